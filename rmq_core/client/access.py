@@ -21,10 +21,10 @@ from rmq_core.remoting.access.tls import Tls
 from rmq_formats.codecs.java_properties import parse_properties
 from rmq_formats.errors import FormatError, OptionError
 
-_MAX_FILE_BYTES: Final = 1 << 16  # a few lines; a larger one is another file
-_POSITION: Final = re.compile(r"\(at [^()]*\)$")  # of an error of tomllib
+_MAX_FILE_BYTES: Final = 1 << 16  # settings are a few lines; a larger file is no settings file
+_POSITION: Final = re.compile(r"\(at [^()]*\)$")  # position at the end of a tomllib error
 _GROUP_AND_OTHERS: Final = 0o077
-_OTHERS_OF_ROOT: Final = 0o037  # as libpq has it: a file of root's may be for a group, as those of Kubernetes are
+_OTHERS_OF_ROOT: Final = 0o037  # as in libpq: a file of root may be readable for its group, as Kubernetes secrets are
 CREDENTIALS_FILE: Final = "credentialsFile"
 SECRET_KEY_FILE: Final = "secretKeyFile"
 _TLS: Final = "tls.client."
@@ -60,7 +60,8 @@ def read_credentials_file(path: Path, names: tuple[str, ...]) -> dict[str, str]:
         Settings by name, without those that have no value.
 
     Raises:
-        OptionError: it cannot be read, others may read it, or it has something else; the line is named, not shown.
+        OptionError: the file cannot be read, other users may read it, or it has other settings; the text names the line
+            and does not show it.
     """
     text = read_secret(path)
     try:
@@ -78,7 +79,7 @@ def read_credentials_file(path: Path, names: tuple[str, ...]) -> dict[str, str]:
     spellings = {name.lower(): name for name in names}
     for name, value in entries.items():
         setting = name[:1].lower() + name[1:]
-        if setting not in names:  # of a file with a secret alone, the name is that secret
+        if setting not in names:  # in a file with a secret alone, the name is that secret, so it is not shown
             spelling = f"; {name} is spelt {spellings[name.lower()]}" if name.lower() in spellings else ""
             raise OptionError(f"{path}: has something else than {', '.join(names)}{spelling}")
         settings[setting] = value.strip()
@@ -102,8 +103,12 @@ def read_secret(path: Path) -> str:
     except OSError as error:
         raise OptionError(f"{path}: {error.strerror}") from None
     mode = status.st_mode
-    if S_ISREG(mode) and mode & (_GROUP_AND_OTHERS if status.st_uid else _OTHERS_OF_ROOT):  # not a pipe, as of <(…)
-        raise OptionError(f"{path}: others may read or change it (mode {mode & 0o777:04o}): chmod 600")
+    if S_ISREG(mode) and mode & (
+        _GROUP_AND_OTHERS if status.st_uid else _OTHERS_OF_ROOT
+    ):  # a pipe, as of <(…), has no such mode
+        raise OptionError(
+            f"{path}: other users may read or change the file (mode {mode & 0o777:04o}). Run chmod 600 on it."
+        )
     if len(data) > _MAX_FILE_BYTES:
         raise OptionError(f"{path}: more than {_MAX_FILE_BYTES} bytes")
     try:
@@ -121,12 +126,12 @@ def _flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
         elif isinstance(value, str | bool):
             entries[prefix + name] = value if isinstance(value, str) else str(value).lower()
         else:
-            raise ValueError("a value is no text")  # of the file, not of a caller
+            raise ValueError("a value is no text")  # a TOML value of another type
     return entries
 
 
 def _flat_yaml(text: str) -> dict[str, str]:
-    """Parse ``name: value`` lines with comments and simple quotes; any more of YAML is a ValueError."""
+    """Parse ``name: value`` lines with comments and simple quotes. Raises ValueError for other YAML."""
     entries: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), 1):
         content = line.strip()
@@ -150,7 +155,7 @@ def _flat_yaml(text: str) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Credentials to sign requests with, and TLS settings; None signs nothing, or is plain."""
+    """Credentials to sign requests, and TLS settings; None for no signatures, or for plain connections."""
 
     credentials: Credentials | None = None
     tls: Tls | None = None
@@ -161,13 +166,13 @@ def gather_settings(options: Mapping[str, str], environ: Mapping[str, str]) -> d
 
     Args:
         options: some of ``ACCESS_SETTINGS``, by name.
-        environ: the process's environment, with ``VARIABLES``; an empty one is as if it were not there.
+        environ: the process's environment, with ``VARIABLES``; an empty variable counts as missing.
 
     Returns:
         Settings by name, without those that name files.
 
     Raises:
-        OptionError: a file that cannot be read, that others may read, or that has other settings; an empty value.
+        OptionError: a file cannot be read, other users may read it, or it has other settings; or a value is empty.
     """
     variables = {name: environ[variable] for name, variable in VARIABLES.items() if environ.get(variable)}
     file = options.get(CREDENTIALS_FILE) or variables.get(CREDENTIALS_FILE)
@@ -189,7 +194,7 @@ def gather_settings(options: Mapping[str, str], environ: Mapping[str, str]) -> d
 
 
 def access_of(settings: Mapping[str, str]) -> Access:
-    """Build the access from gathered settings. Raises OptionError for a bad value, or one without its counterpart."""
+    """Build the access from gathered settings. Raises OptionError for an invalid value, or half a pair of keys."""
     access_key, secret_key, token = (settings.get(name) for name in _IN_FILES[:3])
     credentials = None
     if access_key and secret_key:
@@ -197,12 +202,12 @@ def access_of(settings: Mapping[str, str]) -> Access:
     elif access_key or secret_key or token:
         missing = "accessKey" if not access_key else "secretKey"
         present = "accessKey" if access_key else "secretKey" if secret_key else "securityToken"
-        raise OptionError(f"{present} is given, and no {missing}: requests cannot be signed")
+        raise OptionError(f"{present} requires {missing}: without both, requests cannot be signed")
     return Access(credentials, _tls_of(settings))
 
 
 def access_from(options: Mapping[str, str | None]) -> Access:
-    """Build the access from a command's options, of which None is absent, and the environment. Raises OptionError."""
+    """Build the access from a command's options, None for absent ones, and the environment. Raises OptionError."""
     present = {name: value for name, value in options.items() if value is not None}
     return access_of(gather_settings(present, os.environ))
 
@@ -211,7 +216,7 @@ def _tls_of(settings: Mapping[str, str]) -> Tls | None:
     tls_settings = {name.removeprefix(_TLS): value for name, value in settings.items() if name.startswith(_TLS)}
     if not _boolean("useTLS", settings.get("useTLS", "false")):
         if tls_settings:
-            raise OptionError(f"{_TLS}{min(tls_settings)} is given, and useTLS is not true: connections would be plain")
+            raise OptionError(f"{_TLS}{min(tls_settings)} requires useTLS=true: without it connections would be plain")
         return None
     return Tls(
         trust_cert_path=tls_settings.get("trustCertPath"),

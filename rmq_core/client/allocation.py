@@ -1,7 +1,7 @@
 """Queue allocation strategies: which queues of a topic each consumer of a group reads.
 
-All consumers of a group compute it for themselves from the same sorted lists, so they have to agree with each
-other, and with Java's where both are in a group.
+Each consumer of a group computes the allocation from the same sorted lists. So all consumers of a group, also those in
+Java, must use the same strategy.
 
 Source: ``org.apache.rocketmq.client.consumer.rebalance``, ``ConsistentHashRouter``.
 """
@@ -22,10 +22,10 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class ConsistentHash:
-    """Allocates by consistent hashing: few queues move when a client joins or leaves.
+    """Allocation by consistent hashing: few queues move when a client joins or leaves.
 
     Attributes:
-        virtual_nodes: places of a client on the ring.
+        virtual_nodes: number of a client's nodes on the ring.
     """
 
     virtual_nodes: int = 10
@@ -35,7 +35,7 @@ class ConsistentHash:
             raise OptionError(f"virtual_nodes must be 1 or more, not {self.virtual_nodes}")
 
     def __call__(self, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]) -> list[MessageQueue]:
-        """Allocate."""
+        """Return the queues of a client."""
         if client_id not in client_ids:
             return []
         ring = {_hash(f"{client}-{number}"): client for client in client_ids for number in range(self.virtual_nodes)}
@@ -59,10 +59,10 @@ def _java_text(queue: MessageQueue) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ByConfig:
-    """Allocates a fixed list of queues, whatever other clients there are.
+    """Allocation of a fixed list of queues, without regard to other clients.
 
     Attributes:
-        queues: this client's.
+        queues: queues of this client.
     """
 
     queues: Sequence[MessageQueue]
@@ -70,7 +70,7 @@ class ByConfig:
     def __call__(
         self, _client_id: str, _queues: Sequence[MessageQueue], _client_ids: Sequence[str]
     ) -> list[MessageQueue]:
-        """Allocate."""
+        """Return the queues of a client."""
         return list(self.queues)
 
 
@@ -79,22 +79,22 @@ class ByMachineRoom:
     """Allocation of queues in some machine rooms only; the brokers' names are ``room@name``.
 
     Attributes:
-        rooms: of the group's consumers.
+        rooms: machine rooms of the group's consumers.
     """
 
     rooms: Set[str]
 
     def __call__(self, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]) -> list[MessageQueue]:
-        """Allocate blocks of neighbours, then the rest one by one to the first clients."""
+        """Return the queues of a client: a block of neighbours, and for the first clients one queue of the rest."""
         if client_id not in client_ids:
             return []
-        ours = [queue for queue in queues if self._has(queue.broker_name)]
-        index, (size, more) = client_ids.index(client_id), divmod(len(ours), len(client_ids))
-        rest = [ours[size * len(client_ids) + index]] if index < more else []
-        return ours[size * index : size * (index + 1)] + rest
+        room_queues = [queue for queue in queues if self._has(queue.broker_name)]
+        index, (size, more) = client_ids.index(client_id), divmod(len(room_queues), len(client_ids))
+        rest_count = [room_queues[size * len(client_ids) + index]] if index < more else []
+        return room_queues[size * index : size * (index + 1)] + rest_count
 
     def _has(self, broker_name: str) -> bool:
-        parts = broker_name.rstrip("@").split("@")  # Java's split drops what is empty at the end
+        parts = broker_name.rstrip("@").split("@")  # Java's split drops empty parts at the end
         return len(parts) == 2 and parts[0] in self.rooms
 
 
@@ -113,7 +113,7 @@ class MachineRoomNearby:
     room_of_client: Callable[[str], str]
 
     def __call__(self, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]) -> list[MessageQueue]:
-        """Allocate.
+        """Return the queues of a client.
 
         Raises:
             OptionError: a queue or a client has no room.

@@ -34,7 +34,7 @@ from rmq_formats.errors import OptionError, RmqError
 log = logging.getLogger("rmq.client")
 _T = TypeVar("_T", bound=Fields)
 _INSTANCES: Final = count()
-_REGISTER_AGAIN_S: Final = 1.0
+_RECONNECT_RETRY_S: Final = 1.0
 
 
 class Cluster(Service):
@@ -54,17 +54,17 @@ class Cluster(Service):
 
         Args:
             namesrv: ``host:port`` of the name servers, separated by semicolons.
-            handlers: of requests that brokers send, by code.
-            heartbeat: returns the heartbeat to send; None while there is none.
+            handlers: handlers of brokers' requests, by code.
+            heartbeat: returns the heartbeat to send; None without one so far.
             keeps_instance_name: the client id is the same after a restart, even if the instance has no name.
 
         Raises:
-            OptionError: no address, or a file of TLS that cannot be used.
+            OptionError: ``namesrv`` has no valid address, or a TLS file cannot be used.
         """
         self._namesrvs = [address.strip() for address in namesrv.split(";") if address.strip()]
         if not self._namesrvs:
             raise OptionError(f"{namesrv!r} has no HOST:PORT of a name server")
-        random.shuffle(self._namesrvs)  # so that clients spread over them
+        random.shuffle(self._namesrvs)  # so that clients are distributed over the name servers
         self.client_id = _client_id(options, keeps_instance_name)
         self.remoting = RemotingClient(
             handlers, credentials=credentials, tls=options.tls, on_disconnect=self._on_disconnect
@@ -73,11 +73,11 @@ class Cluster(Service):
         self._heartbeat = heartbeat
         self._routes: dict[str, Route] = {}
         self._templates: dict[str, tuple[str, int]] = {}  # template topics of topics that did not exist
-        self._lmqs: set[str] = set()  # whose routes are those of topics that are cached, too
+        self._lmqs: set[str] = set()  # light queues; their routes are copies of topics' cached routes
         self._brokers: dict[str, dict[int, str]] = {}
         self._registered: set[str] = set()  # addresses of brokers that have the client's heartbeat
-        self._reconnecting: set[str] = set()  # addresses whose connection has ended since
-        self._tasks: dict[asyncio.Task[object], None] = {}  # in order: a run in virtual time is repeatable
+        self._reconnecting: set[str] = set()  # addresses whose connection has ended
+        self._tasks: dict[asyncio.Task[object], None] = {}  # ordered, so that a run in virtual time is repeatable
         self._is_closing = False
 
     async def start(self) -> None:
@@ -138,12 +138,12 @@ class Cluster(Service):
 
         Args:
             address: ``host:port``.
-            timeout_s: for the answer; the options' if it is not given.
-            also: codes that are no errors, beside success.
+            timeout_s: for the response; by default that of the options.
+            also: further response codes that are no errors.
 
         Raises:
-            BrokerError: an answer with another code.
-            TransportError: no answer.
+            BrokerError: the response has another code.
+            TransportError: the server did not respond.
         """
         command = request(code, None if fields is None else write_fields(fields), body)
         return await self.send_command(address, command, timeout_s or self._options.request_timeout_s, also)
@@ -152,10 +152,10 @@ class Cluster(Service):
         self, address: str, command: RemotingCommand, timeout_s: float, also: Iterable[int] = ()
     ) -> RemotingCommand:
         """Send an encoded command; raises as ``request``."""
-        answer = await self.remoting.invoke(address, command, timeout_s)
-        if answer.code != ResponseCode.SUCCESS and answer.code not in also:
-            raise BrokerError(address, answer.code, answer.remark)
-        return answer
+        response = await self.remoting.invoke(address, command, timeout_s)
+        if response.code != ResponseCode.SUCCESS and response.code not in also:
+            raise BrokerError(address, response.code, response.remark)
+        return response
 
     async def request_fields(self, address: str, code: int, fields: Fields | None, kind: type[_T]) -> _T:
         """Send a request and return the fields of its answer; raises as ``request``."""
@@ -164,17 +164,17 @@ class Cluster(Service):
     async def request_name_servers(
         self, code: int, fields: Fields | None = None, *, also: Iterable[int] = ()
     ) -> RemotingCommand:
-        """Send a request to a name server, or to the next if there is no answer; raises as ``request``."""
-        failed: TransportError | None = None
+        """Send a request to a name server, or to the next one if it does not respond; raises as ``request``."""
+        last_error: TransportError | None = None
         for address in list(self._namesrvs):
             try:
                 return await self.request(address, code, fields, also=also)
             except TransportError as error:
-                failed = error
-                self._namesrvs.remove(address)  # the next request begins with the one that answers
+                last_error = error
+                self._namesrvs.remove(address)  # the next request begins with a server that responds
                 self._namesrvs.append(address)
-        assert failed is not None  # there is at least one
-        raise failed
+        assert last_error is not None  # at least one name server is configured
+        raise last_error
 
     # Routes.
 
@@ -183,7 +183,7 @@ class Cluster(Service):
         return self._routes.get(topic) or await self.refresh_route(topic)
 
     async def route_or_template(self, topic: str, template: str, max_queues: int) -> Route:
-        """Return the route of a topic; a new one gets the brokers of ``template``. Raises NoRouteError."""
+        """Return the route of a topic; a new topic gets the brokers of ``template``. Raises NoRouteError."""
         cached = self._routes.get(topic)
         if cached is not None:
             return cached
@@ -196,14 +196,14 @@ class Cluster(Service):
 
     async def route_data(self, topic: str) -> TopicRouteData:
         """Fetch the route data of a topic from the name servers; raises as ``route``."""
-        answer = await self.request_name_servers(
+        response = await self.request_name_servers(
             RequestCode.GET_ROUTEINFO_BY_TOPIC,
             GetRoute(topic=topic, accept_standard_json_only=True),
             also=(ResponseCode.TOPIC_NOT_EXIST,),
         )
-        if answer.code != ResponseCode.SUCCESS:
+        if response.code != ResponseCode.SUCCESS:
             raise NoRouteError(topic, "no name server knows this topic")
-        return decode_body(answer.body, TopicRouteData)
+        return decode_body(response.body, TopicRouteData)
 
     async def refresh_route(self, topic: str) -> Route:
         """Fetch and cache the route of a topic from the name servers; raises as ``route``."""
@@ -227,7 +227,7 @@ class Cluster(Service):
             except RemotingError as error:
                 if topic not in self._templates:
                     log.warning("cannot refresh the route of %s: %s", topic, error)
-        # Where a route that stays as it was has other addresses than a fresh one, its brokers have moved.
+        # A retained route has outdated addresses if a refreshed route has other addresses of the same brokers.
         routes = [*self._routes.values(), *fresh]
         self._brokers = {name: by_id for route in routes for name, by_id in route.brokers.items()}
 
@@ -257,11 +257,11 @@ class Cluster(Service):
         """Return the address of a broker.
 
         Args:
-            broker_name: its name, which its slaves share.
-            any_id: take another of that name where this one is not there.
+            broker_name: name of a master and its slaves.
+            any_id: accept another broker of that name if this one is unknown.
 
         Raises:
-            NoRouteError: it is not known.
+            NoRouteError: the broker is unknown.
         """
         addresses = self._brokers.get(broker_name, {})
         address = addresses.get(broker_id) or (next(iter(addresses.values()), None) if any_id else None)
@@ -272,20 +272,20 @@ class Cluster(Service):
     async def broker_of(self, queue: MessageQueue, *, any_id: bool = False) -> str:
         """Return the address of a queue's master, with ``any_id`` of a slave if there is no master.
 
-        Fetches the topic's route where the broker is missing. Raises NoRouteError, TransportError.
+        Fetches the topic's route if the broker is missing. Raises NoRouteError, TransportError.
         """
         if queue.broker_name not in self._brokers:
             await self.refresh_route(queue.topic)
         return self.address(queue.broker_name, any_id=any_id)
 
     async def register_at_brokers(self, topics: Iterable[str]) -> BrokerError | None:
-        """Fetch the routes of topics, and send heartbeats to their brokers; topics without a route are passed over.
+        """Fetch the routes of topics, and send heartbeats to their brokers; topics without a route are skipped.
 
         Returns:
-            The error of a broker that refuses the client, as with wrong credentials.
+            The error of a broker that refuses the client, such as for wrong credentials.
 
         Raises:
-            TransportError: no name server answers.
+            TransportError: no name server responds.
         """
         for topic in list(topics):
             with suppress(NoRouteError):
@@ -295,7 +295,7 @@ class Cluster(Service):
     async def check_access(self) -> None:
         """Check by an empty heartbeat to all masters that this client may send requests. Raises BrokerError (code 16).
 
-        Brokers that cannot be asked are passed over.
+        Unreachable brokers are skipped.
         """
         body = encode_body(HeartbeatData(client_id=self.client_id))
         heartbeats = (self.request(address, RequestCode.HEART_BEAT, None, body) for address in self.masters())
@@ -306,7 +306,7 @@ class Cluster(Service):
     # Heartbeats.
 
     async def send_heartbeats(self) -> BrokerError | None:
-        """Send heartbeats to all brokers of cached routes, those of consumers to slaves too."""
+        """Send heartbeats to all masters of cached routes, and heartbeats of consumers also to slaves."""
         data = None if self._heartbeat is None else self._heartbeat()
         if data is None:
             return None
@@ -317,30 +317,30 @@ class Cluster(Service):
             for broker_id, address in by_id.items()
             if broker_id == MASTER_ID or data.consumer_data_set
         ]
-        answers = await asyncio.gather(
+        responses = await asyncio.gather(
             *(self.request(address, RequestCode.HEART_BEAT, None, body) for address in addresses),
             return_exceptions=True,
         )
-        for address, answer in zip(addresses, answers, strict=True):
-            if isinstance(answer, BaseException):
-                # What a broker does not permit it says of each request: that of a caller raises it.
-                level = logging.DEBUG if is_refusal(answer) else logging.WARNING
-                log.log(level, "heartbeat to %s failed: %s", address, answer)
+        for address, response in zip(addresses, responses, strict=True):
+            if isinstance(response, BaseException):
+                # A broker without permission refuses each request, so that the caller's request raises the error.
+                level = logging.DEBUG if is_refusal(response) else logging.WARNING
+                log.log(level, "heartbeat to %s failed: %s", address, response)
             else:
                 self._registered.add(address)
-        return _refusal(answers)
+        return _refusal(responses)
 
     def _on_disconnect(self, address: str) -> None:
         """Re-register after a disconnect: the broker has unregistered the client."""
         if address in self._registered and not self._is_closing and address not in self._reconnecting:
             self._reconnecting.add(address)
-            self.run(self._register_again(address))
+            self.run(self._send_heartbeat_after_reconnect(address))
 
-    async def _register_again(self, address: str) -> None:
+    async def _send_heartbeat_after_reconnect(self, address: str) -> None:
         """Send a heartbeat as soon as a broker is back. Source: ``MQClientInstance``, ``onChannelConnect``."""
         try:
             while any(address in by_id.values() for by_id in self._brokers.values()):
-                await asyncio.sleep(_REGISTER_AGAIN_S)
+                await asyncio.sleep(_RECONNECT_RETRY_S)
                 data = None if self._heartbeat is None else self._heartbeat()
                 if data is None:
                     return
@@ -357,19 +357,21 @@ class Cluster(Service):
         return [by_id[MASTER_ID] for by_id in self._brokers.values() if MASTER_ID in by_id]
 
     async def to_masters(self, code: int, fields: Fields) -> None:
-        """Send a request to all masters; unreachable ones are passed over."""
+        """Send a request to all masters; skip unreachable ones."""
         await asyncio.gather(
             *(self.request(address, code, fields) for address in self.masters()), return_exceptions=True
         )
 
 
-def _refusal(answers: Iterable[object]) -> BrokerError | None:
-    """Find the first answer by which a broker does not permit a request."""
-    return next((answer for answer in answers if isinstance(answer, BrokerError) and is_refusal(answer)), None)
+def _refusal(responses: Iterable[object]) -> BrokerError | None:
+    """Return the first refusal for lack of permission among responses; None without one."""
+    return next(
+        (response for response in responses if isinstance(response, BrokerError) and is_refusal(response)), None
+    )
 
 
 def _client_id(options: ClientOptions, keeps_instance_name: bool) -> str:
-    """Build ``ip@instance[@unit]``; where the instance has no name, Java uses the process id and nanoseconds."""
+    """Build ``ip@instance[@unit]``; without an instance name Java uses the process id and nanoseconds."""
     instance = options.instance_name
     if instance == DEFAULT_INSTANCE and not keeps_instance_name:
         instance = f"{os.getpid()}#{time.monotonic_ns()}.{next(_INSTANCES)}"

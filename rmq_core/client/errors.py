@@ -5,14 +5,14 @@
     RmqError
     ├── OptionError              an argument that cannot be used
     └── RemotingError
-        ├── TransportError       a server could not be asked
+        ├── TransportError       a server could not be reached, or did not respond
         └── ResponseError        code and remark
-            ├── BrokerError      a broker or name server answered with a code other than success
-            └── ClientError      what the client itself refuses, by the code that a broker would give
+            ├── BrokerError      a broker or name server responded with a code other than success
+            └── ClientError      a refusal or failure in the client, with the code of a broker
                 ├── NoRouteError     no name server knows the topic, or no broker of it can be used
-                ├── MessageError     a message that no broker would take
+                ├── MessageError     a message that every broker would refuse
                 ├── SendFailedError  all attempts to send have failed; the last one's code and remark
-                └── NoReplyError     a request was sent, and no reply has come
+                └── NoReplyError     a request was sent, and no reply has arrived
 """
 
 from typing import Final
@@ -24,7 +24,7 @@ _REQUEST_TIMEOUT: Final = 10006  # ClientErrorCode.REQUEST_TIMEOUT_EXCEPTION
 
 
 class BrokerError(ResponseError):
-    """A broker's answer with a code other than success.
+    """Response of a broker or name server with a code other than success.
 
     Attributes:
         code: the response code.
@@ -53,7 +53,7 @@ class NoRouteError(ClientError):
     """The topic or the broker is unknown, or has no usable queue.
 
     Attributes:
-        name: of the topic or broker.
+        name: name of the topic or broker.
     """
 
     def __init__(self, name: str, reason: str) -> None:
@@ -62,7 +62,7 @@ class NoRouteError(ClientError):
 
 
 class MessageError(ClientError):
-    """Every broker would refuse the message."""
+    """A message that every broker would refuse."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(ResponseCode.MESSAGE_ILLEGAL, reason)

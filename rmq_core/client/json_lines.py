@@ -29,8 +29,8 @@ from rmq_formats.codecs.layout import (
 )
 from rmq_formats.errors import FormatError
 
-# Properties that fields of the line hold, or that producers and brokers set.
-_NOT_TAKEN_OVER: Final = frozenset(
+# Properties that are fields of the line, or that producers and brokers set.
+_PROPERTIES_NOT_COPIED: Final = frozenset(
     [
         PROPERTY_TAGS, PROPERTY_KEYS, PROPERTY_DELAY, PROPERTY_WAIT, PROPERTY_UNIQ_KEY, PROPERTY_CLUSTER,
         PROPERTY_MSG_REGION, PROPERTY_TRACE_SWITCH, "MIN_OFFSET", "MAX_OFFSET", PROPERTY_REAL_TOPIC,
@@ -40,33 +40,33 @@ _NOT_TAKEN_OVER: Final = frozenset(
 
 
 class MessageLine(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A message as a line of JSON. Members that say where it was stored are printed, and ignored when it is sent.
+    """A message as a line of JSON. Members about its storage are printed, and ignored for a send.
 
     Attributes:
         topic: the topic sent to, or consumed from.
-        body: as text.
-        body_base64: the body, if it is not UTF-8.
-        tags: what consumers filter by.
-        keys: the keys to query it by, separated by spaces.
+        body: the body as text.
+        body_base64: the body in base64, if it is not UTF-8.
+        tags: tags, by which consumers filter.
+        keys: keys for queries, separated by spaces.
         properties: user properties; all properties when printed.
-        flag: the user's own.
-        delay_level: delivered after that level's time.
-        queue_id: its queue id; printed only.
-        queue_offset: likewise.
-        broker_name: likewise.
-        msg_id: its unique key.
-        offset_msg_id: its offset message id.
-        born_timestamp: when its producer made it, ms.
+        flag: number of the user.
+        delay_level: level of the delay before the delivery.
+        queue_id: queue id; printed only.
+        queue_offset: queue offset; printed only.
+        broker_name: name of the broker; printed only.
+        msg_id: unique key.
+        offset_msg_id: offset message id.
+        born_timestamp: born time, ms.
         born_host: the producer's address.
-        store_timestamp: when it was stored, ms.
-        reconsume_times: how often consuming it has failed.
-        sys_flag: of a record of a store: whether its body is compressed.
-        physical_offset: likewise, as are the next ones; ignored when it is sent.
-        recorded_physical_offset: as it stands in the record.
-        prepared_transaction_offset: of its half message.
-        size: of the record.
-        magic: of the record.
-        body_crc: of the body.
+        store_timestamp: store time, ms.
+        reconsume_times: number of failed consumptions.
+        sys_flag: flag of a stored record, such as for a compressed body.
+        physical_offset: physical offset of the record; ignored for a send, as are the next members.
+        recorded_physical_offset: the physical offset in the record.
+        prepared_transaction_offset: physical offset of the half message.
+        size: size of the record.
+        magic: magic number of the record.
+        body_crc: CRC of the body.
         store_host: the broker's address.
     """
 
@@ -106,10 +106,10 @@ def message_of_line(line: bytes, topic: str | None) -> Message:
 
     Args:
         line: a JSON object.
-        topic: the topic; None if the line has to name it.
+        topic: the topic; None if the line must name it.
 
     Raises:
-        MessageError: no such object, no topic, or no body.
+        MessageError: the line is no such object, or has no topic or no body.
     """
     try:
         read = _decode(line)
@@ -121,16 +121,16 @@ def message_of_line(line: bytes, topic: str | None) -> Message:
     except (Base64Error, FormatError) as error:
         raise MessageError(f"not a message: body_base64: {error}") from error
     if body is None:
-        raise MessageError("not a message: neither body nor body_base64")
+        raise MessageError("not a message: has neither body nor body_base64. Give one.")
     to = topic or read.topic
     if not to:
-        raise MessageError("no topic: the line has none, and --topic is not given")
+        raise MessageError("no topic: give --topic, or a topic in the line")
     return Message(
         to,
         body.encode() if isinstance(body, str) else body,
         tags=read.tags or read.properties.get(PROPERTY_TAGS),
         keys=read.keys or read.properties.get(PROPERTY_KEYS, ""),
-        properties={name: value for name, value in read.properties.items() if name not in _NOT_TAKEN_OVER},
+        properties={name: value for name, value in read.properties.items() if name not in _PROPERTIES_NOT_COPIED},
         flag=read.flag,
         delay_level=read.delay_level,
     )
@@ -141,7 +141,7 @@ def line_of_message(message: ReceivedMessage, charset: str = "utf-8") -> bytes:
     body, body_base64 = None, None
     try:
         body = message.body.decode(charset)
-        body.encode()  # some give halves of characters, which have no UTF-8
+        body.encode()  # some charsets decode to surrogates, which have no UTF-8
     except UnicodeError:
         body, body_base64 = None, b64encode(message.body).decode()
     line = MessageLine(

@@ -1,4 +1,4 @@
-"""The listener of a push consumer: the type of the user's function and of its answers."""
+"""The listener of a push consumer: type of the user's function, and of its results."""
 
 import asyncio
 import logging
@@ -14,13 +14,13 @@ log = logging.getLogger("rmq.client")
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """A listener's answer: some of these messages are not consumed, and are delivered again later.
+    """Result of a listener for messages to be delivered again later.
 
     Attributes:
-        done: how many messages, from the first one, are consumed; the others are retried.
-        delay_level: of the retry: 0 rises with each retry, 1 to 18 that level, -1 no retry: dead letters.
-            Not in order.
-        suspend_s: in order only: how long the queue waits; None takes the consumer's ``suspend_queue_s``.
+        done: number of consumed messages, from the first one on; the others are retried.
+        delay_level: delay level of the retry, in concurrent consumption: 1 to 18; 0 for a level that rises with each
+            retry; -1 for dead letters instead of a retry.
+        suspend_s: in orderly consumption, pause of the queue; None for the consumer's ``suspend_queue_s``.
     """
 
     done: int = 0
@@ -38,19 +38,19 @@ FAILED: Final = Later()
 async def call_listener(listener: Listener, messages: list[ReceivedMessage]) -> Later | None:
     """Call a listener, and log its exception."""
     try:
-        answer: Any = listener(messages)
-        if answer is not None and isawaitable(answer):
-            answer = await answer
+        response: Any = listener(messages)
+        if response is not None and isawaitable(response):
+            response = await response
     except asyncio.CancelledError:
         task = asyncio.current_task()
         if task is None or task.cancelling():
             raise
-        return _log_failure(messages)  # something that it has waited for was cancelled, not the call
+        return _log_failure(messages)  # the call itself was not cancelled, but something that it awaited
     except Exception:
         return _log_failure(messages)
-    if answer is None or isinstance(answer, Later):
-        return answer
-    log.error("the listener must return None or Later, not %r", answer)
+    if response is None or isinstance(response, Later):
+        return response
+    log.error("the listener must return None or Later, not %r", response)
     return FAILED
 
 

@@ -1,4 +1,4 @@
-"""Messages for users: the message to send, the result of a send, the received message."""
+"""Messages of the client's users: message to send, result of a send, received message."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -42,14 +42,15 @@ class Message(msgspec.Struct, frozen=True):
     Attributes:
         topic: the topic to send to.
         body: at least one byte.
-        tags: what consumers filter by.
-        keys: the keys to query it by; one string, or several.
-        properties: the user's own.
-        flag: a number of the user, passed through.
-        delay_level: 1 to 18 delivers after that level's delay; 0 at once.
-        wait_store: whether the broker waits for flush and replication, as its settings say.
-        deliver_at_ms: delivered at that time; None at once.
-        light_queues: light queues (LMQ) that it goes to as well, where brokers have those; names begin with ``%LMQ%``.
+        tags: tags, by which consumers filter.
+        keys: keys for queries; one string, or several.
+        properties: properties of the user.
+        flag: number of the user, passed through.
+        delay_level: level of the delay before the delivery, 1 to 18; 0 for no delay.
+        wait_store: the broker waits for flush and replication, if its settings require them.
+        deliver_at_ms: time of the delivery; None for no delay.
+        light_queues: light queues (LMQ) that get the message, too, at brokers that have light queues; names begin with
+            ``%LMQ%``.
     """
 
     topic: str
@@ -67,8 +68,8 @@ class Message(msgspec.Struct, frozen=True):
         """Check the fields' types.
 
         Raises:
-            TypeError: a field of another type, such as a body of text.
-            MessageError: a number that brokers cannot take.
+            TypeError: a field has another type, such as a body of text.
+            MessageError: a number is out of the brokers' range.
         """
         if type(self.body) is not bytes and not isinstance(self.body, bytearray | memoryview):
             what = "encode it, as by .encode()" if isinstance(self.body, str) else "give bytes"
@@ -96,7 +97,7 @@ class Message(msgspec.Struct, frozen=True):
         """Return the properties to send; the producer adds the unique key.
 
         Raises:
-            MessageError: a property that the encoding cannot hold.
+            MessageError: a property cannot be encoded.
         """
         properties: dict[str, str] = {}
         if self.properties:
@@ -137,7 +138,7 @@ def _check_texts(field: str, values: object, *, may_be_one: bool) -> None:
 
 
 def _check_property_types(properties: object) -> None:
-    """Refuse properties that are no texts by name. Raises TypeError."""
+    """Refuse properties that are no mapping of texts. Raises TypeError."""
     if not isinstance(properties, Mapping):
         raise TypeError(f"Message.properties: is {type(properties).__name__}, not a mapping; give a dict of str")
     for name, value in properties.items():
@@ -146,7 +147,7 @@ def _check_property_types(properties: object) -> None:
 
 
 def _check_properties(properties: Mapping[str, str]) -> None:
-    """Refuse properties that the encoding would lose or misread."""
+    """Refuse properties that the encoding would lose or change. Raises MessageError."""
     for name, value in properties.items():
         if not name or not value:
             raise MessageError(f"property {name!r} is empty")
@@ -164,7 +165,7 @@ def _check_light_queues(names: Sequence[str]) -> None:
 
 
 class SendStatus(Enum):
-    """Durability of a stored message; the message is stored with all four values."""
+    """Durability of a stored message: the message is stored, whichever of the four values it is."""
 
     SEND_OK = int(ResponseCode.SUCCESS)
     FLUSH_DISK_TIMEOUT = int(ResponseCode.FLUSH_DISK_TIMEOUT)
@@ -176,14 +177,14 @@ class SendResult(msgspec.Struct, frozen=True, gc=False):
     """The result of a send.
 
     Attributes:
-        status: how safely it is stored.
-        msg_id: the unique key; of a batch all of them, separated by commas, or the batch's own where a topic with
-            batch queues keeps it as one record, which has no other key in the Index.
-        offset_msg_id: the offset message id; of a batch all of them, separated by commas.
-        queue: the queue it is stored in.
-        queue_offset: its queue offset; a batch's first.
-        transaction_id: the transaction of a half message.
-        recall_handle: the handle to recall a timer message with.
+        status: durability of the message.
+        msg_id: unique key; for a batch, all unique keys separated by commas. A batch in a topic with batch queues,
+            stored as one record, has only its own unique key.
+        offset_msg_id: offset message id; for a batch, all ids separated by commas.
+        queue: queue of the message.
+        queue_offset: queue offset of the message, or of a batch's first message.
+        transaction_id: id of the transaction of a half message.
+        recall_handle: handle for the recall of a timer message.
     """
 
     status: SendStatus
@@ -199,21 +200,21 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False):
     """Message of a consumer.
 
     Attributes:
-        queue: the queue it was pulled from; its topic may be the group's retry topic.
-        topic: the topic it was sent to, also if it was pulled from a retry topic.
-        body: uncompressed, also if it was sent compressed.
-        queue_offset: its queue offset.
-        physical_offset: its position in the broker's CommitLog, in bytes.
-        size: of the record, in bytes.
-        flag: the number that the sender set.
-        sys_flag: as stored.
-        born_timestamp_ms: when its producer made it.
-        store_timestamp_ms: when the broker stored it.
-        reconsume_times: how often its consumption has failed.
-        prepared_transaction_offset: of a committed message, the physical offset of its half message.
-        raw_properties: as stored; ``properties`` has them decoded.
-        raw_born_host: as stored; ``born_host`` has it as text.
-        raw_store_host: as stored; ``store_host`` has it as text.
+        queue: queue from which the message was pulled; its topic may be the group's retry topic.
+        topic: topic to which the message was sent, also if it was pulled from a retry topic.
+        body: the body, decompressed.
+        queue_offset: queue offset of the message.
+        physical_offset: position of the record in the broker's CommitLog, in bytes.
+        size: bytes of the record.
+        flag: number set by the sender.
+        sys_flag: flag of the stored record.
+        born_timestamp_ms: born time.
+        store_timestamp_ms: store time.
+        reconsume_times: number of failed consumptions.
+        prepared_transaction_offset: physical offset of a committed message's half message.
+        raw_properties: stored properties, encoded; ``properties`` decodes them.
+        raw_born_host: stored host of the producer; ``born_host`` is its text.
+        raw_store_host: stored host of the broker; ``store_host`` is its text.
     """
 
     queue: MessageQueue
@@ -267,7 +268,7 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False):
 
     @property
     def msg_id(self) -> str:
-        """The unique key, or the offset message id where the producer gave none."""
+        """The unique key, or the offset message id if the producer set none."""
         return self.properties.get(PROPERTY_UNIQ_KEY) or self.offset_msg_id
 
     @property

@@ -25,14 +25,14 @@ class ClientOptions:
     """Settings that all clients have.
 
     Attributes:
-        instance_name: distinguishes the clients of one machine; DEFAULT takes the process id and a number.
+        instance_name: distinguishes the clients of one machine; DEFAULT stands for the process id and a number.
         unit_name: appended to the client id.
         route_poll_interval_s: how often the routes of known topics are refreshed.
         heartbeat_interval_s: how often heartbeats are sent.
         request_timeout_s: for requests without a timeout of their own.
-        tls: to speak TLS with name servers and brokers, Java's ``useTLS``; None is plain.
-        clock_ms: the time of day, ms since 1970: for born timestamps, unique keys, starts by time and traces. What
-            only waits goes by the event loop's time.
+        tls: TLS settings for name servers and brokers, Java's ``useTLS``; None for plain connections.
+        clock_ms: the time of day, ms since 1970, for born timestamps, unique keys, starts by time and traces; waits use
+            the event loop's time.
     """
 
     instance_name: str = DEFAULT_INSTANCE
@@ -46,13 +46,13 @@ class ClientOptions:
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """How long a broker is left out after a slow or failed send.
+    """Time for which a broker is avoided after a slow or failed send.
 
     Source: ``MQFaultStrategy``, ``latencyMax`` and ``notAvailableDuration``.
 
     Attributes:
-        steps_ms: pairs of least latency and time avoided, by rising latency.
-        failure_ms: the latency that a failure counts as.
+        steps_ms: pairs of a minimal latency and the time of avoiding, by rising latency.
+        failure_ms: latency that stands for a failure.
     """
 
     steps_ms: tuple[tuple[int, int], ...]
@@ -82,19 +82,19 @@ class ProducerOptions(ClientOptions):
     """Settings of a producer.
 
     Attributes:
-        send_timeout_s: for a send, all attempts included.
-        retries: attempts after the first, on other brokers where there are any.
-        retry_when_not_stored_well: whether an answer such as FLUSH_DISK_TIMEOUT is tried again elsewhere; the
-            message may then be there twice.
-        compress_above_bytes: bodies of that size or more are compressed; batches never are.
-        compression: by which codec.
+        send_timeout_s: timeout of a send with all attempts.
+        retries: attempts after the first one, at other brokers if possible.
+        retry_when_not_stored_well: send again to another broker after a status such as FLUSH_DISK_TIMEOUT; the message
+            may then be stored twice.
+        compress_above_bytes: minimal size of bodies that are compressed; batches are never compressed.
+        compression: codec of the compression.
         compression_level: 0 to 9.
         max_body_bytes: larger bodies are refused; the broker has a limit of its own.
-        create_topic_key: the template topic, whose route serves for a topic that does not exist yet.
-        default_topic_queue_nums: how many queues such a topic gets.
-        send_latency_fault: whether brokers that are slow or fail are avoided for a while.
-        backoff: for how long: ``SHORT_BACKOFF``, that of 5.3.3, ``LONG_BACKOFF``, that of 4.x, or one of yours.
-        enable_trace: whether each send is traced.
+        create_topic_key: template topic, whose route is used for a topic that does not exist yet.
+        default_topic_queue_nums: number of queues of a topic created by a send.
+        send_latency_fault: avoid slow and failing brokers for a while.
+        backoff: time of avoiding: ``SHORT_BACKOFF`` of 5.3.3, ``LONG_BACKOFF`` of 4.x, or another one.
+        enable_trace: trace each send.
         trace_topic: the topic of trace messages.
     """
 
@@ -139,18 +139,18 @@ class ConsumerOptions(ClientOptions):
     """Settings that all consumers have.
 
     Attributes:
-        start: where a group starts in a queue without a consumer offset of it.
-        start_timestamp_ms: for ``StartPosition.TIMESTAMP``; half an hour before now if it is None.
-        pull_batch_size: messages of a pull; the broker has limits of its own.
-        pull_batch_bytes: bytes of a pull's answer; 5.3.3 ignores it.
-        suspend_timeout_s: long polling: how long a broker may hold a pull until there is a message.
-        pull_timeout_s: how long its answer may take in all.
-        max_cached_messages: cached messages of a queue above which it is not pulled.
-        max_cached_bytes: their bytes, likewise.
-        max_span: between the first and the last cached offset of a queue; likewise, unless in order.
+        start: start position in a queue without a consumer offset of the group.
+        start_timestamp_ms: for ``StartPosition.TIMESTAMP``; None for half an hour ago.
+        pull_batch_size: maximal messages of a pull; the broker limits them, too.
+        pull_batch_bytes: maximal bytes of a pull; 5.3.3 ignores the setting.
+        suspend_timeout_s: long polling: maximal time for which a broker parks a pull.
+        pull_timeout_s: timeout of a pull, the long polling included.
+        max_cached_messages: number of cached messages above which a queue is not pulled.
+        max_cached_bytes: bytes of cached messages above which a queue is not pulled.
+        max_span: difference of the last and the first cached offset above which a queue is not pulled, unless in order.
         persist_interval_s: how often consumer offsets are committed.
         rebalance_interval_s: how often rebalance runs, if no member joins or leaves.
-        allocation: how queues are shared out.
+        allocation: strategy that allocates queues to members.
     """
 
     start: StartPosition = StartPosition.LAST
@@ -179,8 +179,8 @@ class PullOptions(ConsumerOptions):
     """Settings of a pull consumer.
 
     Attributes:
-        auto_commit: whether what ``poll`` had returned before it was last called is committed every
-            ``persist_interval_s``, and at the end.
+        auto_commit: commit the messages that ``poll`` returned before its last call, every ``persist_interval_s`` and
+            on close.
     """
 
     auto_commit: bool = True
@@ -191,15 +191,15 @@ class PopOptions(ClientOptions):
     """Settings of a consumer that pops.
 
     Attributes:
-        invisible_time_s: how long nobody else gets a message that was popped; it comes back if it is not acknowledged.
-        start: where a group without a consumer offset begins: ``FIRST`` or ``LAST``.
-        in_order: the messages of a queue come one take after the other: nothing more of it comes while one of them is
-            neither acknowledged nor visible again.
-        suspend_timeout_s: long polling: how long a broker may hold a request until there is a message.
-        concurrency: concurrent calls of the listener of ``consume``.
-        max_reconsume_times: failed calls of it after which a message is a dead letter.
-        suspend_queue_s: in order, how long a queue waits after a failed call.
-        close_timeout_s: how long calls of it may take to end when ``consume`` is cancelled.
+        invisible_time_s: time after which an unacknowledged message is delivered again.
+        start: start position of a group without a consumer offset: ``FIRST`` or ``LAST``.
+        in_order: orderly consumption: no further message of a queue is popped while a popped one is neither
+            acknowledged nor visible again.
+        suspend_timeout_s: long polling: maximal time for which a broker parks a request.
+        concurrency: concurrent listener calls of ``consume``.
+        max_reconsume_times: number of failed listener calls after which a message is a dead letter.
+        suspend_queue_s: in orderly consumption, pause of a queue after a failed call.
+        close_timeout_s: time for running listener calls when ``consume`` is cancelled.
     """
 
     invisible_time_s: float = 60.0
@@ -227,17 +227,17 @@ class PushOptions(ConsumerOptions):
     Attributes:
         model: clustering or broadcasting.
         in_order: orderly consumption: one message of a queue after the other; a failure blocks only its queue.
-        consume_batch_size: messages of a call of the listener.
+        consume_batch_size: maximal messages of a listener call.
         concurrency: concurrent calls of the listener, unless in order; they all run on the event loop.
-        max_reconsume_times: failures after which a message goes to the dead-letter topic; -1 is 16, and no end in
-            order.
-        consume_timeout_s: a message whose call takes longer is sent back, unless in order.
-        suspend_queue_s: in order, how long a queue waits after a failure.
-        pull_interval_s: how long a queue is not pulled after a pull that has brought messages.
+        max_reconsume_times: number of failures after which a message is a dead letter; -1 stands for 16, or for no
+            limit in orderly consumption.
+        consume_timeout_s: a message whose listener call takes longer is sent back, unless in order.
+        suspend_queue_s: in orderly consumption, pause of a queue after a failure.
+        pull_interval_s: pause of a queue after a pull with messages.
         lock_interval_s: in order, how often queue locks are renewed; they expire at brokers after 60 s.
-        local_offset_dir: where offsets are kept when broadcasting.
-        close_timeout_s: how long calls of the listener may take to end when the consumer is closed.
-        enable_trace: whether each call of the listener is told to the topic of traces.
+        local_offset_dir: directory of the offsets in broadcasting.
+        close_timeout_s: time for running listener calls when the consumer is closed.
+        enable_trace: trace each listener call.
         trace_topic: the topic of trace messages.
     """
 

@@ -16,7 +16,7 @@ from rmq_formats.codecs.properties import parse_decimal
 
 _READABLE: Final = 4
 _WRITABLE: Final = 2
-MAX_QUEUES: Final = 1 << 16  # of a topic on a broker; a route with more is not valid
+MAX_QUEUES: Final = 1 << 16  # of a topic at a broker; a route with more is invalid
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Route:
     """Route of a topic: its queues, and the brokers of the queues.
 
     Attributes:
-        write_queues: those that messages may be sent to, by broker and number.
+        write_queues: writable queues, by broker and queue id.
         brokers: addresses by broker name and broker id.
     """
 
@@ -34,7 +34,7 @@ class Route:
 
 
 def route_of(topic: str, data: TopicRouteData) -> Route:
-    """Build the route from a name server's answer."""
+    """Build the route from a name server's response."""
     brokers = {broker.broker_name: dict(broker.broker_addrs) for broker in data.broker_datas}
     parts = sorted(data.queue_datas, key=lambda part: part.broker_name)
     ordered = data.order_topic_conf if isinstance(data.order_topic_conf, str) else ""
@@ -51,7 +51,7 @@ def _queues(topic: str, parts: list[QueueData], count: str) -> Iterator[MessageQ
 
 
 def _order_queues(topic: str, configuration: str) -> Iterator[MessageQueue]:
-    """List the queues of an ordered topic, which stay when a broker goes: ``broker-a:4;broker-b:4``."""
+    """List the queues of an ordered topic, which remain without their broker: ``broker-a:4;broker-b:4``."""
     for part in configuration.split(";"):
         name, _, count = part.rpartition(":")
         if name:

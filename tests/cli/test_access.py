@@ -28,14 +28,14 @@ def test_unusable_access_options_are_reported_before_any_request(rmq: Rmq, comma
     file.write_text(f"accessKey: a\nsecretKey: {SECRET}\n")
     file.chmod(0o644)
     for given, said in (
-        (["--credentials", file], f"{file}: others may read or change it (mode 0644): chmod 600"),
-        (["--access-key", "a"], "accessKey is given, and no secretKey: requests cannot be signed"),
+        (["--credentials", file], f"{file}: other users may read or change the file (mode 0644). Run chmod 600 on it."),
+        (["--access-key", "a"], "accessKey requires secretKey: without both, requests cannot be signed"),
         (["--access-key", "a", "--secret-key-file", tmp_path / "no"], f"{tmp_path / 'no'}: No such file or directory"),
         (
             ["--tls-ca", "a.pem"],
-            "tls.client.trustCertPath is given, and useTLS is not true: connections would be plain",
+            "tls.client.trustCertPath requires useTLS=true: without it connections would be plain",
         ),
-        (["--tls-insecure"], "tls.client.authServer is given, and useTLS is not true: connections would be plain"),
+        (["--tls-insecure"], "tls.client.authServer requires useTLS=true: without it connections would be plain"),
         (["--tls", "--tls-ca", file], f"tls.client.trustCertPath {file}: no certificate, or key of it, in PEM"),
     ):
         done = rmq(*command, *NOBODY, *given)

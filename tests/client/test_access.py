@@ -104,10 +104,12 @@ def test_each_setting_of_tls_has_its_place(write: Write) -> None:
 
 
 def test_half_of_a_pair_is_refused() -> None:
-    assert refusal({"secretKey": SECRET}) == "secretKey is given, and no accessKey: requests cannot be signed"
-    assert refusal({}, {"RMQ_ACCESS_KEY": "a"}) == "accessKey is given, and no secretKey: requests cannot be signed"
-    assert refusal({"securityToken": SECRET}).startswith("securityToken is given, and no accessKey")
-    assert refusal({"tls.client.keyPassword": SECRET}).startswith("tls.client.keyPassword is given, and useTLS is not")
+    assert refusal({"secretKey": SECRET}) == "secretKey requires accessKey: without both, requests cannot be signed"
+    assert (
+        refusal({}, {"RMQ_ACCESS_KEY": "a"}) == "accessKey requires secretKey: without both, requests cannot be signed"
+    )
+    assert refusal({"securityToken": SECRET}).startswith("securityToken requires accessKey")
+    assert refusal({"tls.client.keyPassword": SECRET}).startswith("tls.client.keyPassword requires useTLS=true")
     assert refusal({"useTLS": "yes"}) == "useTLS cannot be 'yes': expected true or false"
     assert "exclude each other" in refusal({"secretKey": SECRET, "secretKeyFile": "x"})
 
@@ -118,7 +120,8 @@ def test_a_file_that_others_may_read_is_refused(write: Write, setting: str) -> N
         file = write("key", f"accessKey=a\nsecretKey={SECRET}\n", mode)
         if os.getuid() == 0 and mode == 0o640:
             continue  # a file of root's may be for a group
-        assert refusal({setting: file}) == f"{file}: others may read or change it (mode {mode:04o}): chmod 600"
+        problem = f"{file}: other users may read or change the file (mode {mode:04o}). Run chmod 600 on it."
+        assert refusal({setting: file}) == problem
     for mode in (0o600, 0o400):
         assert gathered({"accessKey": "a", setting: write(f"key{mode}", f"secretKey={SECRET}\n", mode)}).credentials
     assert refusal({setting: "/nowhere"}) == "/nowhere: No such file or directory"

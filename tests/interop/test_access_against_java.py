@@ -477,5 +477,5 @@ def test_a_query_that_is_not_let_in_fails_before_a_task_runs(spark: SparkSession
             spark.read.format("rmq").options(**options).option("subscribe", topic).load().count()
         with pytest.raises(Exception, match=told):
             rows.write.format("rmq").mode("append").options(**options).save()
-    with pytest.raises(Exception, match="accessKey is given, and no secretKey: requests cannot be signed"):
+    with pytest.raises(Exception, match="accessKey requires secretKey: without both, requests cannot be signed"):
         spark.read.format("rmq").options(**at, accessKey="a").option("subscribe", topic).load().count()

@@ -48,7 +48,7 @@ from rmq_formats.codecs.message_id import decode_message_id
 from rmq_formats.codecs.topics import TEMPLATE_TOPIC
 
 DEFAULT_OPTIONS: Final = ClientOptions(request_timeout_s=5.0)
-_GROUP: Final = "TOOLS_CONSUMER"  # Java's for tools: brokers have it from the start
+_GROUP: Final = "TOOLS_CONSUMER"  # Java's group for tools, which every broker has
 _END_OF_TIME_MS: Final = (1 << 63) - 1
 _READ_AND_WRITE: Final = 6
 
@@ -56,11 +56,11 @@ _READ_AND_WRITE: Final = 6
 class Admin(Service):
     """Administration client of a cluster; use it with ``async with``, or start and close it.
 
-    All methods raise BrokerError with code and remark where a server refuses, NoRouteError where a topic or broker
-    is not known, and TransportError where a server cannot be asked.
+    All methods raise BrokerError with code and remark if a server refuses, NoRouteError if a topic or broker is
+    unknown, and TransportError if a server cannot be reached.
 
     Attributes:
-        access: its credentials and TLS, for other clients of the same cluster.
+        access: credentials and TLS of this client, for other clients of the same cluster.
         brokers: requests to a single broker.
         offsets: queries and commits of queue offsets.
         users: users and policies of a single broker.
@@ -73,11 +73,11 @@ class Admin(Service):
 
         Args:
             namesrv: ``host:port`` of the name servers, separated by semicolons.
-            options: its settings.
+            options: settings of the client.
             credentials: to sign requests with.
 
         Raises:
-            OptionError: ``namesrv`` has no address, or a file of TLS cannot be used.
+            OptionError: ``namesrv`` has no valid address, or a TLS file cannot be used.
         """
         self.access = Access(credentials, options.tls)
         self._cluster = Cluster(namesrv, options, credentials=credentials)
@@ -87,7 +87,7 @@ class Admin(Service):
         self.users = UserRequests(self._cluster)
 
     async def start(self) -> None:
-        """Start keeping routes up to date."""
+        """Start refreshing routes periodically."""
         await self._cluster.start()
 
     async def close(self) -> None:
@@ -103,17 +103,17 @@ class Admin(Service):
 
     async def cluster(self) -> ClusterInfo:
         """Fetch all brokers and clusters from the name servers (code 106)."""
-        answer = await self._cluster.request_name_servers(RequestCode.GET_BROKER_CLUSTER_INFO)
-        return decode_body(answer.body, ClusterInfo)
+        response = await self._cluster.request_name_servers(RequestCode.GET_BROKER_CLUSTER_INFO)
+        return decode_body(response.body, ClusterInfo)
 
     async def masters(self, cluster: str | None = None) -> list[str]:
         """Return the addresses of all masters, sorted by the brokers' names.
 
         Args:
-            cluster: of that one only.
+            cluster: name of the cluster; by default all clusters.
 
         Raises:
-            NoRouteError: there is none.
+            NoRouteError: no master is registered.
         """
         table = (await self.cluster()).broker_addr_table
         brokers = [table[name] for name in sorted(table) if cluster in (None, table[name].cluster)]
@@ -128,8 +128,8 @@ class Admin(Service):
 
     async def topics(self) -> list[str]:
         """Return the names of all topics, sorted."""
-        answer = await self._cluster.request_name_servers(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
-        return sorted(decode_body(answer.body, TopicList).topic_list)
+        response = await self._cluster.request_name_servers(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+        return sorted(decode_body(response.body, TopicList).topic_list)
 
     async def route(self, topic: str) -> TopicRouteData:
         """Fetch the route of a topic from the name servers."""
@@ -145,8 +145,8 @@ class Admin(Service):
         Args:
             address: its ``host:port``.
         """
-        answer = await self._cluster.request(address, RequestCode.GET_BROKER_RUNTIME_INFO)
-        return decode_body(answer.body, KVTable).table
+        response = await self._cluster.request(address, RequestCode.GET_BROKER_RUNTIME_INFO)
+        return decode_body(response.body, KVTable).table
 
     # Topics and groups.
 
@@ -165,17 +165,17 @@ class Admin(Service):
         """Create a topic, or change its settings.
 
         Args:
-            topic: its name.
-            queues: readable queues on each broker.
-            write_queues: how many of them are writable; all if it is not given.
+            topic: name of the topic.
+            queues: number of readable queues on each broker.
+            write_queues: number of writable queues; by default all.
             perm: 4 read, 2 write, together 6.
-            order: whether it is an ordered topic.
-            attributes: changes to its attributes: ``+message.type=FIFO,-reserve.time``.
-            sys_flag: 1 a unit topic, 2 units subscribe to it.
-            broker: the address of the only broker that is to have it; all masters if it is not given.
+            order: create an ordered topic.
+            attributes: changes of attributes: ``+message.type=FIFO,-reserve.time``.
+            sys_flag: 1 for a unit topic, 2 if units subscribe to the topic.
+            broker: address of the only broker that gets it; by default all masters.
 
         Raises:
-            MessageError: a bad name.
+            MessageError: the name is invalid.
         """
         check_name("topic", topic, MAX_TOPIC_CHARACTERS)
         fields = CreateTopic(
@@ -206,11 +206,11 @@ class Admin(Service):
         """Create a consumer group, or change its settings.
 
         Args:
-            config: its name and settings.
-            broker: the address of the only broker that is to have it; all masters if it is not given.
+            config: name and settings of the group.
+            broker: address of the only broker that gets it; by default all masters.
 
         Raises:
-            MessageError: a bad name.
+            MessageError: the name is invalid.
         """
         check_name("group", config.group_name, MAX_GROUP_CHARACTERS)
         body = encode_body(config)
@@ -220,9 +220,9 @@ class Admin(Service):
         """Delete a consumer group.
 
         Args:
-            group: its name.
-            clean_offsets: whether to delete its consumer offsets too.
-            broker: the address of the only broker to delete it at; all masters if it is not given.
+            group: name of the group.
+            clean_offsets: delete the group's consumer offsets, too.
+            broker: address of the only broker from which it is deleted; by default all masters.
         """
         fields = DeleteGroup(group_name=group, clean_offset=clean_offsets)
         await self._at_masters(RequestCode.DELETE_SUBSCRIPTIONGROUP, fields, broker=broker)
@@ -231,8 +231,8 @@ class Admin(Service):
 
     async def topic_stats(self, topic: str) -> dict[MessageQueue, tuple[int, int]]:
         """Fetch the min and the max offset of each queue of a topic."""
-        answers = await self._at_brokers_of(topic, RequestCode.GET_TOPIC_STATS_INFO, Topic(topic=topic))
-        tables = [decode_body(answer.body, TopicStats).offset_table for answer in answers]
+        responses = await self._at_brokers_of(topic, RequestCode.GET_TOPIC_STATS_INFO, Topic(topic=topic))
+        tables = [decode_body(response.body, TopicStats).offset_table for response in responses]
         return {
             parse_queue_key(key): (offsets.min_offset, offsets.max_offset)
             for table in tables
@@ -243,12 +243,12 @@ class Admin(Service):
         """Fetch a group's consumer offset and the max offset of each queue.
 
         Args:
-            group: whose.
-            topic: only that one's queues.
+            group: the consumer group.
+            topic: only the queues of this topic.
         """
         fields = ConsumeStatsOf(consumer_group=group, topic=topic)
-        answers = await self._at_masters(RequestCode.GET_CONSUME_STATS, fields)
-        tables = [decode_body(answer.body, ConsumeStats).offset_table for answer in answers]
+        responses = await self._at_masters(RequestCode.GET_CONSUME_STATS, fields)
+        tables = [decode_body(response.body, ConsumeStats).offset_table for response in responses]
         return {
             parse_queue_key(key): (offsets.consumer_offset, offsets.broker_offset)
             for table in tables
@@ -259,32 +259,32 @@ class Admin(Service):
         """List the clients of a consumer group, from the first broker that has any.
 
         Raises:
-            BrokerError: code 206: none is there.
+            BrokerError: code 206: the group has no clients.
         """
         fields, failed = ConsumerGroupName(consumer_group=group), None
         for address in await self.masters():
-            answer = await self._cluster.request(
+            response = await self._cluster.request(
                 address, RequestCode.GET_CONSUMER_CONNECTION_LIST, fields, also=(ResponseCode.CONSUMER_NOT_ONLINE,)
             )
-            if answer.code == ResponseCode.SUCCESS:
-                return decode_body(answer.body, ConsumerConnection)
-            failed = BrokerError(address, answer.code, answer.remark)
+            if response.code == ResponseCode.SUCCESS:
+                return decode_body(response.body, ConsumerConnection)
+            failed = BrokerError(address, response.code, response.remark)
         raise failed or NoRouteError(group, "no broker is registered")
 
     async def reset_offsets(self, group: str, topic: str, timestamp_ms: int) -> dict[MessageQueue, int]:
         """Reset a group's consumer offsets of a topic to a store time; its running consumers continue from there.
 
         Args:
-            group: whose.
-            topic: of which topic.
-            timestamp_ms: the time; -1 is the end.
+            group: the consumer group.
+            topic: the topic.
+            timestamp_ms: the store time; -1 for the end.
 
         Returns:
-            The offsets.
+            The new offset of each queue.
         """
         fields = ResetOffset(group=group, topic=topic, timestamp=timestamp_ms, is_force=True)
-        answers = await self._at_brokers_of(topic, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields)
-        tables = [decode_body(answer.body, OffsetsBody).offset_table for answer in answers]
+        responses = await self._at_brokers_of(topic, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields)
+        tables = [decode_body(response.body, OffsetsBody).offset_table for response in responses]
         return {parse_queue_key(key): offset for table in tables for key, offset in table.items()}
 
     # Messages.
@@ -293,14 +293,14 @@ class Admin(Service):
         """Fetch a message by its offset message id, from the broker whose address is in the id.
 
         Raises:
-            DecodeError: no such id.
+            DecodeError: the text is no offset message id.
         """
         host, physical_offset = decode_message_id(offset_msg_id)
         fields = ViewMessage(offset=physical_offset)
-        answer = await self._cluster.request(host.text, RequestCode.VIEW_MESSAGE_BY_ID, fields)
-        messages = decode_records(answer.body)
+        response = await self._cluster.request(host.text, RequestCode.VIEW_MESSAGE_BY_ID, fields)
+        messages = decode_records(response.body)
         if not messages:
-            raise BrokerError(host.text, ResponseCode.SYSTEM_ERROR, "the answer has no message")
+            raise BrokerError(host.text, ResponseCode.SYSTEM_ERROR, "the response has no message")
         return messages[0]
 
     async def message_at(self, queue: MessageQueue, offset: int) -> ReceivedMessage | None:
@@ -315,14 +315,14 @@ class Admin(Service):
         """Read messages of a queue in portions; no offset is committed.
 
         Args:
-            queue: which.
+            queue: the queue.
             begin: the first queue offset.
-            end: the one behind the last.
+            end: the queue offset after the last message.
             tags: only messages with these tags.
-            group: the group to pull as; the brokers have to know it.
+            group: the group to pull as; it must exist at the brokers.
 
         Raises:
-            OptionError: ``tags`` without a tag.
+            OptionError: ``tags`` has no tag.
         """
         await self._cluster.broker_of(queue)
         data = subscription(queue.topic, tags)
@@ -349,23 +349,23 @@ class Admin(Service):
         """Find messages of a topic by a key, in the order of their store times.
 
         Args:
-            topic: which.
-            key: one of their keys.
-            max_messages: at most so many.
-            begin_ms: stored at that time or later.
-            end_ms: stored at that time or earlier.
-            route: the topic whose brokers are asked, if it is another; a cluster's name is one, too.
+            topic: the topic.
+            key: one of the messages' keys.
+            max_messages: maximal number of messages.
+            begin_ms: earliest store time.
+            end_ms: latest store time.
+            route: topic whose brokers are queried, by default ``topic``; may be a cluster's name.
         """
         query = QueryMessage(topic=topic, key=key, max_num=max_messages, begin_timestamp=begin_ms, end_timestamp=end_ms)
         messages = await query_messages(self._cluster, query, route)
         return [message for message in messages if key in message.keys][:max_messages]
 
     async def query_by_uniq_key(self, topic: str, uniq_key: str, *, route: str | None = None) -> list[ReceivedMessage]:
-        """Find messages of a topic by a unique key: several where a producer retried its send.
+        """Find messages of a topic by a unique key; several if a producer retried its send.
 
         Args:
-            topic: which.
-            uniq_key: their unique key.
+            topic: the topic.
+            uniq_key: the unique key.
             route: as in ``query_by_key``.
         """
         query = QueryMessage(topic=topic, key=uniq_key, max_num=32, begin_timestamp=0, end_timestamp=_END_OF_TIME_MS)
@@ -393,7 +393,7 @@ async def query_messages(
     """Query all brokers of a topic (code 12), which compare only hashes of keys: a result may have another key.
 
     Args:
-        route: the topic whose brokers are asked, if it is another.
+        route: topic whose brokers are queried, by default that of the query.
 
     Returns:
         The messages in the order of their store times.
@@ -403,10 +403,10 @@ async def query_messages(
     for broker_name in (await cluster.route(route or query.topic)).brokers:
         command = request(RequestCode.QUERY_MESSAGE, fields)
         address = cluster.address(broker_name, any_id=True)
-        answer = await cluster.send_command(address, command, 5.0, (ResponseCode.QUERY_NOT_FOUND,))
-        if answer.code == ResponseCode.SUCCESS:
-            messages += decode_records(answer.body, broker_name=broker_name)
-    # Each broker gives its own in order, and many may be of one millisecond.
+        response = await cluster.send_command(address, command, 5.0, (ResponseCode.QUERY_NOT_FOUND,))
+        if response.code == ResponseCode.SUCCESS:
+            messages += decode_records(response.body, broker_name=broker_name)
+    # Each broker's messages are in order, and the sort is stable for equal store times.
     return sorted(messages, key=lambda message: (message.store_timestamp_ms, message.physical_offset))
 
 
@@ -415,11 +415,11 @@ async def put_order_config(cluster: Cluster, topic: str, queues: Mapping[str, in
 
     Args:
         queues: numbers of queues by broker name.
-        whole: whether to replace all entries; else those of other brokers stay.
+        whole: replace all entries; if false, entries of other brokers remain.
 
     Raises:
         BrokerError: a name server refuses.
-        TransportError: one does not answer.
+        TransportError: a name server does not respond.
     """
     entries = {} if whole else _parse(await _get_order_config(cluster, topic))
     entries |= {name: str(count) for name, count in queues.items()}
@@ -432,8 +432,10 @@ async def put_order_config(cluster: Cluster, topic: str, queues: Mapping[str, in
 
 async def _get_order_config(cluster: Cluster, topic: str) -> str:
     fields = KVConfigKey(namespace=ORDER_TOPIC_CONFIG, key=topic)
-    answer = await cluster.request_name_servers(RequestCode.GET_KV_CONFIG, fields, also=(ResponseCode.QUERY_NOT_FOUND,))
-    return answer.ext_fields.get("value", "")
+    response = await cluster.request_name_servers(
+        RequestCode.GET_KV_CONFIG, fields, also=(ResponseCode.QUERY_NOT_FOUND,)
+    )
+    return response.ext_fields.get("value", "")
 
 
 def _parse(text: str) -> dict[str, str]:

@@ -25,11 +25,11 @@ from rmq_core.remoting.requests import PullMessage, PullResult
 READER_GROUP: Final = "TOOLS_CONSUMER"  # MixAll.TOOLS_CONSUMER_GROUP: every broker has it
 _HAS_SUBSCRIPTION: Final = 4
 _OTHER_STATUSES: Final = tuple(status.value for status in PullStatus if status is not PullStatus.FOUND)
-_MOST: Final = 1024  # messages of a pull; most brokers give 32 of them
-_PROBE_EVERY: Final = 16  # rounds
-_MAX_DEPTH: Final = 8  # pulls at a time; an answer has 4 MiB and some at most
+_MAX_MESSAGES: Final = 1024  # messages of a pull; most brokers return 32 at most
+_ROUNDS_PER_PROBE: Final = 16  # rounds
+_MAX_DEPTH: Final = 8  # concurrent pulls; a response has little more than 4 MiB
 _PULL_TIMEOUT_S: Final = 30.0
-_ATTEMPTS: Final = 4  # a broker that restarts is back after some seconds
+_ATTEMPTS: Final = 4  # a restarting broker is back after some seconds
 _FIRST_PAUSE_S: Final = 0.5
 _DEFAULTS: Final = ClientOptions()
 
@@ -40,7 +40,7 @@ class BulkPulled:
 
     Attributes:
         next_offset: the queue offset for the next pull.
-        records: as they stand in the broker's log; they may go beyond what was asked for.
+        records: stored records of the broker's log; there may be more than requested.
     """
 
     status: PullStatus
@@ -65,10 +65,10 @@ class BulkReader:
 
         Args:
             namesrv: ``host:port`` of the name servers, separated by semicolons.
-            group: the group to pull as; brokers have to know it, or to create groups on demand.
+            group: the group to pull as; it must exist at the brokers, unless they create groups on demand.
 
         Raises:
-            OptionError: no address of a name server.
+            OptionError: ``namesrv`` has no valid address.
         """
         self._cluster = Cluster(namesrv, options, credentials=credentials)
         self._group = group
@@ -82,13 +82,13 @@ class BulkReader:
 
     async def topics(self) -> list[str]:
         """List all topics of the name servers; raises BrokerError, TransportError."""
-        answer = await self._cluster.request_name_servers(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
-        return sorted(decode_body(answer.body, TopicList).topic_list)
+        response = await self._cluster.request_name_servers(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+        return sorted(decode_body(response.body, TopicList).topic_list)
 
     async def clusters(self) -> dict[str, str]:
         """Find the cluster of each registered broker; raises BrokerError, TransportError."""
-        answer = await self._cluster.request_name_servers(RequestCode.GET_BROKER_CLUSTER_INFO)
-        clusters = decode_body(answer.body, ClusterInfo).cluster_addr_table
+        response = await self._cluster.request_name_servers(RequestCode.GET_BROKER_CLUSTER_INFO)
+        clusters = decode_body(response.body, ClusterInfo).cluster_addr_table
         return {broker: cluster for cluster, brokers in clusters.items() for broker in brokers}
 
     async def queues(self, topic: str) -> list[MessageQueue]:
@@ -101,56 +101,56 @@ class BulkReader:
         """Read a range of a queue.
 
         Args:
-            end: one past the last.
-            tags: ``*``, or tags with ``||`` between them; brokers compare hashes.
+            end: queue offset after the last message.
+            tags: ``*``, or tags with ``||`` between them; brokers compare only hashes.
             sql: an SQL92 expression instead.
 
         Yields:
-            Answers in the order of the queue. One whose status is OFFSET_ILLEGAL has no records: messages
-            before its ``next_offset`` are gone. Those of a file that was just deleted are passed over without
-            a word: without a filter, a queue offset that no record has is gone as well.
+            Results in the order of the queue. A result with the status OFFSET_ILLEGAL has no records: messages before
+            its ``next_offset`` are deleted. Messages of a file that was just deleted are skipped silently: without a
+            filter, a queue offset without a record is deleted as well.
 
         Raises:
-            BrokerError, NoRouteError, TransportError, OptionError: it cannot be read.
+            BrokerError, NoRouteError, TransportError, OptionError: the queue cannot be read.
         """
         data = subscription(queue.topic, tags, sql=sql)
         is_filtered = tags != ALL or sql is not None
-        step, depth, until_probe = _MOST, 1, 0
-        answers: list[BulkPulled] = []
+        step, depth, until_probe = _MAX_MESSAGES, 1, 0
+        responses: list[BulkPulled] = []
         while begin < end:
-            # From time to time one pull probes how many messages the broker returns; later ones ask for as many.
+            # Every few rounds one pull probes how many messages the broker returns; later pulls request as many.
             is_probe = is_filtered or until_probe == 0
-            step, count = (_MOST, 1) if is_probe else (step, depth)
+            step, count = (_MAX_MESSAGES, 1) if is_probe else (step, depth)
             starts = range(begin, min(end, begin + step * count), step)
             pulls = asyncio.gather(*(self._pull(queue, start, min(step, end - start), data) for start in starts))
             pulls.add_done_callback(_retrieve_error)
             try:
-                if answers:
-                    await asyncio.sleep(0)  # the pulls are sent, so that the broker reads while the caller decodes
-                    yield answers
+                if responses:
+                    await asyncio.sleep(0)  # sends the pulls, so that the broker reads while the caller decodes
+                    yield responses
                 pulled_answers = await pulls
             finally:
                 pulls.cancel()
-            answers, continued_at = [], begin
+            responses, continued_at = [], begin
             for start, pulled in zip(starts, pulled_answers, strict=True):
                 if start != continued_at:
-                    break  # the pull before brought less: this one is repeated from there
-                answers.append(pulled)
+                    break  # the previous pull returned fewer messages, so this one is repeated
+                responses.append(pulled)
                 continued_at = max(pulled.next_offset, start)
-            if continued_at == begin:  # a queue that has become shorter than it was
+            if continued_at == begin:  # the queue is shorter than before
                 raise TransportError(f"{queue.broker_name} {queue.topic}:{queue.queue_id}", f"ends at {begin}")
             if is_probe:
-                step, until_probe = min(continued_at - begin, _MOST), _PROBE_EVERY
+                step, until_probe = min(continued_at - begin, _MAX_MESSAGES), _ROUNDS_PER_PROBE
             elif continued_at < min(starts[-1] + step, end):
                 depth, until_probe = 1, 0
             else:
                 depth, until_probe = min(2 * depth, _MAX_DEPTH), until_probe - 1
             begin = continued_at
-        if answers:
-            yield answers
+        if responses:
+            yield responses
 
     async def _pull(self, queue: MessageQueue, offset: int, count: int, data: SubscriptionData) -> BulkPulled:
-        """Pull once; retry while the broker cannot be reached."""
+        """Pull once; retry if the broker cannot be reached."""
         pause_s = _FIRST_PAUSE_S
         for _ in range(_ATTEMPTS - 1):
             try:
@@ -175,19 +175,19 @@ class BulkReader:
             subscription=data.sub_string,
             expression_type=str(data.expression_type),
         )
-        answer = await self._cluster.request(
+        response = await self._cluster.request(
             self._cluster.address(queue.broker_name, any_id=True),
             RequestCode.PULL_MESSAGE,
             fields,
             timeout_s=_PULL_TIMEOUT_S,
             also=_OTHER_STATUSES,
         )
-        status, result = PullStatus(answer.code), read_fields(answer, PullResult)
-        records = answer.body if status is PullStatus.FOUND else b""
+        status, result = PullStatus(response.code), read_fields(response, PullResult)
+        records = response.body if status is PullStatus.FOUND else b""
         return BulkPulled(status, result.next_begin_offset, result.min_offset, result.max_offset, records)
 
 
 def _retrieve_error(pulls: "asyncio.Future[list[BulkPulled]]") -> None:
-    """Retrieve the error of pulls that nobody waits for any more: asyncio would log it."""
+    """Retrieve the error of abandoned pulls, which asyncio would log otherwise."""
     if not pulls.cancelled():
         pulls.exception()

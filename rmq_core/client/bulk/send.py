@@ -1,7 +1,7 @@
 """Bulk sends of encoded messages: batch requests to many queues at once, a single request in flight for each queue.
 
-For programs that encode by kernels, as the Spark sink and the replay do. A queue's messages stay in order. What
-was not answered is sent again, so a message may be there twice (at least once).
+For programs that encode by kernels, as the Spark sink and the replay do. A queue's messages stay in order. A batch
+without a response is sent again, so that a message may be stored twice (at least once).
 
 Source: ``SendMessageProcessor#sendBatchMessage``.
 """
@@ -30,7 +30,7 @@ from rmq_formats.arrow.messages import MAX_BATCH_MESSAGES
 
 _STORED: Final = frozenset(status.value for status in SendStatus)
 # Retriable: the broker may accept the same batch later.
-_AGAIN: Final = frozenset(
+_RETRIABLE_CODES: Final = frozenset(
     {
         ResponseCode.SYSTEM_ERROR,
         ResponseCode.SYSTEM_BUSY,
@@ -40,7 +40,7 @@ _AGAIN: Final = frozenset(
     }
 )
 _ATTEMPTS: Final = 8
-_FIRST_PAUSE_S: Final = 0.1  # twice as long each time: a broker has some twelve seconds to come back
+_FIRST_PAUSE_S: Final = 0.1  # doubled each time: a broker has some twelve seconds to restart
 _TIMEOUT_S: Final = 10.0
 _DEFAULTS: Final = ClientOptions()
 _HEAD_CHARACTERS: Final = 20
@@ -61,7 +61,7 @@ class BulkSender:
     """Sends to queues of existing topics; use it with ``async with``, whose end does not wait for sends in flight.
 
     Attributes:
-        messages: how many are stored.
+        messages: number of stored messages.
     """
 
     def __init__(
@@ -78,12 +78,12 @@ class BulkSender:
 
         Args:
             namesrv: ``host:port`` of the name servers, separated by semicolons.
-            batch_bytes: of a request, unless a chunk has more.
+            batch_bytes: maximal bytes of a request, unless a single chunk has more.
             max_pending_bytes: ``put`` waits while more bytes are in flight.
 
         Raises:
-            OptionError: no address of a name server.
-            MessageError: a bad group.
+            OptionError: ``namesrv`` has no valid address.
+            MessageError: the group's name is invalid.
         """
         check_name("group", group, MAX_GROUP_CHARACTERS)
         self._cluster = Cluster(namesrv, options, credentials=credentials)
@@ -130,20 +130,20 @@ class BulkSender:
 
         Args:
             queue: one of ``queues``.
-            data: messages as a batch request carries them.
-            done: called when they are stored.
+            data: messages in the encoding of a batch request.
+            done: called when the messages are stored.
 
         Raises:
-            RemotingError: what was put before cannot be sent.
+            RemotingError: earlier messages cannot be sent.
         """
         while self._pending_bytes >= self._max_pending_bytes and self._error is None:
             await self._wait()
         self._check()
         self._pending_bytes += len(data)
-        lane = self._lanes.get(queue)
+        pending_chunks = self._lanes.get(queue)
         chunk = _WaitingMessages(sys_flag, data, count, done)
-        if lane is not None:
-            lane.append(chunk)
+        if pending_chunks is not None:
+            pending_chunks.append(chunk)
             return
         self._lanes[queue] = deque([chunk])
         task = asyncio.get_running_loop().create_task(self._drain(queue))
@@ -151,7 +151,7 @@ class BulkSender:
         task.add_done_callback(self._tasks.discard)
 
     async def flush(self) -> None:
-        """Wait until everything that was put is stored; raises as ``put``."""
+        """Wait until all messages are stored; raises as ``put``."""
         while self._lanes and self._error is None:
             await self._wait()
         self._check()
@@ -166,10 +166,10 @@ class BulkSender:
 
     async def _drain(self, queue: MessageQueue) -> None:
         """Send the enqueued messages of a queue, batch after batch."""
-        lane = self._lanes[queue]
+        pending_chunks = self._lanes[queue]
         try:
-            while lane and self._error is None:
-                batch = self._next_batch(lane)
+            while pending_chunks and self._error is None:
+                batch = self._next_batch(pending_chunks)
                 await self._send(queue, batch)
                 self._pending_bytes -= sum(len(chunk.data) for chunk in batch)
                 self.messages += sum(chunk.messages for chunk in batch)
@@ -183,14 +183,14 @@ class BulkSender:
             del self._lanes[queue]
             self._moved.set()
 
-    def _next_batch(self, lane: deque[_WaitingMessages]) -> list[_WaitingMessages]:
-        batch = [lane.popleft()]
+    def _next_batch(self, pending_chunks: deque[_WaitingMessages]) -> list[_WaitingMessages]:
+        batch = [pending_chunks.popleft()]
         size, count = len(batch[0].data), batch[0].messages
-        while lane and lane[0].sys_flag == batch[0].sys_flag:
-            size, count = size + len(lane[0].data), count + lane[0].messages
+        while pending_chunks and pending_chunks[0].sys_flag == batch[0].sys_flag:
+            size, count = size + len(pending_chunks[0].data), count + pending_chunks[0].messages
             if size > self._batch_bytes or count > MAX_BATCH_MESSAGES:
                 break
-            batch.append(lane.popleft())
+            batch.append(pending_chunks.popleft())
         return batch
 
     async def _send(self, queue: MessageQueue, batch: list[_WaitingMessages]) -> None:
@@ -200,10 +200,10 @@ class BulkSender:
             try:
                 return await self._request(queue, body, batch[0].sys_flag)
             except BrokerError as error:
-                if error.code not in _AGAIN:
+                if error.code not in _RETRIABLE_CODES:
                     raise
             except TransportError:
-                pass  # it may be there already: at least once
+                pass  # the batch may be stored already: at least once
             await asyncio.sleep(pause_s)
             pause_s *= 2
         return await self._request(queue, body, batch[0].sys_flag)
@@ -212,13 +212,13 @@ class BulkSender:
         fields = {
             "a": self._group,
             "b": queue.topic,
-            "c": queue.topic,  # the topic exists: no other one stands for it
+            "c": queue.topic,  # template topic: unused, as the topic exists
             "d": "1",
             "e": str(queue.queue_id),
             "f": str(sys_flag),
             "g": str(now_ms()),
             "h": "0",
-            "i": "",  # a batch's own properties would stand behind those of each message, in their place
+            "i": "",  # properties of the batch would override those of each message
             "j": "0",
             "k": "false",
             "m": "true",
@@ -228,9 +228,9 @@ class BulkSender:
 
 
 class BulkUniqKeys:
-    """Makes unique keys as arrays.
+    """Generator of unique keys as arrays.
 
-    A key's tail is a time in ms and a number of 16 bits: here both count on as one, from the clock's time.
+    A key's tail is a time in ms and a number of 16 bits: here both are one number, incremented from the clock's time.
     """
 
     def __init__(self, keys: UniqKeys | None = None) -> None:
@@ -238,7 +238,7 @@ class BulkUniqKeys:
         self._next = 0
 
     def next(self, count: int, now_ms: int | None = None) -> NDArray[np.uint8]:
-        """Return uint8[count, 32]: keys that no other message has; ``now_ms`` is by default the clock's."""
+        """Return uint8[count, 32]: keys that no other message has; ``now_ms`` is the clock's time by default."""
         first = self._keys.next(now_ms)
         self._next = max(self._next, int(first[_HEAD_CHARACTERS : _HEAD_CHARACTERS + 8], 16) << 16)
         tails = self._next + np.arange(count, dtype=np.int64)

@@ -1,7 +1,7 @@
 """Consumption of pulled messages by the listener: concurrently in any order, or in the order of each queue.
 
-A process queue has the pulled messages of a queue that are not consumed yet, and the offset that can be committed.
-Concurrently a pool of workers serves all queues; in order each queue has its task.
+A process queue has the pulled and unconsumed messages of a queue, and the offset that can be committed. In concurrent
+consumption a pool of workers serves all queues; in orderly consumption each queue has a task.
 
 Source: ``ProcessQueue``, ``ConsumeMessageConcurrentlyService``, ``ConsumeMessageOrderlyService``.
 """
@@ -22,10 +22,10 @@ from rmq_core.remoting.errors import RemotingError
 from rmq_formats.errors import RmqError
 
 log = logging.getLogger("rmq.client")
-_RETRY_S: Final = 5.0  # after a message could not even be sent back
-_TIMED_OUT_LEVEL: Final = 3  # ProcessQueue#cleanExpiredMsg
-_CALLS_IN_A_ROW: Final = 32  # then yield to the event loop
-_UNTIL_LOCKED_S: Final = 0.1
+_RETRY_S: Final = 5.0  # pause after a failed send-back
+_TIMEOUT_DELAY_LEVEL: Final = 3  # ProcessQueue#cleanExpiredMsg
+_CALLS_PER_TURN: Final = 32  # listener calls before the worker yields to the event loop
+_LOCK_POLL_S: Final = 0.1
 
 
 class ProcessQueue:
@@ -33,11 +33,11 @@ class ProcessQueue:
 
     Attributes:
         is_closed: no more calls of the listener start.
-        is_abandoned: a call of the listener was cancelled; a thread that it has started may still be at work.
-        is_dropped: the queue is unassigned, or starts at another offset: results of these messages do not count.
-        cached_bytes: of all messages.
-        arrived: set when there are messages in ``waiting``.
-        waiting: of an orderly consumer, the messages to consume next.
+        is_abandoned: a call of the listener was cancelled, whose threads may still run.
+        is_dropped: the queue is unassigned, or starts at another offset, so that results of its messages do not count.
+        cached_bytes: bytes of all messages.
+        has_messages: set while ``waiting`` has messages.
+        waiting: messages that an orderly consumer consumes next.
     """
 
     def __init__(self, options: ConsumerOptions, *, in_order: bool) -> None:
@@ -45,12 +45,12 @@ class ProcessQueue:
         self.is_abandoned = False
         self.is_dropped = False
         self.cached_bytes = 0
-        self.arrived = asyncio.Event()
+        self.has_messages = asyncio.Event()
         self.waiting: deque[ReceivedMessage] = deque()
         self._options = options
         self._in_order = in_order
         self._messages: dict[int, ReceivedMessage] = {}
-        self._offsets: deque[int] = deque()  # rising; those that are consumed leave when they come to the front
+        self._offsets: deque[int] = deque()  # ascending; a consumed offset is removed when it is the first one
         self._end = 0
         self._room = asyncio.Event()
 
@@ -69,7 +69,7 @@ class ProcessQueue:
             self._end = message.queue_offset + 1
         if self._in_order:
             self.waiting.extend(messages)
-            self.arrived.set()
+            self.has_messages.set()
 
     def remove_consumed(self, messages: Iterable[ReceivedMessage]) -> int:
         """Remove consumed messages; return the offset to commit, which is that of the first unconsumed message."""
@@ -119,10 +119,10 @@ class ConsumeMessageService(Protocol):
         """Add an assigned queue."""
 
     def put(self, queue: MessageQueue, messages: ProcessQueue, pulled: list[ReceivedMessage]) -> None:
-        """Hand over pulled messages of a queue, which are in ``messages`` already."""
+        """Enqueue pulled messages of a queue for consumption; ``messages`` has them already."""
 
     async def drop(self, messages: ProcessQueue) -> None:
-        """Start no more calls for a queue; returns when running ones have ended, if that matters."""
+        """Start no more calls for a queue; an orderly service waits for the running call."""
 
     async def close(self) -> None:
         """Stop, after a grace time for running calls of the listener."""
@@ -131,17 +131,17 @@ class ConsumeMessageService(Protocol):
 class _Call:
     """Messages of a single listener call."""
 
-    __slots__ = ("begin_s", "messages", "of", "queue")
+    __slots__ = ("begin_s", "messages", "process_queue", "queue")
 
-    def __init__(self, queue: MessageQueue, of: ProcessQueue, messages: list[ReceivedMessage]) -> None:
+    def __init__(self, queue: MessageQueue, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> None:
         self.queue = queue
-        self.of = of
+        self.process_queue = process_queue
         self.messages = messages
         self.begin_s = 0.0
 
 
 class ConsumeMessageConcurrentlyService:
-    """Consumes concurrently: several calls of the listener at a time; failed messages are sent back."""
+    """Concurrent consumption: several listener calls at a time; failed messages are sent back."""
 
     def __init__(
         self, listener: Listener, offsets: OffsetStore, options: PushOptions, send_back: SendBack | None
@@ -159,7 +159,7 @@ class ConsumeMessageConcurrentlyService:
         """Start the workers."""
         create = asyncio.get_running_loop().create_task
         self._workers = [create(self._work()) for _ in range(self._options.concurrency)]
-        self._workers.append(create(self._watch()))
+        self._workers.append(create(self._send_back_timed_out()))
 
     def add(self, queue: MessageQueue, messages: ProcessQueue) -> None:
         """Do nothing: workers serve all queues."""
@@ -171,11 +171,11 @@ class ConsumeMessageConcurrentlyService:
             self._calls.put_nowait(_Call(queue, messages, pulled[at : at + size]))
 
     async def drop(self, messages: ProcessQueue) -> None:
-        """Start no more calls for a queue; running ones are not waited for, as their results will not count."""
+        """Start no more calls for a queue; do not wait for running calls, whose results will not count."""
         messages.is_closed = True
 
     async def close(self) -> None:
-        """Stop; running calls have ``close_timeout_s`` to end."""
+        """Stop; cancel the calls that still run after ``close_timeout_s``."""
         while not self._calls.empty():
             self._calls.get_nowait()
         deadline = asyncio.get_running_loop().time() + self._options.close_timeout_s
@@ -191,12 +191,12 @@ class ConsumeMessageConcurrentlyService:
             call = await self._calls.get()
             await self._consume(call)
             in_a_row += 1
-            if in_a_row == _CALLS_IN_A_ROW:
+            if in_a_row == _CALLS_PER_TURN:
                 in_a_row = 0
                 await asyncio.sleep(0)
 
     async def _consume(self, call: _Call) -> None:
-        if call.of.is_closed:
+        if call.process_queue.is_closed:
             return
         call.begin_s = asyncio.get_running_loop().time()
         self._running.add(call)
@@ -204,18 +204,18 @@ class ConsumeMessageConcurrentlyService:
             later = await call_listener(self._listener, call.messages)
         finally:
             self._running.discard(call)
-        if later is not None and not call.of.is_dropped:
+        if later is not None and not call.process_queue.is_dropped:
             await self._send_back_failed(call, later)
         self._commit(call)
 
     def _commit(self, call: _Call) -> None:
-        offset = call.of.remove_consumed(call.messages)
-        if not call.of.is_dropped:
+        offset = call.process_queue.remove_consumed(call.messages)
+        if not call.process_queue.is_dropped:
             self._offsets.update(call.queue, offset)
 
     async def _send_back_failed(self, call: _Call, later: Later) -> None:
         """Send back failed messages; a message that cannot be sent back is consumed again."""
-        failed = [message for message in call.messages[max(later.done, 0) :] if message in call.of]
+        failed = [message for message in call.messages[max(later.done, 0) :] if message in call.process_queue]
         if self._send_back is None:
             for message in failed:
                 log.warning("broadcasting: %s of %s failed and is dropped", message.msg_id, message.topic)
@@ -230,17 +230,17 @@ class ConsumeMessageConcurrentlyService:
                 remaining.append(message)
         if remaining:
             call.messages = [message for message in call.messages if message not in remaining]
-            asyncio.get_running_loop().call_later(_RETRY_S, self.put, call.queue, call.of, remaining)
+            asyncio.get_running_loop().call_later(_RETRY_S, self.put, call.queue, call.process_queue, remaining)
 
-    async def _watch(self) -> None:
-        """Send back messages whose consumption times out, so that the offset of their queue advances."""
+    async def _send_back_timed_out(self) -> None:
+        """Periodically send back messages whose consumption times out, so that their queue's offset advances."""
         limit_s = self._options.consume_timeout_s
         while True:
             await asyncio.sleep(limit_s / 2)
             now = asyncio.get_running_loop().time()
             for call in [call for call in self._running if now - call.begin_s > limit_s]:
                 log.warning("the listener takes longer than %g s: %s", limit_s, call.messages[0].msg_id)
-                await self._send_back_failed(call, Later(delay_level=_TIMED_OUT_LEVEL))
+                await self._send_back_failed(call, Later(delay_level=_TIMEOUT_DELAY_LEVEL))
                 self._commit(call)
 
 
@@ -276,9 +276,9 @@ class ConsumeMessageOrderlyService:
         """Do nothing: the queue's task waits for messages itself."""
 
     async def drop(self, messages: ProcessQueue) -> None:
-        """Stop a queue's task, and wait as long as its call runs: only then may another consumer have the queue."""
+        """Stop a queue's task, and wait for its running call, before another consumer may get the queue."""
         messages.is_closed = True
-        messages.arrived.set()
+        messages.has_messages.set()
         task = self._tasks.get(messages)
         if task is not None:
             await asyncio.wait([task])
@@ -288,7 +288,7 @@ class ConsumeMessageOrderlyService:
         """Stop; cancel the calls that still run after ``close_timeout_s``."""
         for messages in self._tasks:
             messages.is_closed = True
-            messages.arrived.set()
+            messages.has_messages.set()
         if self._tasks:
             await asyncio.wait(self._tasks.values(), timeout=self._options.close_timeout_s)
         for task in self._tasks.values():
@@ -299,17 +299,17 @@ class ConsumeMessageOrderlyService:
         calls = 0
         while True:
             while not messages.waiting and not messages.is_closed:
-                messages.arrived.clear()
-                await messages.arrived.wait()
+                messages.has_messages.clear()
+                await messages.has_messages.wait()
             while not messages.is_closed and not self._is_locked(queue):
-                await asyncio.sleep(_UNTIL_LOCKED_S)
+                await asyncio.sleep(_LOCK_POLL_S)
             if messages.is_closed:
                 return
             waiting = messages.waiting
             size = min(self._options.consume_batch_size, len(waiting))
             await self._consume(queue, messages, [waiting.popleft() for _ in range(size)])
             calls += 1
-            if calls % _CALLS_IN_A_ROW == 0:
+            if calls % _CALLS_PER_TURN == 0:
                 await asyncio.sleep(0)
 
     async def _consume(self, queue: MessageQueue, messages: ProcessQueue, batch: list[ReceivedMessage]) -> None:
@@ -321,7 +321,7 @@ class ConsumeMessageOrderlyService:
         if messages.is_dropped:
             return
         retries = [] if later is None else await self._filter_retries(batch[max(later.done, 0) :])
-        # The rest of a batch is retried in its order, even messages behind a failed one that are out of retries.
+        # The rest of a batch is retried in order, even messages after the failed one that are out of retries.
         done = [message for message in batch if message not in retries]
         if done:
             self._offsets.update(queue, messages.remove_consumed(done), only_up=False)
@@ -333,7 +333,7 @@ class ConsumeMessageOrderlyService:
         seconds = self._options.suspend_queue_s if later.suspend_s is None else later.suspend_s
         end = asyncio.get_running_loop().time() + seconds
         while not messages.is_closed and (left_s := end - asyncio.get_running_loop().time()) > 0:
-            await asyncio.sleep(min(left_s, _UNTIL_LOCKED_S))
+            await asyncio.sleep(min(left_s, _LOCK_POLL_S))
 
     async def _filter_retries(self, failed: list[ReceivedMessage]) -> list[ReceivedMessage]:
         """Return the messages to retry; messages out of retries become dead letters, or are dropped (broadcasting)."""
@@ -349,7 +349,7 @@ class ConsumeMessageOrderlyService:
             log.warning("broadcasting: %s of %s failed and is dropped", message.msg_id, message.topic)
             return True
         try:
-            await self._send_back.send_anew(message)
+            await self._send_back.send_copy(message)
         except RemotingError as error:
             log.warning("cannot send back %s of %s: %s", message.msg_id, message.topic, error)
             return False

@@ -37,8 +37,8 @@ class OffsetStore(Protocol):
         """Evict the offset of a queue from memory."""
 
 
-class _Memory:
-    """The offsets in memory, which both stores have."""
+class _OffsetCache:
+    """Cache of offsets, for both stores."""
 
     def __init__(self) -> None:
         self.offsets: dict[MessageQueue, int] = {}
@@ -55,14 +55,14 @@ class _Memory:
         self.offsets.pop(queue, None)
 
 
-class RemoteOffsets(_Memory):
+class RemoteOffsets(_OffsetCache):
     """Offsets persisted at the brokers, under the group's name."""
 
     def __init__(self, group: str, brokers: QueueOffsets) -> None:
         super().__init__()
         self._group = group
         self._brokers = brokers
-        # Java's broker keeps one of two first offsets of a group and topic that come at the same moment.
+        # Java's broker may lose one of two concurrent first offsets of a group and topic, so commits are sequential.
         self._one_commit = asyncio.Lock()
 
     async def read(self, queue: MessageQueue) -> int | None:
@@ -73,7 +73,7 @@ class RemoteOffsets(_Memory):
         return offset
 
     async def persist(self, queues: Collection[MessageQueue]) -> None:
-        """Commit to the brokers; a broker that cannot be reached gets the offset the next time."""
+        """Commit to the brokers; an unreachable broker gets the offset with the next commit."""
         for queue in queues:
             offset = self.get(queue)
             if offset is None:
@@ -85,26 +85,26 @@ class RemoteOffsets(_Memory):
                 log.warning("cannot commit the offset of %s: %s", queue, error)
 
 
-class LocalOffsets(_Memory):
+class LocalOffsets(_OffsetCache):
     """Offsets persisted in ``offsets.json``, in the format of Java's consumers."""
 
     def __init__(self, path: Path) -> None:
-        """Create the store of a file; ``.bak`` beside it is the state before."""
+        """Create the store of a file; its ``.bak`` has the previous state."""
         super().__init__()
         self._path = path
 
     async def read(self, queue: MessageQueue) -> int | None:
-        """Read the offset from the file. Raises StoreError if neither it nor its backup can be read."""
+        """Read the offset from the file. Raises StoreError if neither the file nor its backup can be read."""
         offset = self._load().get(queue)
         if offset is not None:
             self.update(queue, offset, only_up=False)
         return offset
 
     async def persist(self, queues: Collection[MessageQueue]) -> None:
-        """Rewrite the file; the file's offsets of other queues stay. Raises StoreError."""
+        """Rewrite the file; offsets of other queues remain. Raises StoreError."""
         offsets = self._load() | {queue: self.offsets[queue] for queue in queues if queue in self.offsets}
         body = OffsetsBody(offset_table={queue_key(queue): offset for queue, offset in offsets.items()})
-        temporary, backup = self._beside(".tmp"), self._beside(".bak")
+        temporary, backup = self._sibling_path(".tmp"), self._sibling_path(".bak")
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             temporary.write_bytes(encode_body(body))
@@ -114,13 +114,13 @@ class LocalOffsets(_Memory):
         except OSError as error:
             raise StoreError(f"{self._path}: {error.strerror}") from error
 
-    def _beside(self, suffix: str) -> Path:
+    def _sibling_path(self, suffix: str) -> Path:
         return self._path.with_name(self._path.name + suffix)
 
     def _load(self) -> dict[MessageQueue, int]:
-        """Load the offsets of the file, or of its backup where the file is damaged; none without both."""
+        """Load the offsets of the file, or of its backup if the file is damaged; none without both."""
         failed: Exception | None = None
-        for path in (self._path, self._beside(".bak")):
+        for path in (self._path, self._sibling_path(".bak")):
             try:
                 data = path.read_bytes()
                 if data:
@@ -132,5 +132,5 @@ class LocalOffsets(_Memory):
                 log.warning("%s: %s", path, error)
                 failed = error
         if failed is not None:
-            raise StoreError(f"{self._path}: the offsets cannot be read: {failed}")
+            raise StoreError(f"{self._path}: cannot be read as offsets: {failed}")
         return {}

@@ -9,8 +9,8 @@
             for message in await consumer.poll(timeout_s=5):
                 print(message.body)
 
-Each assigned queue has one pull in flight while there is room for its messages, so that ``poll`` mostly
-returns messages that have arrived already.
+Each assigned queue has one pull in flight while its cache has room, so that ``poll`` mostly returns messages that have
+arrived already.
 
 Source: ``DefaultLitePullConsumerImpl``.
 """
@@ -42,12 +42,11 @@ _DEFAULTS: Final = PullOptions()
 class PullConsumer(GroupClient):
     """Consumer that polls queues; use it with ``async with``, or start and close it.
 
-    Either it subscribes to topics, and its group shares their queues out, or it is assigned queues of the caller's
-    choice; not both.
+    The consumer either subscribes to topics, whose queues are shared out in its group, or the caller assigns queues.
 
     Attributes:
-        group: its group's name; consumer offsets are stored under it.
-        options: its settings.
+        group: name of the group, under which consumer offsets are stored.
+        options: settings of the client.
         offsets: queries and commits of queue offsets.
     """
 
@@ -58,13 +57,13 @@ class PullConsumer(GroupClient):
 
         Args:
             namesrv: ``host:port`` of the name servers, separated by semicolons.
-            group: its group's name.
-            options: its settings.
+            group: name of the group.
+            options: settings of the client.
             credentials: to sign requests with.
 
         Raises:
-            OptionError: no address of a name server.
-            MessageError: a bad group.
+            OptionError: ``namesrv`` has no valid address.
+            MessageError: the group's name is invalid.
         """
         super().__init__(
             "consumer", namesrv, group, options, credentials,
@@ -73,13 +72,15 @@ class PullConsumer(GroupClient):
         self.options = options
         self.offsets = QueueOffsets(self._cluster)
         self._puller = Puller(self._cluster, group, options, sends_subscription=True)
-        self._consumed = RemoteOffsets(group, self.offsets)  # what poll had returned before it was last called
+        self._consumed = RemoteOffsets(
+            group, self.offsets
+        )  # offsets after the messages that ``poll`` returned before its last call
         self._subscriptions: dict[str, SubscriptionData] = {}
         self._rebalancer = Rebalancer(
             self._cluster, group, options, self._subscriptions, self._consumed, None, self._make_pulled
         )
         self._assigned: dict[MessageQueue, PulledQueue] = self._rebalancer.works
-        self._is_subscribed: bool | None = None  # None: neither subscribed nor assigned yet
+        self._is_subscribed: bool | None = None  # None before ``subscribe`` and ``assign``
         self._arrivals = Arrivals()
 
     async def start(self) -> None:
@@ -87,8 +88,8 @@ class PullConsumer(GroupClient):
 
         Raises:
             OptionError: a consumer of this process has the same group and client id.
-            TransportError: it has subscribed, and no name server answers.
-            BrokerError: it has subscribed, and a broker does not permit it to join (code 16).
+            TransportError: the consumer has subscribed, and no name server responds.
+            BrokerError: the consumer has subscribed, and a broker refuses it (code 16).
         """
         await self._join(self._subscriptions)
         if self._is_subscribed:
@@ -143,15 +144,15 @@ class PullConsumer(GroupClient):
     def subscribe(self, topic: str, tags: str = ALL, *, sql: str | None = None) -> None:
         """Subscribe to a topic: rebalance allocates its queues among the consumers of the group that have subscribed.
 
-        A topic that does not exist yet is read when it does.
+        A missing topic is consumed once it exists.
 
         Args:
-            topic: which.
+            topic: the topic.
             tags: ``*``, or tags with ``||`` between them.
             sql: an SQL92 expression over properties instead; the broker has to allow it.
 
         Raises:
-            OptionError: bad tags, or it has assigned queues.
+            OptionError: the tags are invalid, or queues are assigned.
         """
         data = subscription(topic, tags, sql=sql, version=self.options.clock_ms())
         is_first = self._is_subscribed is None
@@ -193,24 +194,24 @@ class PullConsumer(GroupClient):
         """List the readable queues of a topic.
 
         Raises:
-            NoRouteError: there is no such topic.
-            TransportError: no name server answers.
+            NoRouteError: the topic does not exist.
+            TransportError: no name server responds.
         """
         return (await self._cluster.refresh_route(topic)).read_queues
 
     async def light_queues(self, name: str, topic: str) -> Sequence[MessageQueue]:
         """List the queues of a light queue (LMQ), one at each broker of a topic, to be assigned.
 
-        Messages of it have the topic that they were sent to, and as queue offset their place in the light queue.
+        The messages have the topic to which they were sent, and their offset in the light queue as queue offset.
 
         Args:
-            name: of the light queue, with its ``%LMQ%``.
-            topic: one whose brokers may have it, such as one whose messages go there.
+            name: name of the light queue, with the prefix ``%LMQ%``.
+            topic: topic whose brokers may have the light queue, such as one whose messages name it.
 
         Raises:
-            OptionError: it is no light queue's name.
-            NoRouteError: there is no such topic.
-            TransportError: no name server answers.
+            OptionError: the name is no light queue's name.
+            NoRouteError: the topic does not exist.
+            TransportError: no name server responds.
         """
         if not name.startswith(LIGHT_QUEUE_PREFIX):
             raise OptionError(f"{name!r} does not begin with {LIGHT_QUEUE_PREFIX}, as names of light queues do")
@@ -220,12 +221,12 @@ class PullConsumer(GroupClient):
         """Assign exactly these queues; queues of the former assignment continue at their positions.
 
         Args:
-            queues: the queues, of any topics.
+            queues: queues of any topics.
             tags: ``*``, or tags with ``||`` between them.
             sql: an SQL92 expression over properties instead; the broker has to allow it.
 
         Raises:
-            OptionError: bad tags, or it has subscribed.
+            OptionError: the tags are invalid, or the consumer has subscribed.
         """
         version = self.options.clock_ms()
         subscriptions = {queue: subscription(queue.topic, tags, sql=sql, version=version) for queue in queues}
@@ -252,7 +253,7 @@ class PullConsumer(GroupClient):
 
     @property
     def assignment(self) -> list[MessageQueue]:
-        """The assigned queues, by the caller or by rebalance."""
+        """The queues assigned by the caller or by rebalance."""
         return list(self._assigned)
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
@@ -264,7 +265,7 @@ class PullConsumer(GroupClient):
         if offset < 0:
             raise OptionError(f"offset {offset} is below 0")
         self._assigned_queue(queue).start(offset)
-        if self.options.auto_commit:  # else closing would commit what the caller has not
+        if self.options.auto_commit:  # else closing would commit an offset that the caller has not committed
             self._consumed.update(queue, offset, only_up=False)
 
     async def seek_to_begin(self, *queues: MessageQueue) -> None:
@@ -294,18 +295,18 @@ class PullConsumer(GroupClient):
         self._arrivals.changed.set()
 
     def position(self, queue: MessageQueue) -> int | None:
-        """Return the offset that ``poll`` returns next; None before the first answer of the broker."""
+        """Return the offset of the message that ``poll`` returns next; None before the broker's first response."""
         return self._assigned_queue(queue).position
 
     async def poll(self, timeout_s: float = 5.0, max_messages: int | None = None) -> list[ReceivedMessage]:
         """Return the next messages, of all queues in turn; messages of a queue are in order.
 
         Args:
-            timeout_s: how long to wait for a first message; then the list is empty.
-            max_messages: at most so many; ``pull_batch_size`` if it is not given.
+            timeout_s: maximal wait for a first message; then the list is empty.
+            max_messages: maximal number of messages; ``pull_batch_size`` if it is not given.
 
         Raises:
-            BrokerError, FormatError: since the last call, a pull was refused or its answer did not decode.
+            BrokerError, FormatError: since the last call, a pull was refused or its response could not be decoded.
         """
         if self.options.auto_commit:
             self._mark_polled_as_consumed()
@@ -333,8 +334,8 @@ class PullConsumer(GroupClient):
         """Commit the messages that ``poll`` has returned; raises as ``offsets.commit``.
 
         Args:
-            offsets: commit these instead, by queue that of the next message to consume; queues that are not assigned
-                (any more) are passed over, as another member of the group may have them.
+            offsets: queue offsets of the next messages to consume, to commit instead. Queues that are not assigned are
+                skipped, as another member of the group may have them.
         """
         if offsets is None:
             offsets = {
@@ -373,7 +374,9 @@ class PullConsumer(GroupClient):
             polled = pulled.poll(limit - len(messages))
             if polled:
                 messages += polled
-                self._assigned[queue] = self._assigned.pop(queue)  # the next call begins with another queue
+                self._assigned[queue] = self._assigned.pop(
+                    queue
+                )  # moved to the end, so that the next call begins with another queue
             if len(messages) == limit:
                 break
         return messages

@@ -1,4 +1,4 @@
-"""One assigned queue of a pull consumer: its position, and the messages that were pulled ahead of ``poll``.
+"""Assigned queue of a pull consumer: its position, and a cache of pulled messages for ``poll``.
 
 Source: ``DefaultLitePullConsumerImpl.PullTaskImpl``, ``AssignedMessageQueue``.
 """
@@ -26,8 +26,8 @@ class Arrivals:
     """Signal from the pulls of all queues to ``poll``.
 
     Attributes:
-        changed: set when messages, or an error, have arrived.
-        error: of a pull since ``poll`` was last called.
+        changed: set when messages or an error have arrived.
+        error: error of a pull since the last ``poll``.
     """
 
     def __init__(self) -> None:
@@ -36,14 +36,14 @@ class Arrivals:
 
 
 class PulledQueue:
-    """An assigned queue, which is pulled while there is room for its messages.
+    """An assigned queue that is pulled while its cache has room.
 
     Attributes:
-        position: offset of the message that ``poll`` returns next; None until the broker was asked where to begin.
-        is_paused: it gives no messages.
-        is_revoked: it is no longer assigned, and gives none either.
-        last_pull_ms: when it was last pulled, ms since 1970.
-        is_abandoned: never: nothing of it goes on when it is stopped.
+        position: offset of the message that ``poll`` returns next; None until the begin offset is known.
+        is_paused: ``poll`` returns no messages of the queue.
+        is_revoked: the queue is no longer assigned, and ``poll`` returns no messages of it.
+        last_pull_ms: time of the last pull, ms since 1970.
+        is_abandoned: always False, as no work continues after a stop.
     """
 
     is_abandoned: Final = False
@@ -60,8 +60,8 @@ class PulledQueue:
         """Create the queue; ``start`` starts its pulls.
 
         Args:
-            begin_offset: asks the broker where to begin, if ``start`` is not told.
-            arrivals: told of messages and errors.
+            begin_offset: fetches the offset to begin at, if ``start`` gets none.
+            arrivals: signal to set for messages and errors.
         """
         self.queue = queue
         self.subscription = subscription
@@ -73,7 +73,7 @@ class PulledQueue:
         self._options = options
         self._begin_offset = begin_offset
         self._arrivals = arrivals
-        self._next_offset = 0  # of the next pull
+        self._next_offset = 0  # offset of the next pull
         self._cached: deque[ReceivedMessage] = deque()
         self._cached_bytes = 0
         self._room = asyncio.Event()
@@ -87,7 +87,7 @@ class PulledQueue:
         self._task = asyncio.get_running_loop().create_task(self._pull_loop())
 
     async def stop(self) -> None:
-        """Stop, as the pull loops of other consumers do; nothing has to be waited for."""
+        """Stop at once: unlike in the pull loops of push consumers, no work has to end first."""
         self.cancel()
 
     def cancel(self) -> None:
@@ -126,7 +126,7 @@ class PulledQueue:
             try:
                 await self._pull_once()
             except (RemotingError, FormatError) as error:
-                level = logging.DEBUG if is_refusal(error) else logging.WARNING  # ``poll`` raises it
+                level = logging.DEBUG if is_refusal(error) else logging.WARNING  # ``poll`` raises the error
                 log.log(level, "pulling %s of %s failed: %s", self.queue.queue_id, self.queue.topic, error)
                 self._arrivals.error = error
                 self._arrivals.changed.set()

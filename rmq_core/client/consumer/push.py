@@ -59,7 +59,7 @@ class PushConsumer(GroupClient):
     """Consumer that calls a listener; subscribe, then use it with ``async with``, or start and close it.
 
     Attributes:
-        options: its settings.
+        options: settings of the client.
     """
 
     def __init__(
@@ -75,14 +75,14 @@ class PushConsumer(GroupClient):
 
         Args:
             namesrv: ``host:port`` of the name servers, separated by semicolons.
-            group: its group's name.
+            group: name of the group.
             listener: the function that consumes messages.
-            options: its settings.
+            options: settings of the client.
             credentials: to sign requests with.
 
         Raises:
-            OptionError: no address of a name server.
-            MessageError: a bad group.
+            OptionError: ``namesrv`` has no valid address.
+            MessageError: the group's name is invalid.
         """
         self._broadcasts = options.model is MessageModel.BROADCASTING
         super().__init__(
@@ -97,10 +97,10 @@ class PushConsumer(GroupClient):
         self._offsets = self._offset_store()
         self._locks = ConsumerQueueLocks(self._cluster, group) if options.in_order and not self._broadcasts else None
         self._tracing = TraceSender(namesrv, group, options, credentials) if options.enable_trace else None
-        self._consuming = self._make_consuming()
+        self._consuming = self._create_consume_service()
         self._puller = Puller(self._cluster, group, options, sends_subscription=False)
         self._rebalancer = Rebalancer(
-            self._cluster, group, options, self._subscriptions, self._offsets, self._locks, self._make_work,
+            self._cluster, group, options, self._subscriptions, self._offsets, self._locks, self._create_pull_loop,
             is_broadcasting=self._broadcasts,
         )  # fmt: skip
         self._may_pull = asyncio.Event()
@@ -117,12 +117,12 @@ class PushConsumer(GroupClient):
         """Subscribe to a topic.
 
         Args:
-            topic: which.
+            topic: the topic.
             tags: ``*``, or tags with ``||`` between them.
             sql: an SQL92 expression over properties instead; the broker has to allow it.
 
         Raises:
-            OptionError: bad tags.
+            OptionError: the tags are invalid.
         """
         data = self._subscriptions[topic] = subscription(topic, tags, sql=sql, version=self.options.clock_ms())
         for queue, work in self._rebalancer.works.items():
@@ -138,7 +138,7 @@ class PushConsumer(GroupClient):
             self._run(self._announce())
 
     def pause(self) -> None:
-        """Stop pulling; messages that were pulled are still consumed."""
+        """Stop pulling; pulled messages are still consumed."""
         self._may_pull.clear()
 
     def resume(self) -> None:
@@ -150,8 +150,8 @@ class PushConsumer(GroupClient):
 
         Raises:
             OptionError: a consumer of this process has the same group and client id.
-            TransportError: no name server answers.
-            BrokerError: a broker does not permit it to join (code 16).
+            TransportError: no name server responds.
+            BrokerError: a broker refuses the consumer (code 16).
         """
         await self._join(self._subscriptions)
         if self._tracing is not None:
@@ -163,13 +163,13 @@ class PushConsumer(GroupClient):
             self._run(self._lock_loop(self._locks))
 
     async def close(self) -> None:
-        """Leave the group: calls of the listener end, offsets are persisted, other members get the queues."""
+        """Leave the group, after running listener calls; persist offsets, so that other members get the queues."""
         self._started_ms = 0
         await self._cluster.stop_tasks()
         for work in self._rebalancer.works.values():
             work.stop_pulling()
         if self._locks is not None:
-            self._run(self._lock_loop(self._locks))  # as long as the last calls run
+            self._run(self._lock_loop(self._locks))  # renews locks while the last calls run
         await self._consuming.close()
         await self._rebalancer.close()
         if self._tracing is not None:
@@ -187,22 +187,26 @@ class PushConsumer(GroupClient):
         directory = self.options.local_offset_dir.expanduser()
         return LocalOffsets(directory / self._cluster.client_id / self.group / "offsets.json")
 
-    def _make_consuming(self) -> ConsumeMessageService:
+    def _create_consume_service(self) -> ConsumeMessageService:
         options = self.options
         listener = self._listener if self._tracing is None else self._tracing.traced(self._listener)
         limit = options.max_reconsume_times
         if options.in_order:
-            most = MAX_INT if limit == -1 else limit
-            back = None if self._broadcasts else SendBack(self._cluster, self.group, most, options.clock_ms)
-            return ConsumeMessageOrderlyService(listener, self._offsets, options, back, self._is_locked)
-        most = _MAX_RECONSUME_TIMES if limit == -1 else limit
-        back = None if self._broadcasts else SendBack(self._cluster, self.group, most, options.clock_ms)
-        return ConsumeMessageConcurrentlyService(listener, self._offsets, options, back)
+            max_reconsume_times = MAX_INT if limit == -1 else limit
+            send_back = (
+                None if self._broadcasts else SendBack(self._cluster, self.group, max_reconsume_times, options.clock_ms)
+            )
+            return ConsumeMessageOrderlyService(listener, self._offsets, options, send_back, self._is_locked)
+        max_reconsume_times = _MAX_RECONSUME_TIMES if limit == -1 else limit
+        send_back = (
+            None if self._broadcasts else SendBack(self._cluster, self.group, max_reconsume_times, options.clock_ms)
+        )
+        return ConsumeMessageConcurrentlyService(listener, self._offsets, options, send_back)
 
     def _is_locked(self, queue: MessageQueue) -> bool:
         return self._locks is None or self._locks.is_locked(queue)
 
-    def _make_work(self, queue: MessageQueue, data: SubscriptionData) -> QueuePullLoop:
+    def _create_pull_loop(self, queue: MessageQueue, data: SubscriptionData) -> QueuePullLoop:
         return QueuePullLoop(queue, data, self._puller, self._offsets, self._consuming, self.options, self._may_pull)
 
     def _heartbeat(self) -> HeartbeatData | None:
@@ -241,7 +245,7 @@ class PushConsumer(GroupClient):
         self._rebalancer.rebalance_soon()
 
     def go_to(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Continue from other offsets, those of the next messages by queue; queues of other consumers are ignored."""
+        """Continue from other offsets, given by queue; queues that are not assigned are ignored."""
         for queue, offset in offsets.items():
             work = self._rebalancer.works.get(queue)
             if work is not None:
@@ -284,8 +288,8 @@ class PushConsumer(GroupClient):
 
     async def consume_directly(self, message: ReceivedMessage) -> ConsumeDirectlyResult:
         """Consume a message at once, for ``mqadmin queryMsgById -d``."""
-        answer = await call_listener(self._listener, [message])
-        result = "CR_LATER" if isinstance(answer, Later) else "CR_SUCCESS"
+        response = await call_listener(self._listener, [message])
+        result = "CR_LATER" if isinstance(response, Later) else "CR_SUCCESS"
         return ConsumeDirectlyResult(consume_result=result, order=self.options.in_order)
 
 

@@ -24,9 +24,9 @@ class QueuePullLoop:
     """Pull loop of a push consumer's assigned queue, which passes messages to the consume service.
 
     Attributes:
-        is_revoked: it is no longer assigned, and a call of the listener may still run.
-        messages: what was pulled of it and is not consumed yet.
-        last_pull_ms: when it was last pulled, ms since 1970.
+        is_revoked: the queue is no longer assigned, though a listener call may still run.
+        messages: pulled and unconsumed messages.
+        last_pull_ms: time of the last pull, ms since 1970.
     """
 
     def __init__(
@@ -66,12 +66,12 @@ class QueuePullLoop:
         return self.messages.is_abandoned
 
     def stop_pulling(self) -> None:
-        """Stop pulling; messages that were pulled may still be consumed."""
+        """Stop pulling; pulled messages may still be consumed."""
         if self._task is not None:
             self._task.cancel()
 
     async def stop(self) -> None:
-        """Stop, and drop unconsumed messages; return when the listener has finished with the queue, if that matters."""
+        """Stop, and drop unconsumed messages; in orderly consumption wait for the running listener call."""
         self.stop_pulling()
         if self._task is not None:
             await asyncio.wait([self._task])
@@ -79,9 +79,9 @@ class QueuePullLoop:
         self.messages.is_dropped = True
 
     async def restart_at(self, offset: int) -> None:
-        """Drop unconsumed messages, and continue at another offset, unless the queue is leaving."""
+        """Drop unconsumed messages, and continue at another offset, unless the queue is revoked."""
         async with self._one_reset:
-            self.messages.is_dropped = True  # first of all: offsets from before must not be committed any more
+            self.messages.is_dropped = True  # first, so that no earlier offset is committed any more
             self._offsets.update(self.queue, offset, only_up=False)
             await self.stop()
             await self._persist()
@@ -112,9 +112,9 @@ class QueuePullLoop:
         subscription = self.subscription
         pulled = await self._puller.pull(self.queue, self._next_offset, subscription, commit_offset=commit or 0)
         if subscription is not self.subscription:
-            return  # pulled again: what the old subscription has dropped, the new one may want
+            return  # pull again, as the new subscription may match messages that the old one dropped
         if pulled.status is PullStatus.OFFSET_ILLEGAL:
-            await self._go_to(pulled.next_offset)
+            await self._correct_offset(pulled.next_offset)
             return
         self._next_offset = pulled.next_offset
         if pulled.messages:
@@ -123,9 +123,9 @@ class QueuePullLoop:
             if self._options.pull_interval_s:
                 await asyncio.sleep(self._options.pull_interval_s)
         elif not self.messages:
-            self._offsets.update(self.queue, pulled.next_offset)  # all of it was filtered out
+            self._offsets.update(self.queue, pulled.next_offset)  # all messages were filtered out
 
-    async def _go_to(self, offset: int) -> None:
+    async def _correct_offset(self, offset: int) -> None:
         """Continue at the broker's offset: messages were deleted, or the group's offset was reset."""
         log.warning("%s: offset %d is out of range: continuing at %d", self.queue, self._next_offset, offset)
         self.messages.is_dropped = True

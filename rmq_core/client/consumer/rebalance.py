@@ -24,9 +24,9 @@ from rmq_core.remoting.header import request
 from rmq_core.remoting.requests import ConsumerGroupName
 from rmq_formats.errors import RmqError
 
-_EXPIRY_S: Final = 30.0  # ProcessQueue#REBALANCE_LOCK_MAX_LIVE_TIME: half of what brokers keep them for
+_EXPIRY_S: Final = 30.0  # ProcessQueue#REBALANCE_LOCK_MAX_LIVE_TIME: half of the time for which brokers lock
 log = logging.getLogger("rmq.client")
-_UNBALANCED_S: Final = 0.5  # until the next try if not all queues could be taken, as another holds their locks
+_UNBALANCED_RETRY_S: Final = 0.5  # pause before the next rebalance if another consumer still has a lock
 
 
 class ConsumerQueueLocks:
@@ -38,35 +38,35 @@ class ConsumerQueueLocks:
         self._until_s: dict[MessageQueue, float] = {}
 
     def is_locked(self, queue: MessageQueue) -> bool:
-        """Return True if the lock of a queue is certainly this consumer's now."""
+        """Return True if this consumer certainly has the lock of a queue."""
         return asyncio.get_running_loop().time() < self._until_s.get(queue, 0.0)
 
     async def lock(self, queues: Iterable[MessageQueue]) -> set[MessageQueue]:
-        """Acquire or renew locks; return the queues that are locked for this consumer now."""
-        locked: set[MessageQueue] = set()
+        """Acquire or renew locks; return the queues that this consumer has locked."""
+        locked_queues: set[MessageQueue] = set()
         for broker_name, requested in _by_broker(queues).items():
             begin_s = asyncio.get_running_loop().time()
             body = self._body(requested)
             try:
                 address = self._cluster.address(broker_name)
-                answer = await self._cluster.request(address, RequestCode.LOCK_BATCH_MQ, None, body)
-                granted = set(decode_body(answer.body, LockBatchResponse).lock_ok_mq_set)
-            except RemotingError as error:  # locks that it has run on until they expire
+                response = await self._cluster.request(address, RequestCode.LOCK_BATCH_MQ, None, body)
+                granted = set(decode_body(response.body, LockBatchResponse).lock_ok_mq_set)
+            except RemotingError as error:  # granted locks are valid until they expire
                 log.warning("cannot lock queues at %s: %s", broker_name, error)
                 continue
-            locked |= granted & set(requested)
+            locked_queues |= granted & set(requested)
             for queue in requested:
                 self._until_s[queue] = begin_s + _EXPIRY_S if queue in granted else 0.0
-        return locked
+        return locked_queues
 
     async def unlock(self, queues: Iterable[MessageQueue]) -> None:
         """Release locks; at an unreachable broker, locks expire."""
-        for broker_name, ours in _by_broker(queues).items():
-            for queue in ours:
+        for broker_name, broker_queues in _by_broker(queues).items():
+            for queue in broker_queues:
                 self._until_s.pop(queue, None)
             try:
                 address = self._cluster.address(broker_name)
-                await self._cluster.request(address, RequestCode.UNLOCK_BATCH_MQ, None, self._body(ours))
+                await self._cluster.request(address, RequestCode.UNLOCK_BATCH_MQ, None, self._body(broker_queues))
             except RemotingError as error:
                 log.warning("cannot unlock queues at %s: %s", broker_name, error)
 
@@ -83,26 +83,26 @@ def _by_broker(queues: Iterable[MessageQueue]) -> dict[str, list[MessageQueue]]:
     return queues_of
 
 
-class Work(Protocol):
-    """Pull loop of an assigned queue; ``is_revoked`` is set before it is stopped for good."""
+class PullLoop(Protocol):
+    """Pull loop of an assigned queue; ``is_revoked`` is set before the final stop."""
 
     is_revoked: bool
 
     @property
     def is_abandoned(self) -> bool:
-        """Return True if work of the queue may continue after the stop: then the queue's lock stays."""
+        """Return True if a listener call may continue after the stop, so that the queue's lock must not be released."""
 
     def start(self, offset: int) -> None:
         """Start pulling at an offset."""
 
     async def stop(self) -> None:
-        """Stop; return when no work of the queue continues."""
+        """Stop; return when no listener call of the queue runs."""
 
 
-_W = TypeVar("_W", bound=Work)
+_PullLoop = TypeVar("_PullLoop", bound=PullLoop)
 
 
-class Rebalancer(Generic[_W]):
+class Rebalancer(Generic[_PullLoop]):
     """Assigns queues to a consumer, as members and queues of its group come and go."""
 
     def __init__(
@@ -113,26 +113,26 @@ class Rebalancer(Generic[_W]):
         subscriptions: dict[str, SubscriptionData],
         offsets: OffsetStore,
         locks: ConsumerQueueLocks | None,
-        make_work: Callable[[MessageQueue, SubscriptionData], _W],
+        create_pull_loop: Callable[[MessageQueue, SubscriptionData], _PullLoop],
         *,
         is_broadcasting: bool = False,
     ) -> None:
         """Create a rebalancer without queues.
 
         Args:
-            subscriptions: by topic; changes are seen at the next round.
-            offsets: where a queue's pull loop starts, and where it ends.
-            locks: taken before a pull loop starts; None for concurrent consumption.
+            subscriptions: subscriptions by topic; changes take effect in the next rebalance.
+            offsets: consumer offsets, from which pull loops start.
+            locks: locks to acquire before a pull loop starts; None for concurrent consumption.
             is_broadcasting: assign all queues to this consumer.
         """
-        self.works: dict[MessageQueue, _W] = {}
+        self.works: dict[MessageQueue, _PullLoop] = {}
         self._cluster = cluster
         self._group = group
         self._options = options
         self._subscriptions = subscriptions
         self._offsets = offsets
         self._locks = locks
-        self._make_work = make_work
+        self._create_pull_loop = create_pull_loop
         self._is_broadcasting = is_broadcasting
         self._round_requested = asyncio.Event()
         self._queue_offsets = QueueOffsets(cluster)
@@ -147,7 +147,7 @@ class Rebalancer(Generic[_W]):
             self._round_requested.clear()
             is_balanced = await self.rebalance()
             try:
-                async with asyncio.timeout(self._options.rebalance_interval_s if is_balanced else _UNBALANCED_S):
+                async with asyncio.timeout(self._options.rebalance_interval_s if is_balanced else _UNBALANCED_RETRY_S):
                     await self._round_requested.wait()
             except TimeoutError:
                 continue
@@ -163,14 +163,14 @@ class Rebalancer(Generic[_W]):
                 allocated = await self._allocate(topic)
                 is_balanced &= allocated is not None and await self._update_assignment(topic, allocated)
             except NoRouteError as error:
-                if topic.startswith(RETRY_TOPIC_PREFIX):  # brokers make it at the first heartbeat
+                if topic.startswith(RETRY_TOPIC_PREFIX):  # brokers create the retry topic at the first heartbeat
                     is_balanced &= not self._cluster.has_brokers
                 else:
                     log.warning("topic %s cannot be consumed yet: %s", topic, error)
             except (RmqError, OSError) as error:
                 log.warning("rebalance of topic %s failed: %s", topic, error)
                 is_balanced = False
-            except Exception:  # an allocation of the user's may raise anything
+            except Exception:  # a user's allocation strategy may raise any exception
                 log.exception("rebalance of topic %s failed", topic)
                 is_balanced = False
         return is_balanced
@@ -188,20 +188,20 @@ class Rebalancer(Generic[_W]):
     async def _client_ids(self, topic: str) -> list[str]:
         """Return the group's client ids, sorted, from a random broker of the topic."""
         fields = write_fields(ConsumerGroupName(consumer_group=self._group))
-        failed: RemotingError | None = None
+        last_error: RemotingError | None = None
         names = list((await self._cluster.route(topic)).brokers)
         for broker_name in random.sample(names, len(names)):
             command = request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, fields)
             try:
                 address = self._cluster.address(broker_name, any_id=True)
-                answer = await self._cluster.send_command(address, command, 3.0, (ResponseCode.SYSTEM_ERROR,))
+                response = await self._cluster.send_command(address, command, 3.0, (ResponseCode.SYSTEM_ERROR,))
             except RemotingError as error:
-                failed = error
+                last_error = error
                 continue
-            if answer.code == ResponseCode.SUCCESS:  # otherwise it does not know the group yet
-                return sorted(decode_body(answer.body, ConsumerIdList).consumer_id_list)
-        if failed is not None:
-            raise failed
+            if response.code == ResponseCode.SUCCESS:  # else the broker does not know the group yet
+                return sorted(decode_body(response.body, ConsumerIdList).consumer_id_list)
+        if last_error is not None:
+            raise last_error
         return []
 
     async def _update_assignment(self, topic: str, allocated: set[MessageQueue]) -> bool:
@@ -209,10 +209,10 @@ class Rebalancer(Generic[_W]):
         assigned = {queue for queue in self.works if queue.topic == topic}
         for queue in sorted(assigned - allocated):
             self._revoke(queue)
-        new = allocated - assigned
-        if new and self._locks is not None:
-            new &= await self._locks.lock(sorted(new))
-        for queue in sorted(new):
+        new_queues = allocated - assigned
+        if new_queues and self._locks is not None:
+            new_queues &= await self._locks.lock(sorted(new_queues))
+        for queue in sorted(new_queues):
             await self._assign(queue)
         return allocated <= self.works.keys()
 
@@ -221,24 +221,24 @@ class Rebalancer(Generic[_W]):
         offset = await self._offsets.read(queue)
         if offset is None:
             offset = await self._queue_offsets.start(queue, self._options)
-        subscription = self._subscriptions.get(queue.topic)  # it may have changed while the broker was asked
+        subscription = self._subscriptions.get(queue.topic)  # the subscription may have changed during the request
         if subscription is None:
             if self._locks is not None:
                 await self._locks.unlock([queue])
             return
         log.info("%s: %s is assigned, from offset %d on", self._group, queue, offset)
-        work = self.works[queue] = self._make_work(queue, subscription)
-        work.start(offset)
+        pull_loop = self.works[queue] = self._create_pull_loop(queue, subscription)
+        pull_loop.start(offset)
 
     def _revoke(self, queue: MessageQueue) -> None:
-        """Stop a queue's pull loop, without waiting: an orderly queue stays, with its lock, while its call runs."""
-        work = self.works[queue]
-        if not work.is_revoked:
-            work.is_revoked = True
-            self._cluster.run(self._finish_revoke(queue, work))
+        """Stop a queue's pull loop without waiting; an orderly queue stays locked while its listener call runs."""
+        pull_loop = self.works[queue]
+        if not pull_loop.is_revoked:
+            pull_loop.is_revoked = True
+            self._cluster.run(self._finish_revoke(queue, pull_loop))
 
-    async def _finish_revoke(self, queue: MessageQueue, work: _W) -> None:
-        await work.stop()
+    async def _finish_revoke(self, queue: MessageQueue, pull_loop: _PullLoop) -> None:
+        await pull_loop.stop()
         log.info("%s: %s is no longer assigned", self._group, queue)
         try:
             await self._offsets.persist([queue])
@@ -248,14 +248,14 @@ class Rebalancer(Generic[_W]):
         del self.works[queue]
         if self._locks is not None:
             await self._locks.unlock([queue])
-        self.rebalance_soon()  # it may have been allocated anew in the meantime
+        self.rebalance_soon()  # the queue may be allocated to this consumer again
 
     async def close(self) -> None:
         """Stop all pull loops, persist the offsets, and release the locks.
 
-        The lock of a queue whose call was cancelled expires at the broker: a thread of the call may still be at work.
+        The lock of a queue whose call was cancelled expires at the broker, as a thread of the call may still run.
         """
-        await asyncio.gather(*(work.stop() for work in self.works.values()))
+        await asyncio.gather(*(pull_loop.stop() for pull_loop in self.works.values()))
         works = self.works.copy()
         self.works.clear()
         try:
@@ -263,4 +263,4 @@ class Rebalancer(Generic[_W]):
         except RmqError as error:
             log.warning("cannot commit the offsets of %s: %s", self._group, error)
         if self._locks is not None:
-            await self._locks.unlock(queue for queue, work in works.items() if not work.is_abandoned)
+            await self._locks.unlock(queue for queue, pull_loop in works.items() if not pull_loop.is_abandoned)

@@ -34,14 +34,14 @@ log = logging.getLogger("rmq.client")
 MAX_INT: Final = (1 << 31) - 1
 _TIMEOUT_S: Final = 5.0
 _INNER_GROUP: Final = "CLIENT_INNER_PRODUCER"
-_FIRST_LEVEL: Final = 3  # of the delay levels: 10 s
-_NOT_COPIED: Final = frozenset(
+_FIRST_LEVEL: Final = 3  # delay level of 10 s
+_PROPERTIES_NOT_COPIED: Final = frozenset(
     [PROPERTY_TRANSACTION_PREPARED, PROPERTY_DELAY, PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_WAIT]
 )
 
 
 class SendBack:
-    """Sends back messages that a group has not consumed."""
+    """Sender of failed messages back to their broker."""
 
     def __init__(self, cluster: Cluster, group: str, max_reconsume_times: int, clock_ms: Callable[[], int]) -> None:
         """Create the sender of a group; after ``max_reconsume_times`` failures a message is a dead letter."""
@@ -65,12 +65,12 @@ class SendBack:
             await self._cluster.request(address, RequestCode.CONSUMER_SEND_MSG_BACK, fields, timeout_s=_TIMEOUT_S)
         except RemotingError as error:
             log.warning("cannot send back %s of %s, sending a copy: %s", message.msg_id, message.topic, error)
-            await self.send_anew(message)
+            await self.send_copy(message)
 
-    async def send_anew(self, message: ReceivedMessage) -> None:
+    async def send_copy(self, message: ReceivedMessage) -> None:
         """Send a copy of a message to the retry topic, as a producer does. Raises RemotingError."""
         old = message.properties
-        kept = {name: value for name, value in old.items() if name not in _NOT_COPIED}
+        copied_properties = {name: value for name, value in old.items() if name not in _PROPERTIES_NOT_COPIED}
         copy = Message(
             RETRY_TOPIC_PREFIX + self._group,
             message.body,
@@ -78,7 +78,7 @@ class SendBack:
             keys=old.get(PROPERTY_KEYS, ""),
             flag=message.flag,
             delay_level=_FIRST_LEVEL + message.reconsume_times,
-            properties=kept
+            properties=copied_properties
             | {
                 PROPERTY_ORIGIN_MESSAGE_ID: old.get(PROPERTY_ORIGIN_MESSAGE_ID) or message.msg_id,
                 PROPERTY_RETRY_TOPIC: message.topic,

@@ -10,7 +10,7 @@
                 print(message.body)
                 await consumer.ack(message)
 
-No queue is assigned to anybody: as many members as one likes take from all of them, and none waits for a slow one.
+Queues are not assigned: any number of members pop from all queues, and no member waits for a slow one.
 
 Source: ``DefaultMQPushConsumerImpl#popMessage``, ``ConsumeMessagePopConcurrentlyService``,
 ``ConsumeMessagePopOrderlyService``.
@@ -36,14 +36,16 @@ from rmq_core.remoting.errors import RemotingError
 from rmq_core.remoting.pop import MOST_INVISIBLE_MS, MOST_MESSAGES
 from rmq_formats.errors import OptionError, RmqError
 
-_AFTER_ERROR_S: Final = 1.0  # after brokers that failed
+_AFTER_ERROR_S: Final = 1.0  # pause after failed requests
 _TO_DEAD_LETTERS: Final = -1
 RETRY_S: Final = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)  # by level
 _FIRST_LEVEL: Final = 3  # after the first failure
 log = logging.getLogger("rmq.client")
 _DEFAULTS: Final = PopOptions()
-_NO_ROUTE_S: Final = 1.0  # until topics without a route are asked for again
-_REFUSED_POLL_S: Final = 0.1  # brokers that answer at once, with nothing, have no place for another held request
+_NO_ROUTE_S: Final = 1.0  # pause before the next request for missing routes
+_FULL_POLLING_RETRY_S: Final = (
+    0.1  # pause after an immediate response without messages: the broker can park no more requests
+)
 SubscribedBroker = tuple[SubscriptionData, str]
 """A topic as it is subscribed to, and the name of a broker that has queues of it."""
 
@@ -64,7 +66,7 @@ class ConsumeMessagePopService:
         self._calls: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
-        """Receive no more messages than there are free calls: a waiting message's invisible time would run out."""
+        """Receive only as many messages as calls are free, as a waiting message's invisible time would run out."""
         try:
             while True:
                 while self._free < 1:
@@ -76,12 +78,12 @@ class ConsumeMessagePopService:
                     log.warning("cannot receive: %s", error)
                     await asyncio.sleep(_AFTER_ERROR_S)
                     continue
-                for sequence in self._sequences(messages):
+                for sequence in self._split_into_sequences(messages):
                     self._call(sequence)
         finally:
             await self._end()
 
-    def _sequences(self, messages: list[ReceivedMessage]) -> Iterable[list[ReceivedMessage]]:
+    def _split_into_sequences(self, messages: list[ReceivedMessage]) -> Iterable[list[ReceivedMessage]]:
         """Split messages into sequences for the listener: in order the messages of a queue, else single messages."""
         if not self._options.in_order:
             return ([message] for message in messages)
@@ -107,10 +109,10 @@ class ConsumeMessagePopService:
     async def _end(self) -> None:
         """Wait for running calls, and cancel them after the close timeout."""
         if self._calls:
-            _, late = await asyncio.wait(self._calls, timeout=self._options.close_timeout_s)
-            for task in late:
+            _, late_tasks = await asyncio.wait(self._calls, timeout=self._options.close_timeout_s)
+            for task in late_tasks:
                 task.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
+            await asyncio.gather(*late_tasks, return_exceptions=True)
 
     async def _consume(self, messages: list[ReceivedMessage]) -> None:
         """Consume messages one after the other; a failed message delays the messages after it."""
@@ -124,8 +126,8 @@ class ConsumeMessagePopService:
                 else:
                     await self._delay(messages[index:], later)
                     return
-            except RmqError as error:  # its invisible time runs out, and it comes again
-                log.warning("what became of %s cannot be told to its broker: %s", message.msg_id, error)
+            except RmqError as error:  # the message is delivered again after its invisible time
+                log.warning("cannot acknowledge %s, or change its invisible time: %s", message.msg_id, error)
 
     def _is_dead_letter(self, message: ReceivedMessage, later: Later) -> bool:
         return later.delay_level == _TO_DEAD_LETTERS or message.reconsume_times >= self._options.max_reconsume_times
@@ -145,7 +147,7 @@ class PopConsumer(GroupClient):
     """POP consumer; subscribe, then use it with ``async with``, or start and close it.
 
     Attributes:
-        options: its settings.
+        options: settings of the client.
     """
 
     def __init__(
@@ -155,13 +157,13 @@ class PopConsumer(GroupClient):
 
         Args:
             namesrv: ``host:port`` of the name servers, separated by semicolons.
-            group: its group's name.
-            options: its settings.
+            group: name of the group.
+            options: settings of the client.
             credentials: to sign requests with.
 
         Raises:
-            OptionError: no address of a name server.
-            MessageError: a bad group.
+            OptionError: ``namesrv`` has no valid address.
+            MessageError: the group's name is invalid.
         """
         super().__init__("consumer", namesrv, group, options, credentials)
         self.options = options
@@ -173,12 +175,12 @@ class PopConsumer(GroupClient):
         """Subscribe to a topic.
 
         Args:
-            topic: which.
+            topic: the topic.
             tags: ``*``, or tags with ``||`` between them.
             sql: an SQL92 expression over properties instead; the broker has to allow it.
 
         Raises:
-            OptionError: bad tags.
+            OptionError: the tags are invalid.
         """
         self._subscriptions[topic] = subscription(topic, tags, sql=sql, version=self.options.clock_ms())
         self._send_heartbeat()
@@ -193,8 +195,8 @@ class PopConsumer(GroupClient):
 
         Raises:
             OptionError: a consumer of this process has the same group and client id.
-            TransportError: no name server answers.
-            BrokerError: a broker does not permit it to join (code 16).
+            TransportError: no name server responds.
+            BrokerError: a broker refuses the consumer (code 16).
         """
         await self._join(self._subscriptions)
 
@@ -210,19 +212,19 @@ class PopConsumer(GroupClient):
         """Pop messages of a topic at a broker, both in turn; wait if there are none.
 
         Args:
-            max_messages: at most so many, up to 32.
-            timeout_s: how long to wait; the options' ``suspend_timeout_s`` if it is not given.
+            max_messages: maximal number of messages, 1 to 32.
+            timeout_s: how long to wait; by default ``suspend_timeout_s`` of the options.
 
         Returns:
-            Messages that nobody else gets for ``invisible_time_s``; none if there were none in time.
+            Messages that are invisible to others for ``invisible_time_s``; none after a timeout.
 
         Raises:
             OptionError: no topic is subscribed to, or ``max_messages`` is not 1 to 32.
-            BrokerError: all brokers that were asked have failed, and this one refuses.
-            TransportError: likewise; no answer.
+            BrokerError: requests to all brokers failed, and a broker refused the request.
+            TransportError: requests to all brokers failed, and a broker did not respond.
         """
         if not self._subscriptions:
-            raise OptionError("a consumer that pops has to subscribe before it receives")
+            raise OptionError("a POP consumer must subscribe before it receives")
         if not 1 <= max_messages <= MOST_MESSAGES:
             raise OptionError(f"max_messages must be 1 to {MOST_MESSAGES}, not {max_messages}")
         now_s = asyncio.get_running_loop().time
@@ -234,8 +236,8 @@ class PopConsumer(GroupClient):
             messages = await self._pop_any(brokers, max_messages, remaining_s)
             if messages or now_s() >= end_s:
                 return messages
-            if now_s() - began_s < _REFUSED_POLL_S:
-                await asyncio.sleep(min(_REFUSED_POLL_S if brokers else _NO_ROUTE_S, remaining_s))
+            if now_s() - began_s < _FULL_POLLING_RETRY_S:
+                await asyncio.sleep(min(_FULL_POLLING_RETRY_S if brokers else _NO_ROUTE_S, remaining_s))
 
     async def _subscribed_brokers(self) -> list[SubscribedBroker]:
         """List the brokers of each topic, the next broker in turn first."""
@@ -255,7 +257,7 @@ class PopConsumer(GroupClient):
     ) -> list[ReceivedMessage]:
         """Pop at the first broker that has messages, or wait until a broker has some.
 
-        The wait is a notification, not a pop: messages popped at all brokers at once would be invisible for nothing.
+        The wait is a notification, not a pop, as messages popped at all brokers at once would be invisible in vain.
         """
         is_single = len(brokers) == 1
         failures: list[RemotingError] = []
@@ -284,7 +286,7 @@ class PopConsumer(GroupClient):
                     if await task:
                         return
                 except RemotingError as error:
-                    log.debug("nobody tells of messages: %s", error)
+                    log.debug("a notification of messages failed: %s", error)
         finally:
             for task in tasks:
                 task.cancel()
@@ -294,9 +296,9 @@ class PopConsumer(GroupClient):
         """Acknowledge messages, so that the broker does not deliver them again.
 
         Raises:
-            MessageError: one was not popped.
-            BrokerError: the broker refuses, as it does where a single message's receipt handle is of another queue.
-            TransportError: no answer.
+            MessageError: a message was not popped.
+            BrokerError: the broker refuses, such as for a single message with the receipt handle of another queue.
+            TransportError: the server did not respond.
         """
         await self._requests.ack(messages)
 
@@ -304,23 +306,23 @@ class PopConsumer(GroupClient):
         """Change a message's invisible time: the message comes back that long from now.
 
         Raises:
-            MessageError: it was not popped.
+            MessageError: the message was not popped.
             OptionError: the time is not 0 s to 3 days.
             BrokerError: the broker refuses.
-            TransportError: no answer.
+            TransportError: the server did not respond.
         """
         if not 0 <= invisible_s * 1000 <= MOST_INVISIBLE_MS:
             raise OptionError(f"an invisible time must be 0 to {MOST_INVISIBLE_MS // 1000} s, not {invisible_s:g}")
         await self._requests.change(message, invisible_s)
 
     async def consume(self, listener: Listener) -> None:
-        """Call a listener with messages until cancelled; consumed messages are acknowledged, the rest comes back.
+        """Call a listener with messages until cancelled; acknowledge consumed messages.
 
-        A message that fails comes back after 10 s, 30 s, 1 min, … up to 2 h, and after ``max_reconsume_times``
-        failures it is a dead letter. In order, its queue waits for ``suspend_queue_s``.
+        A failed message is delivered again after 10 s, 30 s, 1 min, … up to 2 h, and after ``max_reconsume_times``
+        failures it is a dead letter. In orderly consumption its queue pauses for ``suspend_queue_s``.
 
         Args:
-            listener: as that of a push consumer; it gets one message at a time.
+            listener: listener like that of a push consumer, called with one message at a time.
 
         Raises:
             OptionError: no topic is subscribed to.

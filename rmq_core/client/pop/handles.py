@@ -1,4 +1,4 @@
-"""Receipt handles of popped messages, made from a broker's answer, and batches of acknowledgements.
+"""Receipt handles of popped messages, built from a broker's response, and batches of acknowledgements.
 
 Source: ``MQClientAPIImpl#processPopResponse``, ``BatchAckMessageRequestBody``.
 """
@@ -12,33 +12,33 @@ from rmq_core.remoting.pop import IN_ORDER, PopHandle, TopicKind, decode_starts,
 from rmq_core.remoting.pop_requests import AckMessage, ChangeInvisibleTimeAnswer, PopAnswer
 from rmq_formats.codecs.layout import PROPERTY_POP_CK
 
-_MOST_BITS: Final = 4096  # of a check point in a batch
+_MAX_BITS: Final = 4096  # bits of a check point in a batch
 
 
 class Handles:
-    """Receipt handles of one answer's messages."""
+    """Receipt handles of the messages of one response."""
 
-    def __init__(self, answer: PopAnswer, broker_name: str) -> None:
-        """Parse an answer's fields. Raises ValueError for a text that is none of POP's."""
-        self._answer = answer
+    def __init__(self, response: PopAnswer, broker_name: str) -> None:
+        """Parse the fields of a response to a pop. Raises ValueError for an invalid field."""
+        self._answer = response
         self._broker_name = broker_name
-        self._starts = decode_starts(answer.start_offset_info or "")
-        self._deliveries = _deliveries(answer.order_count_info or "")
+        self._starts = decode_starts(response.start_offset_info or "")
+        self._deliveries = _deliveries(response.order_count_info or "")
 
     def handle_of(self, properties: Mapping[str, str], queue_id: int, queue_offset: int) -> PopHandle:
         """Return the handle of a message; in retry topics the handle is a property. Raises ValueError."""
         text = properties.get(PROPERTY_POP_CK)
         if text is not None:
             return PopHandle.decode(text)
-        answer = self._answer
+        response = self._answer
         start = self._starts.get((TopicKind.NORMAL, queue_id), queue_offset)
         return PopHandle(
-            start, answer.pop_time, answer.invisible_time, answer.revive_qid, TopicKind.NORMAL, self._broker_name,
+            start, response.pop_time, response.invisible_time, response.revive_qid, TopicKind.NORMAL, self._broker_name,
             queue_id, queue_offset,
         )  # fmt: skip
 
     def deliveries(self, queue_id: int, queue_offset: int, reconsume_times: int) -> int:
-        """Return how often a message was delivered before; of unordered messages, the record's count."""
+        """Return the number of earlier deliveries of a message; for unordered messages, the record's count."""
         return self._deliveries.get((queue_id, queue_offset), reconsume_times)
 
 
@@ -53,10 +53,10 @@ def _deliveries(text: str) -> dict[tuple[int, int], int]:
     return deliveries
 
 
-def changed_handle(handle: PopHandle, answer: ChangeInvisibleTimeAnswer) -> PopHandle:
+def changed_handle(handle: PopHandle, response: ChangeInvisibleTimeAnswer) -> PopHandle:
     """Return the handle after a change of the invisible time: its new check point begins with the message."""
-    start = handle.start_offset if answer.pop_time == handle.pop_time_ms else handle.offset
-    return handle._replace(start_offset=start, pop_time_ms=answer.pop_time, invisible_ms=answer.invisible_time)
+    start = handle.start_offset if response.pop_time == handle.pop_time_ms else handle.offset
+    return handle._replace(start_offset=start, pop_time_ms=response.pop_time, invisible_ms=response.invisible_time)
 
 
 def ack_fields(group: str, topic: str, handle: PopHandle, lite_topic: str | None = None) -> AckMessage:
@@ -69,14 +69,14 @@ def ack_fields(group: str, topic: str, handle: PopHandle, lite_topic: str | None
 
 def fits_into_batch(handle: PopHandle) -> bool:
     """Return True if a bit of a batch can name the message: a high offset makes the bit set too long."""
-    return handle.revive_queue_id == IN_ORDER or handle.offset - handle.start_offset < _MOST_BITS
+    return handle.revive_queue_id == IN_ORDER or handle.offset - handle.start_offset < _MAX_BITS
 
 
 def batch_ack_entries(group: str, topic: str, handles: Iterable[PopHandle]) -> list[BatchAck]:
     """Build the entries of BATCH_ACK_MESSAGE for messages of one topic and one broker, by check point."""
     bits_of: dict[PopHandle, list[int]] = {}
     for handle in handles:
-        # In order there is no check point, and bits count from the first that is named.
+        # A pop in order has no check point, so bits count from the first named message.
         start = handle.offset if handle.revive_queue_id == IN_ORDER else handle.start_offset
         bits_of.setdefault(handle._replace(start_offset=start, offset=start), []).append(handle.offset - start)
     return [

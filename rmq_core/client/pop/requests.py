@@ -34,7 +34,7 @@ from rmq_core.remoting.uniq_key import UniqKeys
 from rmq_formats.codecs.layout import PROPERTY_POP_CK
 from rmq_formats.errors import DecodeError
 
-_NOTHING: Final = (ResponseCode.POLLING_TIMEOUT, ResponseCode.POLLING_FULL, ResponseCode.PULL_NOT_FOUND)
+_CODES_WITHOUT_MESSAGES: Final = (ResponseCode.POLLING_TIMEOUT, ResponseCode.POLLING_FULL, ResponseCode.PULL_NOT_FOUND)
 _ANY_QUEUE: Final = -1
 _FROM_FIRST, _FROM_LAST = 0, 1  # ConsumeInitMode
 _TO_DEAD_LETTERS: Final = -1
@@ -48,7 +48,7 @@ class PopRequests:
         self._group = group
         self._options = options
         self._attempt_ids = UniqKeys()
-        self._attempts: dict[tuple[str, str], str] = {}  # in order: of pops whose answer was lost
+        self._attempts: dict[tuple[str, str], str] = {}  # attempt ids of orderly pops without a response
 
     async def pop(
         self, broker_name: str, data: SubscriptionData, max_messages: int, wait_s: float
@@ -57,12 +57,12 @@ class PopRequests:
 
         Args:
             max_messages: 1 to 32.
-            wait_s: how long the broker may hold the request until there is a message.
+            wait_s: maximal time for which the broker parks the request.
 
         Raises:
-            TransportError: no answer: what was popped comes back when its invisible time is over; in order, the
-                next pop gets it.
-            FormatError: the answer is damaged.
+            TransportError: no response. Popped messages are delivered again after their invisible time; in orderly
+                consumption the next pop returns them.
+            FormatError: the response is damaged.
         """
         options, topic = self._options, data.topic
         attempt = self._attempt(topic, broker_name) if options.in_order else None
@@ -76,7 +76,7 @@ class PopRequests:
         address = self._cluster.address(broker_name)
         timeout_s = wait_s + options.request_timeout_s
         answer = await self._cluster.request(
-            address, RequestCode.POP_MESSAGE, fields, timeout_s=timeout_s, also=_NOTHING
+            address, RequestCode.POP_MESSAGE, fields, timeout_s=timeout_s, also=_CODES_WITHOUT_MESSAGES
         )
         self._attempts.pop((topic, broker_name), None)
         if answer.code != ResponseCode.SUCCESS:
@@ -91,11 +91,11 @@ class PopRequests:
                 message.reconsume_times = handles.deliveries(handle.queue_id, handle.offset, message.reconsume_times)
                 message.topic = topic
         except ValueError as error:
-            raise DecodeError(f"the answer of {broker_name} to a pop: {error}") from error
+            raise DecodeError(f"{broker_name}: the response to a pop cannot be decoded: {error}") from error
         return filter_messages(messages, data)
 
     def _attempt(self, topic: str, broker_name: str) -> str:
-        """Return the attempt id: after a lost answer the same id, since its messages are still with this consumer."""
+        """Return the attempt id; after a lost response the same id, so that the broker returns the same messages."""
         return self._attempts.setdefault((topic, broker_name), self._attempt_ids.next(self._options.clock_ms()))
 
     async def wait(self, broker_name: str, data: SubscriptionData, wait_s: float) -> bool:
@@ -107,10 +107,10 @@ class PopRequests:
             exp=data.sub_string,
         )  # fmt: skip
         address = self._cluster.address(broker_name)
-        answer = await self._cluster.request(
+        response = await self._cluster.request(
             address, RequestCode.NOTIFICATION, fields, timeout_s=wait_s + options.request_timeout_s
         )
-        return read_fields(answer, NotificationAnswer).has_msg
+        return read_fields(response, NotificationAnswer).has_msg
 
     async def ack(self, messages: Sequence[ReceivedMessage]) -> None:
         """Acknowledge messages, several by a request for each topic and broker. Raises MessageError if not popped."""
@@ -124,7 +124,7 @@ class PopRequests:
                 single.append((message.topic, handle))
         acks = [self._ack_one(topic, handle) for topic, handle in single]
         acks += [self._ack_several(*key, handles) for key, handles in batched.items()]
-        for result in await asyncio.gather(*acks, return_exceptions=True):  # one that fails stops no other
+        for result in await asyncio.gather(*acks, return_exceptions=True):  # a failed request stops no other
             if isinstance(result, BaseException):
                 raise result
 

@@ -21,8 +21,8 @@ _JOINED: Final[set[tuple[str, str, str]]] = set()  # role, client id and group
 class Membership:
     """Process-wide lock on role, client id and group.
 
-    A broker tells the members of a group apart by their client ids: two consumers with one id would both take the
-    queues of one, and checks of transactions would go to either of two producers.
+    A broker identifies the members of a group by client id: two consumers with one id would consume the same queues,
+    and a transaction check would go to either of two producers.
 
     Source: ``MQClientInstance#registerConsumer``, ``#registerProducer``.
     """
@@ -37,7 +37,7 @@ class Membership:
         if self._key in _JOINED:
             raise OptionError(
                 f"group {group} has a {role} with client id {client_id} in this process already: "
-                "give another one another instance_name"
+                "give each client its own instance_name"
             )
         _JOINED.add(self._key)
         self._is_acquired = True
@@ -85,8 +85,8 @@ class GroupClient(Service):
 
         Raises:
             OptionError: a client of this process has the same role, group and client id.
-            TransportError: there are topics, and no name server answers.
-            BrokerError: one of the brokers does not permit it to join (code 16).
+            TransportError: there are topics, and no name server responds.
+            BrokerError: a broker refuses the client (code 16).
         """
         self._membership.acquire()
         try:
@@ -109,4 +109,4 @@ class GroupClient(Service):
 
     @abstractmethod
     def _heartbeat(self) -> HeartbeatData | None:
-        """Return the heartbeat for brokers; None while there is none."""
+        """Return the heartbeat for brokers; None without one so far."""

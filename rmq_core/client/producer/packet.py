@@ -25,17 +25,17 @@ MAX_GROUP_CHARACTERS: Final = 255
 PROPERTY_MESSAGE_TYPE: Final = "MSG_TYPE"
 REPLY: Final = "reply"
 _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+", re.ASCII)
-_NO_RETRIES: Final = b'"j":"0"'
+_NO_RECONSUME_TIMES: Final = b'"j":"0"'
 
 
 class Packet(msgspec.Struct, gc=False):
     """An encoded send request.
 
     Attributes:
-        head: the extension fields of ``SendMessageV2`` as JSON, up to the queue's number.
-        tail: what follows it.
-        properties: the message's, or the batch's own; they are in ``tail``.
-        msg_id: the unique key, or several.
+        head: extension fields of ``SendMessageV2`` as JSON, before the queue id.
+        tail: extension fields after the queue id.
+        properties: properties of the message or the batch, which ``tail`` has, too.
+        msg_id: unique key, or the unique keys of a batch.
     """
 
     topic: str
@@ -81,7 +81,9 @@ class Packer:
         if len(body) >= options.compress_above_bytes:
             body = compress(body, options.compression, options.compression_level)
             sys_flag = options.compression.sys_flag
-        retries = _retries(properties) if message.topic.startswith(RETRY_TOPIC_PREFIX) else _NO_RETRIES
+        retries = (
+            _pop_reconsume_fields(properties) if message.topic.startswith(RETRY_TOPIC_PREFIX) else _NO_RECONSUME_TIMES
+        )
         encoded = _check_size(encode_properties(properties))
         tail = _tail(sys_flag, now_ms, message.flag, encoded, retries, b"false")
         is_reply = properties.get(PROPERTY_MESSAGE_TYPE) == REPLY
@@ -95,20 +97,20 @@ class Packer:
         now_ms = self._options.clock_ms()
         msg_ids, pieces = [], []
         for message in messages:
-            head = self._check(message)  # one for all: they have one topic
+            head = self._check(message)  # the same for all messages of a topic
             properties = message.all_properties()
             msg_ids.append(properties.setdefault(PROPERTY_UNIQ_KEY, self._keys.next(now_ms)))
             pieces.append(_encode_inner(message, _check_size(encode_properties(properties))))
         body = b"".join(pieces)
         if len(body) > self._options.max_body_bytes:
             raise MessageError(f"a batch of {len(body)} bytes: more than {self._options.max_body_bytes}")
-        # The batch's own key would override those of its messages: its properties stand behind theirs.
+        # A key of the batch would override the messages' keys, as its properties are appended to theirs.
         properties = {
             PROPERTY_WAIT: "true" if first.wait_store else "false",
             PROPERTY_UNIQ_KEY: self._keys.next(now_ms),
         }
         encoded = encode_properties(properties)
-        tail = _tail(0, now_ms, 0, encoded, _NO_RETRIES, b"true")
+        tail = _tail(0, now_ms, 0, encoded, _NO_RECONSUME_TIMES, b"true")
         return Packet(first.topic, RequestCode.SEND_BATCH_MESSAGE, head, tail, encoded, body, ",".join(msg_ids))
 
     def _check(self, message: Message) -> bytes:
@@ -146,7 +148,7 @@ def _tail(sys_flag: int, born_ms: int, flag: int, properties: bytes, retries: by
     )
 
 
-def _retries(properties: dict[str, str]) -> bytes:
+def _pop_reconsume_fields(properties: dict[str, str]) -> bytes:
     """Remove two properties of a message in a retry topic, which Java sends as separate fields."""
     reconsume_times = properties.pop(PROPERTY_RECONSUME_TIME, "0")
     max_reconsume_times = properties.pop(PROPERTY_MAX_RECONSUME_TIMES, None)
@@ -166,7 +168,7 @@ def _check_batch(messages: Sequence[Message]) -> None:
         raise MessageError("a batch without messages")
     topic, wait_store = messages[0].topic, messages[0].wait_store
     if topic.startswith(RETRY_TOPIC_PREFIX):
-        raise MessageError("retry topics take no batches")
+        raise MessageError("a batch cannot be sent to a retry topic")
     for message in messages:
         if message.topic != topic:
             raise MessageError(f"a batch with the topics {topic} and {message.topic}")
@@ -175,7 +177,7 @@ def _check_batch(messages: Sequence[Message]) -> None:
         if message.delay_level > 0 or message.deliver_at_ms is not None:
             raise MessageError("delayed messages cannot be sent in batches")
         if message.light_queues:
-            raise MessageError("messages of batches get no places in light queues")
+            raise MessageError("messages in a batch cannot name light queues. Send them one by one.")
 
 
 def _encode_inner(message: Message, properties: bytes) -> bytes:
@@ -185,11 +187,11 @@ def _encode_inner(message: Message, properties: bytes) -> bytes:
 
 
 def split_batch(messages: Sequence[Message], max_bytes: int) -> Iterator[list[Message]]:
-    """Split messages into batches of at most so many bytes; a single message may have more.
+    """Split messages into batches of ``max_bytes`` at most; a single message may be larger.
 
     Args:
-        messages: of one topic.
-        max_bytes: of bodies, properties and their framing.
+        messages: messages of one topic.
+        max_bytes: maximal bytes of bodies, properties and their framing.
     """
     batch: list[Message] = []
     batch_bytes = 0

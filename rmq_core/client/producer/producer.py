@@ -33,7 +33,7 @@ from rmq_core.remoting.fields import read_fields
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.requests import SendAnswer
 
-_REACHABLE_AGAIN_MS: Final = 2000  # how soon a broker that could not be reached may be tried again
+_UNREACHABLE_MS: Final = 2000  # time for which an unreachable broker is avoided
 DEFAULT_GROUP: Final = "DEFAULT_PRODUCER"
 _DEFAULTS: Final = ProducerOptions()
 _STATUSES: Final = {status.value: status for status in SendStatus}
@@ -53,7 +53,7 @@ _RETRY_CODES: Final = frozenset(
 
 
 class LatencyFaults:
-    """Latencies of brokers, and which may be sent to."""
+    """Latencies and availability of brokers."""
 
     def __init__(self, backoff: Backoff, clock_ms: Callable[[], float] | None = None) -> None:
         """Begin with all brokers available; ``clock_ms`` never goes back, and is by default the event loop's."""
@@ -71,7 +71,7 @@ class LatencyFaults:
         if reachable:
             self._unreachable_until_ms.pop(broker_name, None)
         else:
-            self._unreachable_until_ms[broker_name] = now + _REACHABLE_AGAIN_MS
+            self._unreachable_until_ms[broker_name] = now + _UNREACHABLE_MS
 
     def is_available(self, broker_name: str) -> bool:
         """Return True if a broker is not avoided now."""
@@ -92,7 +92,7 @@ class Producer(GroupClient):
     """Producer of messages; use it with ``async with``, or start and close it.
 
     Attributes:
-        options: its settings.
+        options: settings of the client.
     """
 
     def __init__(
@@ -108,14 +108,14 @@ class Producer(GroupClient):
 
         Args:
             namesrv: ``host:port`` of the name servers, separated by semicolons.
-            group: its group's name.
-            options: its settings.
+            group: name of the group.
+            options: settings of the client.
             credentials: to sign requests with.
             handlers: of requests that brokers send, by code.
 
         Raises:
-            OptionError: no address of a name server.
-            MessageError: a bad group.
+            OptionError: ``namesrv`` has no valid address.
+            MessageError: the group's name is invalid.
         """
         self._pending_replies = PendingReplies()
         self._registered_topics: set[str] = set()
@@ -127,7 +127,7 @@ class Producer(GroupClient):
         self.options = options
         self._packer = Packer(group, options)
         self._faults = LatencyFaults(options.backoff)
-        self._queue_turns: dict[str, int] = {}  # by topic: the place of the next queue in turn
+        self._queue_turns: dict[str, int] = {}  # index of the next queue, by topic
         self._tracer = Tracer(options.trace_topic, self._send_trace, options.clock_ms) if options.enable_trace else None
 
     async def start(self) -> None:
@@ -155,7 +155,7 @@ class Producer(GroupClient):
         """List the writable queues of a topic; for a new topic, the queues that the broker will create.
 
         Raises:
-            NoRouteError: there are none.
+            NoRouteError: the topic has no writable queue.
         """
         route = self._cluster.cached_route(topic)
         if route is None or not route.write_queues:
@@ -180,21 +180,21 @@ class Producer(GroupClient):
         """Send a message and wait until the broker has stored the message.
 
         Args:
-            message: what to send.
-            queue: the queue to send to, without retries; the topic's queues in turn if it is not given.
-            selector: chooses the queue; without retries, too.
+            message: the message to send.
+            queue: the queue to send to, without retries; by default the topic's queues in turn.
+            selector: function that chooses the queue, without retries.
             argument: passed to the selector.
-            timeout_s: for all attempts together.
+            timeout_s: timeout for all attempts together.
 
         Returns:
-            Where the message is stored, and how safely.
+            Queue, offset and durability of the stored message.
 
         Raises:
-            MessageError: a broker would refuse it.
+            MessageError: brokers would refuse the message.
             NoRouteError: the topic does not exist and cannot be created.
-            BrokerError: the broker refuses it, with code and remark.
+            BrokerError: the broker refuses the message, with code and remark.
             SendFailedError: all attempts failed.
-            TransportError: of a chosen queue's broker, or of all name servers.
+            TransportError: the broker of a chosen queue, or all name servers, cannot be reached.
         """
         packet = self._packer.single(message)
         if selector is not None:
@@ -216,24 +216,24 @@ class Producer(GroupClient):
         """Send a request message and wait for its reply; see ``request_reply``.
 
         Args:
-            message: what to send.
-            queue: where to; the topic's queues in turn if it is not given.
-            timeout_s: for sending and waiting together; ``send_timeout_s`` if it is None.
+            message: the message to send.
+            queue: the queue to send to; by default the topic's queues in turn.
+            timeout_s: timeout for send and reply together; ``send_timeout_s`` by default.
 
         Raises:
-            NoReplyError: it was sent, and no reply has arrived.
-            MessageError, NoRouteError, BrokerError, SendFailedError, TransportError: it could not be sent, as by
-                ``send``.
+            NoReplyError: the message was sent, and no reply has arrived.
+            MessageError, NoRouteError, BrokerError, SendFailedError, TransportError: the message could not be sent, as
+                in ``send``.
         """
         timeout_s = self.options.send_timeout_s if timeout_s is None else timeout_s
         deadline = asyncio.get_running_loop().time() + timeout_s
         await self.queues(message.topic)
-        if message.topic not in self._registered_topics:  # replies are pushed only to clients known by a heartbeat
+        if message.topic not in self._registered_topics:  # brokers push replies only to clients with a heartbeat
             await self._cluster.send_heartbeats()
             self._registered_topics.add(message.topic)
-        asking, reply = self._pending_replies.prepare(message, self.client_id, timeout_s)
+        request_message, reply = self._pending_replies.prepare(message, self.client_id, timeout_s)
         try:
-            await self.send(asking, queue=queue, timeout_s=timeout_s)
+            await self.send(request_message, queue=queue, timeout_s=timeout_s)
             return await asyncio.wait_for(reply, max(0.0, deadline - asyncio.get_running_loop().time()))
         except TimeoutError as error:
             raise NoReplyError(message.topic, timeout_s) from error
@@ -248,17 +248,17 @@ class Producer(GroupClient):
         selector: QueueSelector | None = None,
         argument: Any = None,
     ) -> None:
-        """Send a message without an answer of the broker: the message may not be stored.
+        """Send a message without waiting for a response: the message may not be stored.
 
         Raises:
             MessageError, NoRouteError: as ``send``.
-            ConnectError: the broker cannot be connected to.
+            ConnectError: no connection to the broker.
         """
         packet = self._packer.single(message)
         queues = await self.queues(message.topic)
         if selector is not None:
             queue = selector(queues, message, argument)
-        queue = queue or self._choose(queues, None)
+        queue = queue or self._choose_queue(queues, None)
         address = self._cluster.address(queue.broker_name)
         await self._cluster.remoting.invoke_oneway(address, packet.request(queue.queue_id))
 
@@ -271,26 +271,26 @@ class Producer(GroupClient):
         queues = await self.queues(packet.topic)
         if queue is not None:
             return await self._attempt(packet, queue, deadline - loop.time())
-        tried: list[str] = []
-        failed: RemotingError | None = None
+        tried_brokers: list[str] = []
+        last_error: RemotingError | None = None
         result: SendResult | None = None
-        while len(tried) <= self.options.retries and (left_s := deadline - loop.time()) > 0:
-            chosen = self._choose(queues, tried[-1] if tried else None)
-            tried.append(chosen.broker_name)
+        while len(tried_brokers) <= self.options.retries and (left_s := deadline - loop.time()) > 0:
+            target_queue = self._choose_queue(queues, tried_brokers[-1] if tried_brokers else None)
+            tried_brokers.append(target_queue.broker_name)
             try:
-                result = await self._attempt(packet, chosen, left_s)
+                result = await self._attempt(packet, target_queue, left_s)
             except BrokerError as error:
                 if error.code not in _RETRY_CODES:
                     raise
-                failed = error
+                last_error = error
             except (TransportError, NoRouteError) as error:
-                failed = error
+                last_error = error
             else:
                 if result.status is SendStatus.SEND_OK or not self.options.retry_when_not_stored_well:
                     return result
         if result is not None:
             return result
-        raise _send_failed(failed, tried) from failed
+        raise _build_send_failed_error(last_error, tried_brokers) from last_error
 
     async def _attempt(self, packet: Packet, queue: MessageQueue, timeout_s: float) -> SendResult:
         """Send one request to one broker."""
@@ -299,8 +299,8 @@ class Producer(GroupClient):
         begin_s = now_s()
         name, counts_faults = queue.broker_name, self.options.send_latency_fault
         try:
-            answer = await self._cluster.remoting.invoke(address, command, timeout_s)
-            result = _result(answer, packet, queue, address)
+            response = await self._cluster.remoting.invoke(address, command, timeout_s)
+            result = _result(response, packet, queue, address)
         except RemotingError as error:
             if counts_faults:
                 latency_ms = (now_s() - begin_s) * 1000
@@ -310,21 +310,21 @@ class Producer(GroupClient):
             self._faults.update(name, (now_s() - begin_s) * 1000)
         if self._tracer is not None and packet.topic != self._tracer.topic:
             cost_ms = int((now_s() - begin_s) * 1000)
-            trace_sent(self._tracer, self.group, packet, result, answer.ext_fields, address, cost_ms)
+            trace_sent(self._tracer, self.group, packet, result, response.ext_fields, address, cost_ms)
         return result
 
-    def _choose(self, queues: Sequence[MessageQueue], last_broker: str | None) -> MessageQueue:
-        """Choose the next queue in turn, at another available broker than the last if there is any."""
+    def _choose_queue(self, queues: Sequence[MessageQueue], last_broker: str | None) -> MessageQueue:
+        """Choose the next queue in turn, if possible at another available broker than the last."""
         topic, count = queues[0].topic, len(queues)
         begin = self._queue_turns.get(topic)
         if begin is None:
             begin = random.randrange(count)
-        step = self._steps_to_usable(queues, begin, last_broker)
+        step = self._count_unusable_queues(queues, begin, last_broker)
         self._queue_turns[topic] = begin + step + 1
         return queues[(begin + step) % count]
 
-    def _steps_to_usable(self, queues: Sequence[MessageQueue], begin: int, last_broker: str | None) -> int:
-        """Count the queues to pass over, as ``TopicPublishInfo#selectOneMessageQueue`` does; 0 where none is usable."""
+    def _count_unusable_queues(self, queues: Sequence[MessageQueue], begin: int, last_broker: str | None) -> int:
+        """Count the queues to skip, as ``TopicPublishInfo#selectOneMessageQueue`` does; 0 if no queue is usable."""
         if not self.options.send_latency_fault and last_broker is None:
             return 0
         for is_able in self._filters():
@@ -340,13 +340,13 @@ class Producer(GroupClient):
         return [lambda _: True]
 
 
-def _result(answer: RemotingCommand, packet: Packet, queue: MessageQueue, address: str) -> SendResult:
-    """Build the send result from an answer. Raises BrokerError if the message is not stored."""
-    status = _STATUSES.get(answer.code)
+def _result(response: RemotingCommand, packet: Packet, queue: MessageQueue, address: str) -> SendResult:
+    """Build the send result from a response. Raises BrokerError if the message is not stored."""
+    status = _STATUSES.get(response.code)
     if status is None:
-        raise BrokerError(address, answer.code, answer.remark)
-    stored = read_fields(answer, SendAnswer)
-    if stored.queue_id != queue.queue_id:  # the broker may choose, as for retry topics
+        raise BrokerError(address, response.code, response.remark)
+    stored = read_fields(response, SendAnswer)
+    if stored.queue_id != queue.queue_id:  # the broker may choose another queue, as for retry topics
         queue = msgspec.structs.replace(queue, queue_id=stored.queue_id)
     return SendResult(
         status,
@@ -359,7 +359,7 @@ def _result(answer: RemotingCommand, packet: Packet, queue: MessageQueue, addres
     )
 
 
-def _send_failed(error: RemotingError | None, tried: list[str]) -> SendFailedError:
+def _build_send_failed_error(error: RemotingError | None, tried: list[str]) -> SendFailedError:
     if isinstance(error, BrokerError):
         return SendFailedError(error.code, f"{error.address}: {error.remark}", tried)
     if isinstance(error, NoRouteError):

@@ -45,14 +45,14 @@ def reply_to(message: ReceivedMessage, body: bytes) -> Message:
     """Build the reply to a request message, for a producer to send.
 
     Raises:
-        MessageError: nobody waits for one.
+        MessageError: the message is no request.
     """
     properties = message.properties
     cluster, names = properties.get(PROPERTY_CLUSTER), (PROPERTY_CORRELATION_ID, PROPERTY_REPLY_TO_CLIENT, _TTL_MS)
     if cluster is None or any(name not in properties for name in names):
-        raise MessageError(f"{message.msg_id} of {message.topic}: nobody waits for a reply")
-    marks = {PROPERTY_MESSAGE_TYPE: REPLY, **{name: properties[name] for name in names}}
-    return Message(cluster + _REPLY_TOPIC, body, properties=marks)
+        raise MessageError(f"{message.msg_id} of {message.topic}: is no request message, so that no reply can be sent")
+    reply_properties = {PROPERTY_MESSAGE_TYPE: REPLY, **{name: properties[name] for name in names}}
+    return Message(cluster + _REPLY_TOPIC, body, properties=reply_properties)
 
 
 class PendingReplies:
@@ -66,7 +66,7 @@ class PendingReplies:
     ) -> tuple[Message, asyncio.Future[ReceivedMessage]]:
         """Prepare a request message and the future of its reply."""
         correlation_id = str(uuid4())
-        marks = {
+        request_properties = {
             PROPERTY_CORRELATION_ID: correlation_id,
             PROPERTY_REPLY_TO_CLIENT: client_id,
             _TTL_MS: str(int(timeout_s * 1000)),
@@ -74,7 +74,7 @@ class PendingReplies:
         reply: asyncio.Future[ReceivedMessage] = asyncio.get_running_loop().create_future()
         self._waiting[correlation_id] = reply
         reply.add_done_callback(lambda _: self._waiting.pop(correlation_id, None))
-        return msgspec.structs.replace(message, properties={**message.properties, **marks}), reply
+        return msgspec.structs.replace(message, properties={**message.properties, **request_properties}), reply
 
     def on_reply(self, command: RemotingCommand, connection: Connection) -> RemotingCommand:
         """Handle a reply that a broker pushes: PUSH_REPLY_MESSAGE_TO_CLIENT (326)."""
@@ -108,4 +108,4 @@ def _message(fields: PushReply, body: bytes) -> ReceivedMessage:
 
 
 def _host_bytes(text: str) -> bytes:
-    return Host.parse(text.lstrip("/")).to_bytes()  # Java's may begin so
+    return Host.parse(text.lstrip("/")).to_bytes()  # Java's addresses may begin with a slash

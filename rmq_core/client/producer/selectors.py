@@ -18,7 +18,7 @@ QueueSelector = Callable[[Sequence[MessageQueue], Message, Any], MessageQueue]
 def by_hash(queues: Sequence[MessageQueue], _message: Message, argument: Any) -> MessageQueue:
     """Choose the same queue for the same argument, as Java's selector does for a String, an Integer or a Long."""
     if isinstance(argument, int):
-        # Integer#hashCode is the number, Long#hashCode its halves; they agree on what fits an Integer and is positive.
+        # Integer#hashCode is the number, Long#hashCode the xor of its halves; both agree for a positive Integer.
         bits = argument & 0xFFFFFFFFFFFFFFFF
         code = argument if -(1 << 31) <= argument < 1 << 31 else (bits ^ bits >> 32) & 0xFFFFFFFF
     else:

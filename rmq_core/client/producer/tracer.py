@@ -31,12 +31,12 @@ from rmq_formats.codecs.properties import decode_properties
 from rmq_formats.codecs.trace import DEFAULT_REGION, ContextCode, MessageType, TraceRecord, TraceType, encode_trace
 
 log = logging.getLogger("rmq.client")
-_MOST_WAITING: Final = 2048
-_BATCH: Final = 10  # so many are sent at once, DefaultMQProducer#traceMsgBatchNum
+_MAX_WAITING: Final = 2048
+_RECORDS_PER_FLUSH: Final = 10  # DefaultMQProducer#traceMsgBatchNum
 _FLUSH_INTERVAL_S: Final = 5.0
 _CLOSE_S: Final = 5.0
 _MAX_BODY_CHARS: Final = 128_000
-_MAX_RECORDS: Final = 100  # of a trace message: its keys have to fit into its properties
+_MAX_RECORDS: Final = 100  # records of a trace message, whose keys must fit into its properties
 SEND_TIMEOUT_S: Final = 5.0
 GROUP_PREFIX: Final = "_INNER_TRACE_PRODUCER"
 _STATES: Final = {FLAG_TRANSACTION_COMMIT: "COMMIT_MESSAGE", FLAG_TRANSACTION_ROLLBACK: "ROLLBACK_MESSAGE"}
@@ -44,7 +44,7 @@ _UNKNOWN: Final = "UNKNOW"
 
 
 class Tracer:
-    """Collects a client's trace records, and sends them; ``dropped_count`` counts dropped ones."""
+    """Buffer and sender of a client's trace records; ``dropped_count`` counts dropped records."""
 
     def __init__(self, topic: str, send: Callable[[Message], Awaitable[object]], clock_ms: Callable[[], int]) -> None:
         self.topic = topic
@@ -57,7 +57,7 @@ class Tracer:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Start sending; the event loop runs."""
+        """Start sending, on the running event loop."""
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def close(self) -> None:
@@ -72,11 +72,11 @@ class Tracer:
 
     def put(self, record: TraceRecord) -> None:
         """Add a trace record."""
-        if len(self._waiting) >= _MOST_WAITING:
+        if len(self._waiting) >= _MAX_WAITING:
             self.dropped_count += 1
             return
         self._waiting.append(record)
-        if len(self._waiting) >= _BATCH:
+        if len(self._waiting) >= _RECORDS_PER_FLUSH:
             self._wake.set()
 
     async def _run(self) -> None:
@@ -97,7 +97,7 @@ class Tracer:
             for message in trace_messages(self.topic, records):
                 try:
                     await self._send(message)
-                except Exception as error:  # whatever it is: messages matter more than their traces
+                except Exception as error:  # any error: messages matter more than their traces
                     log.warning("traces cannot be sent to %s: %s", self.topic, error)
 
 
@@ -122,7 +122,7 @@ def trace_messages(topic: str, records: list[TraceRecord]) -> list[Message]:
 
 
 def traced(listener: Listener, group: str, tracer: Tracer, timeout_s: float) -> Listener:
-    """Wrap a listener so that its calls are traced; one longer than ``timeout_s`` counts as timed out."""
+    """Wrap a listener so that its calls are traced; a call longer than ``timeout_s`` counts as timed out."""
     ids = UniqKeys()
 
     async def call(messages: list[ReceivedMessage]) -> Later | None:
@@ -133,25 +133,27 @@ def traced(listener: Listener, group: str, tracer: Tracer, timeout_s: float) -> 
         ]
         request_id, begin_ms = ids.next(tracer.clock_ms()), tracer.clock_ms()
         for message in traced_messages:
-            tracer.put(_before(message, group, request_id, begin_ms))
+            tracer.put(_sub_before_record(message, group, request_id, begin_ms))
         code = ContextCode.EXCEPTION
         try:
-            answer: Any = listener(messages)
-            if answer is not None and isawaitable(answer):
-                answer = await answer
-            code = ContextCode.SUCCESS if answer is None else ContextCode.FAILED
-            return answer  # type: ignore[no-any-return] # whoever called looks at what it is
+            response: Any = listener(messages)
+            if response is not None and isawaitable(response):
+                response = await response
+            code = ContextCode.SUCCESS if response is None else ContextCode.FAILED
+            return response  # type: ignore[no-any-return] # whoever called looks at what it is
         finally:
             end_ms = tracer.clock_ms()
             if code is not ContextCode.EXCEPTION and end_ms - begin_ms >= timeout_s * 1000:
                 code = ContextCode.TIME_OUT
             for message in traced_messages:
-                tracer.put(_after(message, group, request_id, end_ms, (end_ms - begin_ms) // len(messages), code))
+                tracer.put(
+                    _sub_after_record(message, group, request_id, end_ms, (end_ms - begin_ms) // len(messages), code)
+                )
 
     return call
 
 
-def _before(message: ReceivedMessage, group: str, request_id: str, time_ms: int) -> TraceRecord:
+def _sub_before_record(message: ReceivedMessage, group: str, request_id: str, time_ms: int) -> TraceRecord:
     return TraceRecord(
         trace_type=TraceType.SUB_BEFORE, timestamp_ms=time_ms, region_id=message.properties[PROPERTY_MSG_REGION],
         group=group, topic=message.topic, request_id=request_id, msg_id=message.msg_id,
@@ -159,7 +161,7 @@ def _before(message: ReceivedMessage, group: str, request_id: str, time_ms: int)
     )  # fmt: skip
 
 
-def _after(
+def _sub_after_record(
     message: ReceivedMessage, group: str, request_id: str, time_ms: int, cost_ms: int, code: ContextCode
 ) -> TraceRecord:
     return TraceRecord(
@@ -175,18 +177,18 @@ def trace_sent(
     group: str,
     packet: Packet,
     result: SendResult,
-    answer: Mapping[str, str],
+    response: Mapping[str, str],
     address: str,
     cost_ms: int,
 ) -> None:
-    """Trace a send by the fields of the broker's answer; the broker may have switched traces off."""
-    if answer.get(PROPERTY_TRACE_SWITCH) == "false":
+    """Trace a send by the fields of the broker's response, unless the broker has switched traces off."""
+    if response.get(PROPERTY_TRACE_SWITCH) == "false":
         return
     properties = decode_properties(packet.properties)
     tracer.put(
         TraceRecord(
             trace_type=TraceType.PUB, timestamp_ms=tracer.clock_ms() - cost_ms,
-            region_id=answer.get(PROPERTY_MSG_REGION) or DEFAULT_REGION, group=group, topic=packet.topic,
+            region_id=response.get(PROPERTY_MSG_REGION) or DEFAULT_REGION, group=group, topic=packet.topic,
             msg_id=result.msg_id, tags=properties.get(PROPERTY_TAGS), keys=properties.get(PROPERTY_KEYS),
             store_host=address, body_bytes=len(packet.body), cost_ms=cost_ms,
             message_type=_type_of(properties), offset_msg_id=result.offset_msg_id,

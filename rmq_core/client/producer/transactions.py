@@ -48,7 +48,7 @@ from rmq_formats.codecs.message_id import decode_message_id
 from rmq_formats.errors import RmqError
 
 log = logging.getLogger("rmq.client")
-_BROKER_NAME: Final = "bname"  # the field that every client of 5.x adds
+_BROKER_NAME: Final = "bname"  # a field that all clients of 5.x send
 _MAX_CHECKS: Final = 2000  # checks that may wait, as in Java; a broker repeats a check that is dropped
 _DEFAULTS: Final = ProducerOptions()
 
@@ -58,7 +58,7 @@ class TransactionState(Enum):
 
     COMMIT = FLAG_TRANSACTION_COMMIT
     ROLLBACK = FLAG_TRANSACTION_ROLLBACK
-    UNKNOWN = 0  # the broker asks later
+    UNKNOWN = 0  # the broker will check the transaction
 
 
 Execute = Callable[[Message, str], Awaitable[TransactionState] | TransactionState]
@@ -72,8 +72,8 @@ class TransactionResult(msgspec.Struct, frozen=True):
 
     Attributes:
         sent: the result of sending the half message; its ``transaction_id`` is the transaction's.
-        state: of the local transaction.
-        is_ended: whether the broker has acknowledged the end; where not, it will check.
+        state: outcome of the local transaction.
+        is_ended: the broker has acknowledged the end; if false, the broker will check the transaction.
     """
 
     sent: SendResult
@@ -82,7 +82,7 @@ class TransactionResult(msgspec.Struct, frozen=True):
 
 
 class TransactionProducer(Producer):
-    """Sends messages in transactions, and everything that ``Producer`` sends."""
+    """Producer that also sends messages in transactions."""
 
     def __init__(
         self,
@@ -99,18 +99,17 @@ class TransactionProducer(Producer):
 
         Args:
             namesrv: ``host:port`` of the name servers, separated by semicolons.
-            group: its group's name; brokers send checks to any member of it.
-            check: says what became of a transaction, perhaps of one that another member, or one before a
-                restart, has begun.
-            options: its settings.
-            topics: those whose brokers may ask it as soon as it has started, beside the brokers of the topic
-                that others are made after; the brokers of further topics may when it has sent to them.
-            checks_at_a_time: calls of ``check`` at a time.
+            group: name of the group; brokers send checks to any of its members.
+            check: returns the outcome of a transaction, which may be of another member or from before a restart.
+            options: settings of the client.
+            topics: topics at whose brokers the producer registers when it starts, in addition to those of the template
+                topic. At brokers of other topics it registers with the first send.
+            checks_at_a_time: maximal concurrent calls of ``check``.
             credentials: to sign requests with.
 
         Raises:
-            OptionError: no address of a name server.
-            MessageError: a bad group.
+            OptionError: ``namesrv`` has no valid address.
+            MessageError: the group's name is invalid.
         """
         handlers = {int(RequestCode.CHECK_TRANSACTION_STATE): self._on_check}
         super().__init__(namesrv, group, options, credentials=credentials, handlers=handlers)
@@ -134,14 +133,14 @@ class TransactionProducer(Producer):
         """Send a half message, run its local transaction, then commit or roll back.
 
         Args:
-            message: what to send; its delay is dropped.
-            execute: called when the status is SEND_OK; with any other status it is rolled back at once.
-            queue: the queue to send to; the topic's queues in turn if it is not given.
-            timeout_s: for the send, all attempts included.
+            message: the message to send; its delay is ignored.
+            execute: local transaction, called if the status is SEND_OK; with another status the message is rolled back.
+            queue: the queue to send to; by default the topic's queues in turn.
+            timeout_s: timeout of the send with all attempts.
 
         Raises:
-            MessageError, NoRouteError, BrokerError, SendFailedError, TransportError: it could not be sent, as by
-                ``send``; nothing was carried out.
+            MessageError, NoRouteError, BrokerError, SendFailedError, TransportError: the message could not be sent, as
+                in ``send``; ``execute`` was not called.
         """
         properties = {PROPERTY_TRANSACTION_PREPARED: "true", PROPERTY_PRODUCER_GROUP: self.group}
         half = msgspec.structs.replace(message, delay_level=0, properties={**message.properties, **properties})
@@ -163,19 +162,19 @@ class TransactionProducer(Producer):
             command = _command(fields, sent.queue.broker_name)
             if self._tracer is not None:
                 trace_ended(self._tracer, fields, half.all_properties(), address)
-            if state is TransactionState.UNKNOWN:  # there is no answer to that
+            if state is TransactionState.UNKNOWN:  # brokers do not respond to UNKNOWN
                 await self._cluster.remoting.invoke_oneway(address, command)
                 return True
-            answer = await self._cluster.remoting.invoke(address, command, self.options.send_timeout_s)
-            if answer.code:
-                raise BrokerError(address, answer.code, answer.remark)
+            response = await self._cluster.remoting.invoke(address, command, self.options.send_timeout_s)
+            if response.code:
+                raise BrokerError(address, response.code, response.remark)
         except RemotingError as error:
             log.warning("%s: cannot send %s, the broker will check: %s", sent.msg_id, state.name, error)
             return False
         return True
 
     def _on_check(self, command: RemotingCommand, connection: Connection) -> None:
-        """Answer a broker's check of a transaction: CHECK_TRANSACTION_STATE (39)."""
+        """Handle a broker's check of a transaction: CHECK_TRANSACTION_STATE (39)."""
         if self._checks >= _MAX_CHECKS:
             return
         try:
@@ -200,7 +199,9 @@ class TransactionProducer(Producer):
                 trace_ended(self._tracer, fields, message.properties, address)
             await self._cluster.remoting.invoke_oneway(address, _command(fields, message.queue.broker_name))
         except RemotingError as error:
-            log.warning("cannot answer %s about %s, it will check again: %s", address, message.msg_id, error)
+            log.warning(
+                "cannot send %s the outcome of %s, the broker will check again: %s", address, message.msg_id, error
+            )
         finally:
             self._checks -= 1
 

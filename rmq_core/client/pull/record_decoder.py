@@ -52,13 +52,13 @@ def decode_records(
     """Decode the messages of a pull's body.
 
     Args:
-        data: records one behind the other.
-        queue: the queue that was pulled; None if they are of several queues, or were not pulled. Of a light queue
-            (LMQ) the messages have their places there as queue offsets.
-        broker_name: their broker then.
+        data: records back to back.
+        queue: the pulled queue; None for records of several queues, or that were not pulled. Messages of a light queue
+            (LMQ) get their offset in the light queue as queue offset.
+        broker_name: name of the broker, without ``queue``.
 
     Raises:
-        FormatError: the bytes are not whole records; no message is returned then.
+        FormatError: the bytes are not whole records.
     """
     messages: list[ReceivedMessage] = []
     at, end = 0, len(data)
@@ -110,7 +110,7 @@ def _decode(
         topic_end = topic_at + _TOPIC_LENGTH_V2.unpack_from(data, topic_at - 2)[0] if body_at < topic_at <= end else -1
     else:
         raise MagicError("not a record", at, actual=f"{magic & 0xFFFFFFFF:08X}")
-    # Every part lies behind the one before it, and the last one ends where the record does.
+    # Each part begins after the previous one, and the last part ends with the record.
     properties_at = topic_end + 2
     if not (body_bytes >= 0 and topic_at <= topic_end and properties_at <= record_end <= end):
         raise LengthError("lengths in a record that do not add up", at, actual=size)

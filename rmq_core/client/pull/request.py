@@ -1,4 +1,4 @@
-"""Requests of a pull consumer: pulls by a subscription, with the meaning of the answer, and queue offsets.
+"""Requests of a pull consumer: pulls by a subscription, with the meaning of the response, and queue offsets.
 
 Source: ``PullAPIWrapper``, ``MQClientAPIImpl#processPullResponse``, ``FilterAPI#buildSubscriptionData``.
 """
@@ -30,9 +30,9 @@ from rmq_formats.errors import OptionError
 ALL: Final = "*"
 _TAG, _SQL92 = "TAG", "SQL92"
 _OR: Final = "||"
-_COMMITS: Final = 1
-_MAY_WAIT: Final = 2
-_HAS_SUBSCRIPTION: Final = 4
+_COMMIT_FLAG: Final = 1
+_SUSPEND_FLAG: Final = 2
+_SUBSCRIPTION_FLAG: Final = 4
 _HALF_AN_HOUR_MS = 30 * 60 * 1000
 
 
@@ -44,10 +44,10 @@ def subscription(
     Args:
         tags: ``*``, or tags with ``||`` between them.
         sql: an SQL92 expression over properties instead.
-        version: brokers keep the highest: a time in ms since 1970; now if it is None.
+        version: version of the subscription, of which brokers retain the highest; by default the time, ms since 1970.
 
     Raises:
-        OptionError: tags and an expression, or tags without a tag.
+        OptionError: both tags and an expression, or tags without a tag.
     """
     version = now_ms() if version is None else version
     if sql is not None:
@@ -73,7 +73,7 @@ def filter_messages(messages: list[ReceivedMessage], data: SubscriptionData) -> 
 
 
 class PullStatus(Enum):
-    """The outcome of a pull, by the code of its answer."""
+    """Outcome of a pull, by the code of its response."""
 
     FOUND = int(ResponseCode.SUCCESS)
     NO_NEW_MESSAGE = int(ResponseCode.PULL_NOT_FOUND)
@@ -120,22 +120,22 @@ class Puller:
         """Pull once.
 
         Args:
-            commit_offset: the group's consumer offset, committed with the pull if it is above 0.
-            waits: long polling: the broker may hold the request until there is a message.
-            max_messages: at most so many; the options' if it is not given.
+            commit_offset: consumer offset of the group to commit with the pull, if above 0.
+            waits: long polling: the broker may park the request until there is a message.
+            max_messages: maximal number of messages; by default that of the options.
 
         Raises:
-            BrokerError: another answer than those of ``PullStatus``.
-            NoRouteError: the topic or the broker is not known.
-            TransportError: no answer.
-            FormatError: the answer's body is not whole records.
+            BrokerError: the response has another code than those of ``PullStatus``.
+            NoRouteError: the topic or the broker is unknown.
+            TransportError: the server did not respond.
+            FormatError: the response's body is not whole records.
         """
         options = self._options
-        await self._cluster.route(queue.topic)  # the caller may have made the queue himself
+        await self._cluster.route(queue.topic)  # the caller may have built the queue
         broker_id = self._broker_ids.get(queue, MASTER_ID)
         address = self._cluster.address(queue.broker_name, broker_id, any_id=True)
         commits = commit_offset > 0 and broker_id == MASTER_ID
-        flags = (_COMMITS if commits else 0) | (_MAY_WAIT if waits else 0)
+        flags = (_COMMIT_FLAG if commits else 0) | (_SUSPEND_FLAG if waits else 0)
         by_request = self._sends_subscription
         fields = PullMessage(
             consumer_group=self._group,
@@ -143,7 +143,7 @@ class Puller:
             queue_id=queue.queue_id,
             queue_offset=offset,
             max_msg_nums=max_messages or options.pull_batch_size,
-            sys_flag=flags | (_HAS_SUBSCRIPTION if by_request else 0),
+            sys_flag=flags | (_SUBSCRIPTION_FLAG if by_request else 0),
             commit_offset=commit_offset if commits else 0,
             suspend_timeout_millis=int(options.suspend_timeout_s * 1000),
             sub_version=data.sub_version,
@@ -151,14 +151,16 @@ class Puller:
             expression_type=str(data.expression_type),
             max_msg_bytes=options.pull_batch_bytes,
         )
-        answer = await self._cluster.request(
+        response = await self._cluster.request(
             address, RequestCode.PULL_MESSAGE, fields, timeout_s=options.pull_timeout_s, also=_OTHER_STATUSES
         )
-        result = read_fields(answer, PullResult)
+        result = read_fields(response, PullResult)
         self._broker_ids[queue] = result.suggest_which_broker_id
-        status = _STATUSES[answer.code]
-        messages = decode_records(answer.body, queue) if status is PullStatus.FOUND else []
-        if messages and messages[0].queue_offset < offset:  # of an inner batch, which is given whole
+        status = _STATUSES[response.code]
+        messages = decode_records(response.body, queue) if status is PullStatus.FOUND else []
+        if (
+            messages and messages[0].queue_offset < offset
+        ):  # the first messages of an inner batch, which is returned whole
             messages = [message for message in messages if message.queue_offset >= offset]
         messages = filter_messages(messages, data)
         return Pulled(status, result.next_begin_offset, result.min_offset, result.max_offset, messages)
@@ -171,8 +173,8 @@ class _Offset(Fields, frozen=True, kw_only=True):
 class QueueOffsets:
     """Requests about offsets; methods raise NoRouteError, BrokerError or TransportError.
 
-    Requests go to a slave where the master is gone. A commit to a slave stays there: when the master is back, its
-    groups continue where the master had them.
+    Without a master requests go to a slave. A commit to a slave is lost for the master: when the master returns, groups
+    continue at the offsets of the master.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -197,13 +199,13 @@ class QueueOffsets:
     async def committed(self, queue: MessageQueue, group: str) -> int | None:
         """Return a group's consumer offset, or None."""
         fields = QueryConsumerOffset(consumer_group=group, topic=queue.topic, queue_id=queue.queue_id)
-        answer = await self._cluster.request(
+        response = await self._cluster.request(
             await self._cluster.broker_of(queue, any_id=True),
             RequestCode.QUERY_CONSUMER_OFFSET,
             fields,
             also=(ResponseCode.QUERY_NOT_FOUND,),
         )
-        return None if answer.code == ResponseCode.QUERY_NOT_FOUND else read_fields(answer, _Offset).offset
+        return None if response.code == ResponseCode.QUERY_NOT_FOUND else read_fields(response, _Offset).offset
 
     async def commit(self, queue: MessageQueue, group: str, offset: int) -> None:
         """Commit a group's consumer offset: that of the next message to be consumed."""
@@ -220,7 +222,7 @@ class QueueOffsets:
         """
         is_retry = queue.topic.startswith(RETRY_TOPIC_PREFIX)
         if options.start is StartPosition.FIRST:
-            return 0  # where the first messages are deleted, the pull is answered with the min offset
+            return 0  # if the first messages are deleted, the pull returns the min offset
         if options.start is StartPosition.LAST:
             return 0 if is_retry else await self.max(queue, any_id=False)
         if is_retry:

@@ -34,7 +34,7 @@ class Backs(SendBack):
             raise ConnectError("127.0.0.1:1", "gone")
         self.sent.append((message.queue_offset, delay_level))
 
-    async def send_anew(self, message: ReceivedMessage) -> None:
+    async def send_copy(self, message: ReceivedMessage) -> None:
         if self.fails:
             raise ConnectError("127.0.0.1:1", "gone")
         self.anew.append(message.queue_offset)

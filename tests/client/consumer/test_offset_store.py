@@ -72,7 +72,7 @@ async def test_it_is_an_error_if_both_are_damaged(path: Path) -> None:
     path.parent.mkdir(parents=True)
     path.write_bytes(b"{")
     path.with_name("offsets.json.bak").write_bytes(b"{")
-    with pytest.raises(StoreError, match="offsets cannot be read"):
+    with pytest.raises(StoreError, match="cannot be read as offsets"):
         await LocalOffsets(path).read(ONE)
 
 

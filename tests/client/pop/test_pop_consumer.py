@@ -195,7 +195,7 @@ async def test_what_cannot_be_is_refused(site: Site) -> None:
     with pytest.raises(OptionError, match="1 to 300"):
         PopOptions(invisible_time_s=0)
     async with PopConsumer(site.namesrv, "g", FIRST) as consumer:
-        with pytest.raises(OptionError, match="has to subscribe"):
+        with pytest.raises(OptionError, match="must subscribe"):
             await consumer.receive()
         consumer.subscribe("T")
         with pytest.raises(OptionError, match="1 to 32"):

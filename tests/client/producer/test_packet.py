@@ -85,7 +85,7 @@ def test_a_batch_is_encoded_as_java_does() -> None:
         ([Message("T", b"x"), Message("T", b"x", wait_store=False)], "wait_store"),
         ([Message("T", b"x", delay_level=1)], "delayed"),
         ([Message("T", b"x", deliver_at_ms=1)], "delayed"),
-        ([Message("%RETRY%g", b"x")], "retry topics"),
+        ([Message("%RETRY%g", b"x")], "retry topic"),
         ([Message("T", b"x" * 60)] * 2, "a batch of"),
     ],
 )

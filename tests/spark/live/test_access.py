@@ -51,8 +51,8 @@ def test_what_cannot_be_used_is_told_by_the_driver(tmp_path: Path) -> None:
     file.write_text(f"secretKey: {SECRET}\n")
     file.chmod(0o644)
     for given, said in (
-        ({"credentialsFile": str(file)}, r"others may read or change it \(mode 0644\)"),
-        ({"secretKey": SECRET}, "secretKey is given, and no accessKey"),
+        ({"credentialsFile": str(file)}, r"other users may read or change the file \(mode 0644\)"),
+        ({"secretKey": SECRET}, "secretKey requires accessKey"),
         ({"useTLS": "on"}, "useTLS cannot be 'on': expected true or false"),
         ({"accessKey": ""}, "accessKey is empty"),
     ):
