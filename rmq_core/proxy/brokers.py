@@ -135,23 +135,23 @@ class Brokers:
         """Return the record at a physical offset of a broker; None where no single record stands there."""
         fields = ViewMessage(topic=topic, offset=physical_offset)
         also = (ResponseCode.SYSTEM_ERROR, ResponseCode.NO_PERMISSION)
-        answer = await self.request(address, RequestCode.VIEW_MESSAGE_BY_ID, fields, also=also)
-        records = decode_records(bytes(answer.body)) if answer.code == ResponseCode.SUCCESS else []
+        response = await self.request(address, RequestCode.VIEW_MESSAGE_BY_ID, fields, also=also)
+        records = decode_records(bytes(response.body)) if response.code == ResponseCode.SUCCESS else []
         return records[0] if len(records) == 1 else None
 
     async def _query_topic(self, topic: str) -> TopicConfig:
-        answer = await self.request(await self.any_broker(topic), RequestCode.GET_TOPIC_CONFIG, Topic(topic=topic))
-        return decode_body(answer.body, TopicConfig)
+        response = await self.request(await self.any_broker(topic), RequestCode.GET_TOPIC_CONFIG, Topic(topic=topic))
+        return decode_body(response.body, TopicConfig)
 
     async def _query_group(self, group: str, topic: str) -> SubscriptionGroupConfig:
         address = await self.any_broker(topic)
         try:
-            answer = await self.request(address, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, Group(group=group))
+            response = await self.request(address, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, Group(group=group))
         except BrokerError as error:
             if error.code != ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:  # else one in order would be read otherwise
                 raise
             return SubscriptionGroupConfig(group_name=group)  # it is made when it is first used
-        return decode_body(answer.body, SubscriptionGroupConfig)
+        return decode_body(response.body, SubscriptionGroupConfig)
 
     async def any_broker(self, topic: str) -> str:
         """Return the address of a master of a topic. Raises NoRouteError."""
@@ -169,8 +169,8 @@ class Brokers:
             TransportError: none answers.
         """
         if not self._auth_brokers:
-            answer = await self.cluster.request_name_servers(RequestCode.GET_BROKER_CLUSTER_INFO)
-            groups = decode_body(answer.body, ClusterInfo).broker_addr_table.values()
+            response = await self.cluster.request_name_servers(RequestCode.GET_BROKER_CLUSTER_INFO)
+            groups = decode_body(response.body, ClusterInfo).broker_addr_table.values()
             masters = tuple(group.broker_addrs[MASTER_ID] for group in groups if MASTER_ID in group.broker_addrs)
             if not masters:
                 raise NoRouteError("brokers", "no name server knows a master")

@@ -145,13 +145,13 @@ class ReceiveMessageActivity:
             return v2.Status(code=v2.MESSAGE_NOT_FOUND, message="no new message"), []
         address = await self._brokers.address(receive.topic, receive.broker)
         code = RequestCode.POP_LITE_MESSAGE if receive.is_lite else RequestCode.POP_MESSAGE
-        answer = await self._brokers.request(
+        response = await self._brokers.request(
             address, code, _lite_fields(fields, receive.client_id) if receive.is_lite else fields,
             timeout_s=fields.poll_time / 1000 + 10,
             also=(ResponseCode.POLLING_TIMEOUT, ResponseCode.POLLING_FULL, ResponseCode.PULL_NOT_FOUND),
         )  # fmt: skip
-        messages = await self._decode_messages(receive, answer) if answer.code == ResponseCode.SUCCESS else []
-        if answer.code == ResponseCode.POLLING_FULL:
+        messages = await self._decode_messages(receive, response) if response.code == ResponseCode.SUCCESS else []
+        if response.code == ResponseCode.POLLING_FULL:
             return v2.Status(code=v2.TOO_MANY_REQUESTS, message="too many polls"), []
         return ok() if messages else v2.Status(code=v2.MESSAGE_NOT_FOUND, message="no new message"), messages
 
@@ -207,15 +207,15 @@ class ReceiveMessageActivity:
             poll_s = remaining_s - _RESPONSE_S
         return int(poll_s * 1000)
 
-    async def _decode_messages(self, receive: _Receive, answer: RemotingCommand) -> list[_ClientMessage]:
+    async def _decode_messages(self, receive: _Receive, response: RemotingCommand) -> list[_ClientMessage]:
         """Return the messages of a response; a message with too many deliveries becomes a dead letter."""
         try:
-            fields = read_fields(answer, PopAnswer)
+            fields = read_fields(response, PopAnswer)
         except ValueError as error:
             raise StatusError(v2.INTERNAL_SERVER_ERROR, f"a broker's answer is none of POP: {error}") from error
         self._brokers.record_clock(receive.broker, fields.pop_time)
         messages = []
-        body = bytes(answer.body)
+        body = bytes(response.body)
         popped = (
             popped_lite_messages(fields, body, receive.broker, receive.topic)
             if receive.is_lite

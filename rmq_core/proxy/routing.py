@@ -153,10 +153,10 @@ class ClientActivity:
         async for command in commands:
             if command.HasField("settings"):
                 self._sessions.get_or_create(session.client_id)
-                answer = await self._settings(session, command.settings, caller)
-                if answer.HasField("settings") and session.commands is stream:
+                response = await self._settings(session, command.settings, caller)
+                if response.HasField("settings") and session.commands is stream:
                     self._report_presence(session, command.settings, address)
-                await stream.put(answer)  # waits if none are read
+                await stream.put(response)  # waits if none are read
 
     async def _settings(self, session: Session, settings: Any, caller: Caller) -> Any:
         try:
@@ -202,18 +202,18 @@ class ClientActivity:
             subscription=request.filter_expression.expression or "*",
             expression_type="SQL92" if request.filter_expression.type == v2.SQL else "TAG",
         )  # fmt: skip
-        answer = await self._brokers.request(
+        response = await self._brokers.request(
             address, RequestCode.PULL_MESSAGE, fields, timeout_s=poll_s + 10,
             also=(ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOVED),
         )  # fmt: skip
-        result, tags = read_fields(answer, PullResult), tags_of(request.filter_expression)
-        if answer.code == ResponseCode.PULL_OFFSET_MOVED:
+        result, tags = read_fields(response, PullResult), tags_of(request.filter_expression)
+        if response.code == ResponseCode.PULL_OFFSET_MOVED:
             yield rpc.PullMessageResponse(status=v2.Status(code=v2.ILLEGAL_OFFSET, message="the offset is not there"))
-        elif answer.code != ResponseCode.SUCCESS:
+        elif response.code != ResponseCode.SUCCESS:
             yield rpc.PullMessageResponse(status=v2.Status(code=v2.MESSAGE_NOT_FOUND, message="no new message"))
         else:
             yield rpc.PullMessageResponse(status=ok())
-            body, position = bytes(answer.body), 0
+            body, position = bytes(response.body), 0
             while position < len(body):
                 record = decode_record(body, position, verify_crc=False)
                 for message in messages_of(record):
@@ -235,12 +235,12 @@ class ClientActivity:
         """GetOffset."""
         group, topic, address = await self._queue(request)
         fields = QueryConsumerOffset(consumer_group=group, topic=topic, queue_id=request.message_queue.id)
-        answer = await self._brokers.request(
+        response = await self._brokers.request(
             address, RequestCode.QUERY_CONSUMER_OFFSET, fields, also=(ResponseCode.QUERY_NOT_FOUND,)
         )
-        if answer.code != ResponseCode.SUCCESS:
+        if response.code != ResponseCode.SUCCESS:
             raise StatusError(v2.OFFSET_NOT_FOUND, "the group has no offset of this queue")
-        return rpc.GetOffsetResponse(status=ok(), offset=int(answer.ext_fields["offset"]))
+        return rpc.GetOffsetResponse(status=ok(), offset=int(response.ext_fields["offset"]))
 
     async def query_offset(self, request: Any, _: str, __: str) -> Any:
         """QueryOffset: the first, the next, or that of a time."""
@@ -249,14 +249,14 @@ class ClientActivity:
         queue = request.message_queue.id
         if request.query_offset_policy == v2.TIMESTAMP:
             when = SearchOffset(topic=topic, queue_id=queue, timestamp=ms_of(request.timestamp))
-            answer = await self._brokers.request(address, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, when)
+            response = await self._brokers.request(address, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, when)
         elif request.query_offset_policy not in (v2.BEGINNING, v2.END):
             raise StatusError(v2.BAD_REQUEST, "the policy of the offset is not known")
         else:
             is_end = request.query_offset_policy == v2.END
             code = RequestCode.GET_MAX_OFFSET if is_end else RequestCode.GET_MIN_OFFSET
-            answer = await self._brokers.request(address, code, Queue(topic=topic, queue_id=queue))
-        return rpc.QueryOffsetResponse(status=ok(), offset=int(answer.ext_fields["offset"]))
+            response = await self._brokers.request(address, code, Queue(topic=topic, queue_id=queue))
+        return rpc.QueryOffsetResponse(status=ok(), offset=int(response.ext_fields["offset"]))
 
     async def _queue(self, request: Any) -> tuple[str, str, str]:
         group, topic = group_name(request.group), topic_name(request.message_queue.topic)

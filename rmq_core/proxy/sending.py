@@ -126,8 +126,10 @@ class SendMessageActivity:
             born_timestamp=born_ms(message), flag=0,
             properties=encode_properties(properties_of(message, topic, kind, peer)).decode(), reconsume_times=0,
         )  # fmt: skip
-        answer = await self._brokers.request(address, RequestCode.SEND_MESSAGE_V2, fields, message.body, also=_STATUSES)
-        stored = read_fields(answer, SendAnswer)
+        response = await self._brokers.request(
+            address, RequestCode.SEND_MESSAGE_V2, fields, message.body, also=_STATUSES
+        )
+        stored = read_fields(response, SendAnswer)
         transaction_id = system.message_id
         if kind == v2.TRANSACTION:
             physical_offset = decode_message_id(stored.msg_id.partition(",")[0])[1]
@@ -135,7 +137,9 @@ class SendMessageActivity:
                 system.message_id, physical_offset, stored.queue_offset, queue.broker_name
             ).encode()
         return rpc.SendResultEntry(
-            status=v2.Status(code=_STATUSES[ResponseCode(answer.code)], message=answer.remark) if answer.code else ok(),
+            status=v2.Status(code=_STATUSES[ResponseCode(response.code)], message=response.remark)
+            if response.code
+            else ok(),
             message_id=system.message_id, transaction_id=transaction_id, offset=stored.queue_offset,
             recall_handle=stored.recall_handle or "",
         )  # fmt: skip
@@ -208,5 +212,5 @@ class SendMessageActivity:
             raise StatusError(v2.BAD_REQUEST, error.remark) from error
         address = await self._brokers.address(topic, handle.broker_name)
         fields = RecallMessage(topic=topic, recall_handle=request.recall_handle, producer_group=topic)
-        answer = await self._brokers.request(address, RequestCode.RECALL_MESSAGE, fields)
-        return rpc.RecallMessageResponse(status=ok(), message_id=answer.ext_fields.get("msgId", ""))
+        response = await self._brokers.request(address, RequestCode.RECALL_MESSAGE, fields)
+        return rpc.RecallMessageResponse(status=ok(), message_id=response.ext_fields.get("msgId", ""))

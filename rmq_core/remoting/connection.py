@@ -364,33 +364,33 @@ class Connection(asyncio.Protocol):
         handler = self._handlers.get(request.code)
         try:
             if self.refuses_requests and request.version > _GO_AWAY_ABOVE:
-                answer: HandlerAnswer = request.response(ResponseCode.GO_AWAY, "please go away")
+                response: HandlerAnswer = request.response(ResponseCode.GO_AWAY, "please go away")
             elif handler is None:
-                answer = not_supported(request)
-                self._log_refusal(request, answer)
+                response = not_supported(request)
+                self._log_refusal(request, response)
             else:
-                answer = handler(request, self)
-            if type(answer) is RemotingCommand:
+                response = handler(request, self)
+            if type(response) is RemotingCommand:
                 if not request.flag & ONEWAY_FLAG:
-                    self._put_answer(request, answer)
-            elif answer is not None:
-                self._answer_later(request, answer)
+                    self._put_answer(request, response)
+            elif response is not None:
+                self._answer_later(request, response)
         except Exception as error:
             refusal = self._refuse(request, error)
             if not request.flag & ONEWAY_FLAG:
                 self._put_answer(request, refusal)
 
     def _refuse(self, request: RemotingCommand, error: BaseException) -> RemotingCommand:
-        answer = failure(request, error)
-        self._log_refusal(request, answer)
-        return answer
+        response = failure(request, error)
+        self._log_refusal(request, response)
+        return response
 
-    def _log_refusal(self, request: RemotingCommand, answer: RemotingCommand) -> None:
+    def _log_refusal(self, request: RemotingCommand, response: RemotingCommand) -> None:
         if self._refusals is not None:
-            self._refusals.log_refusal(request, answer, self.remote_address)
+            self._refusals.log_refusal(request, response, self.remote_address)
 
-    def _answer_later(self, request: RemotingCommand, answer: Any) -> None:
-        future: asyncio.Future[RemotingCommand | None] = asyncio.ensure_future(answer)
+    def _answer_later(self, request: RemotingCommand, response: Any) -> None:
+        future: asyncio.Future[RemotingCommand | None] = asyncio.ensure_future(response)
         self._tasks.add(future)
         request_bytes = WAITING_BYTES + len(request.body)
         future.add_done_callback(partial(self._on_answer, request, request_bytes))
@@ -404,19 +404,19 @@ class Connection(asyncio.Protocol):
         if future.cancelled():
             return
         error = future.exception()
-        answer = future.result() if error is None else self._refuse(request, error)
-        if answer is None or request.flag & ONEWAY_FLAG or self.is_closing:
+        response = future.result() if error is None else self._refuse(request, error)
+        if response is None or request.flag & ONEWAY_FLAG or self.is_closing:
             return
         try:
-            self._put_answer(request, answer)
+            self._put_answer(request, response)
         except Exception as encode_error:
             self._put_answer(request, failure(request, encode_error))
         self._flush_soon()
 
-    def _put_answer(self, request: RemotingCommand, answer: RemotingCommand) -> None:
-        answer.opaque = request.opaque
-        answer.flag |= RESPONSE_FLAG
-        self._put(answer)
+    def _put_answer(self, request: RemotingCommand, response: RemotingCommand) -> None:
+        response.opaque = request.opaque
+        response.flag |= RESPONSE_FLAG
+        self._put(response)
 
     def _put(self, command: RemotingCommand) -> None:
         body = command.body
@@ -451,15 +451,15 @@ class Connection(asyncio.Protocol):
         transport.writelines(out) if large else transport.write(b"".join(out))
 
 
-async def awaited(answer: HandlerAnswer) -> RemotingCommand | None:
+async def awaited(response: HandlerAnswer) -> RemotingCommand | None:
     """Await an answer, in each form that a handler may return. Raises what its work raises."""
-    return answer if isinstance(answer, RemotingCommand) or answer is None else await answer
+    return response if isinstance(response, RemotingCommand) or response is None else await response
 
 
-def drop(answer: HandlerAnswer) -> None:
+def drop(response: HandlerAnswer) -> None:
     """Close the coroutine of an answer that is no longer needed."""
-    if iscoroutine(answer):
-        answer.close()
+    if iscoroutine(response):
+        response.close()
 
 
 def address_text(name: Any) -> str:

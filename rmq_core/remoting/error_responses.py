@@ -48,17 +48,17 @@ class RefusalLog:
     def __init__(self) -> None:
         self._logged: set[tuple[int, int]] = set()
 
-    def log_refusal(self, request: RemotingCommand, answer: RemotingCommand, client: str) -> None:
+    def log_refusal(self, request: RemotingCommand, response: RemotingCommand, client: str) -> None:
         """Log the first refusal of each request code and response code."""
-        kind = request.code, answer.code
-        if answer.code not in _LOGGED_CODES or kind in self._logged or len(self._logged) >= _MAX_LOGGED:
+        kind = request.code, response.code
+        if response.code not in _LOGGED_CODES or kind in self._logged or len(self._logged) >= _MAX_LOGGED:
             return
         self._logged.add(kind)
         log.warning(
             "refused request %(code)d of %(client)s with code %(answer)d: %(reason)s",
             {
-                "code": request.code, "client": client, "answer": answer.code,
-                "reason": (answer.remark or "").strip()[:_MAX_LOGGED_REMARK],
+                "code": request.code, "client": client, "answer": response.code,
+                "reason": (response.remark or "").strip()[:_MAX_LOGGED_REMARK],
             },
         )  # fmt: skip
 
