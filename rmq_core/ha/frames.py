@@ -1,8 +1,8 @@
 """Frames of the HA protocol, without a network: a slave's offset reports, and a master's pushes of the log.
 
-A slave's report is how far its log reaches, 8 bytes. A push is the physical offset and the size of a stretch
-of the master's log, 8 and 4 bytes, and then that stretch; one of size 0 says that the master is there. Both
-are big-endian and signed. Stretches begin and end anywhere, within records too.
+A report is the offset of the end of the slave's log, 8 bytes. A push is a physical offset and a size, 8 and 4 bytes,
+and then so many bytes of the master's log. A push of size 0 is a heartbeat. The numbers are big-endian and signed. The
+bytes of a push may begin and end within a record.
 
 Source: ``DefaultHAConnection#TRANSFER_HEADER_SIZE``, ``DefaultHAClient#REPORT_HEADER_SIZE``.
 """
@@ -22,19 +22,19 @@ class ReplicationError(RmqError):
 
 
 class Push(NamedTuple):
-    """Bytes of a master's log that have arrived, which belong at a physical offset; none of a heartbeat."""
+    """Received bytes of a master's log, with their physical offset; a heartbeat has no bytes."""
 
     physical_offset: int
     data: memoryview
 
 
 def encode_report(offset: int) -> bytes:
-    """Encode a report."""
+    """Encode a slave's report of the end of its log."""
     return _REPORT.pack(offset)
 
 
 def encode_push(physical_offset: int, size: int) -> bytes:
-    """Encode the head of a push."""
+    """Encode the head of a push, which the bytes of the log follow."""
     return _PUSH.pack(physical_offset, size)
 
 
@@ -47,9 +47,9 @@ class Reports:
     def feed(self, data: bytes) -> list[int]:
         """Return the offsets that are complete with these bytes, in order."""
         data = self._rest + data
-        end = len(data) - len(data) % _REPORT.size
-        self._rest = data[end:]
-        return [offset for (offset,) in _REPORT.iter_unpack(data[:end])]
+        complete_bytes = len(data) - len(data) % _REPORT.size
+        self._rest = data[complete_bytes:]
+        return [offset for (offset,) in _REPORT.iter_unpack(data[:complete_bytes])]
 
 
 class Pushes:
@@ -57,14 +57,14 @@ class Pushes:
 
     def __init__(self) -> None:
         self._head = b""
-        self._offset = 0  # of what comes next
-        self._remaining = 0  # of its stretch, bytes
+        self._offset = 0  # physical offset of the next byte
+        self._remaining = 0  # bytes of the current push that have not come
 
     def feed(self, data: bytes) -> Iterator[Push]:
         """Yield the pushes in these bytes, in order.
 
         Raises:
-            ReplicationError: a size that no stretch has.
+            ReplicationError: a push has a negative offset or size.
         """
         view, position = memoryview(data), 0
         while position < len(view):
@@ -77,12 +77,14 @@ class Pushes:
                 self._offset, self._remaining = _PUSH.unpack(self._head)
                 self._head = b""
                 if self._remaining < 0 or self._offset < 0:
-                    raise ReplicationError(f"the master pushed a bad head: {self._remaining} bytes at {self._offset}")
+                    raise ReplicationError(
+                        f"the master pushed {self._remaining} bytes at {self._offset}: neither can be negative"
+                    )
                 if not self._remaining:
                     yield Push(self._offset, view[:0])
                 continue
-            piece = view[position : position + self._remaining]
-            yield Push(self._offset, piece)
-            position += len(piece)
-            self._offset += len(piece)
-            self._remaining -= len(piece)
+            chunk = view[position : position + self._remaining]
+            yield Push(self._offset, chunk)
+            position += len(chunk)
+            self._offset += len(chunk)
+            self._remaining -= len(chunk)

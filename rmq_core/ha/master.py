@@ -9,17 +9,17 @@ from collections.abc import Callable
 from typing import Any, Final, cast
 
 from rmq_core.ha.frames import Reports, encode_push
-from rmq_core.ha.log_comparison import FROM_START, MORE_REPEATS_S, REPEATS, REPEATS_AT_START, sound_until
+from rmq_core.ha.log_comparison import FROM_START, MORE_REPEATS_S, REPEATS, REPEATS_AT_START, load_sound_offset
 from rmq_core.ha.settings import HaSettings
 from rmq_core.remoting.errors import ListenError
 from rmq_core.store.config import FlushDiskType
 from rmq_core.store.store import MessageStore
 
 log = logging.getLogger("rmq.broker.replication")
-_HIGH_WATER_BYTES: Final = 1 << 20  # in flight to a slave; more waits in the log
-_MOST_HOSTS: Final = 1024
+_HIGH_WATER_BYTES: Final = 1 << 20  # in a slave's write buffer; above it pushes pause
+_MAX_HOSTS: Final = 1024
 _HANDSHAKE_S: Final = 10.0
-_TURN_BYTES: Final = 1 << 20  # sent at once: a slave that is far behind must not keep clients waiting
+_MAX_BYTES_PER_TURN: Final = 1 << 20  # of the event loop, so that a slave far behind does not delay clients
 
 
 class HaMaster:
@@ -34,7 +34,7 @@ class HaMaster:
         """Replicate a store; ``listen`` starts.
 
         Raises:
-            OptionError: certificates that cannot be used.
+            OptionError: the certificates cannot be used.
         """
         self.slaves: dict[SlavePeer, None] = {}
         self.store = store
@@ -47,17 +47,19 @@ class HaMaster:
         self._server: asyncio.Server | None = None
         self._listeners: list[Callable[[int], None]] = []
         self.acknowledged_offset = 0
-        # Hosts and ends of slaves whose log was longer than this one: its end still has bytes of another log.
-        self._ahead: set[tuple[str, int]] = set()
-        self._pushed: dict[str, int] = {}  # up to where a host was pushed the log, by connections that have ended
-        self._compared: dict[str, int] = {}  # likewise up to where it has acknowledged it
-        self._sound_until = sound_until(store)
+        # Hosts and ends of slaves whose log was longer than this one: their ends have bytes of another log.
+        self._longer_slaves: set[tuple[str, int]] = set()
+        self._pushed_by_host: dict[str, int] = {}  # offset up to which ended connections pushed the log to a host
+        self._acknowledged_by_host: dict[
+            str, int
+        ] = {}  # offset up to which a host acknowledged the log to ended connections
+        self._sound_offset = load_sound_offset(store)
 
     async def listen(self, host: str, port: int) -> int:
         """Listen for slaves; return the port, a free one for 0.
 
         Raises:
-            ListenError: the address cannot be had.
+            ListenError: the address cannot be used.
         """
         try:
             self._server = await asyncio.get_running_loop().create_server(
@@ -68,7 +70,7 @@ class HaMaster:
         return int(self._server.sockets[0].getsockname()[1])
 
     async def close(self) -> None:
-        """Stop; slaves reconnect when they can."""
+        """Stop listening and close all connections; slaves try to reconnect."""
         if self._server is not None:
             self._server.close()
         slaves = list(self.slaves)
@@ -80,39 +82,42 @@ class HaMaster:
     def limit(self) -> int:
         """Physical offset below which the log may be pushed.
 
-        With SYNC_FLUSH only what is flushed: a master that loses power would else be behind its slaves.
+        With SYNC_FLUSH it is the flushed offset: else slaves could have more of the log than a master after a loss of
+        power.
         """
         return self.store.flushed_offset if self._flushed_only else self.store.max_physical_offset
 
     def record_pushed(self, host: str, pushed_offset: int, acknowledged_offset: int) -> None:
         """Record the pushed and the acknowledged offset of a slave's host, as its connection ends."""
-        for offsets, offset in (self._pushed, pushed_offset), (self._compared, acknowledged_offset):
-            if host in offsets or len(offsets) < _MOST_HOSTS:
+        for offsets, offset in (self._pushed_by_host, pushed_offset), (self._acknowledged_by_host, acknowledged_offset):
+            if host in offsets or len(offsets) < _MAX_HOSTS:
                 offsets[host] = max(offset, offsets.get(host, 0))
 
     def alternative_start(self, host: str, offset: int, repeats: int) -> tuple[int, str] | None:
         """Return another start offset with the reason if a slave cannot start at its reported offset, else None.
 
         Args:
-            offset: physical offset that it reports; 0 of an empty log.
-            repeats: how often; more than once if it compares what comes with its own log. Else its log ends there.
+            host: host of the slave.
+            offset: physical offset that the slave reports; 0 for an empty log.
+            repeats: number of equal first reports; more than one says that the slave compares the logs from the offset
+                on, one that its log ends there.
         """
         compares = repeats >= REPEATS
-        first, end = self.store.min_physical_offset, self.store.max_physical_offset
+        begin, end = self.store.min_physical_offset, self.store.max_physical_offset
         if offset == 0:
             return None
-        if offset < 0 or offset > end or (not compares and (host, offset) in self._ahead):
-            if not compares and offset > end and len(self._ahead) < _MOST_HOSTS:
-                self._ahead.add((host, offset))
+        if offset < 0 or offset > end or (not compares and (host, offset) in self._longer_slaves):
+            if not compares and offset > end and len(self._longer_slaves) < _MAX_HOSTS:
+                self._longer_slaves.add((host, offset))
             return min(end, max(offset - 1, 0)), f"this log goes to {end}, and went no further before"
-        if offset < first:
-            return first, f"this log begins at {first}"
-        is_within = offset > self._pushed.get(host, 0) and not self.store.boundaries.is_boundary(offset)
+        if offset < begin:
+            return begin, f"this log begins at {begin}"
+        is_within = offset > self._pushed_by_host.get(host, 0) and not self.store.boundaries.is_boundary(offset)
         if is_within and offset != FROM_START:
             return offset - 1, "no record begins there"
-        sound = max(self._sound_until, first)
-        if repeats == REPEATS and offset > sound and offset > self._compared.get(host, 0):
-            return sound, "a recovery may have found holes before that, so more is to be compared"
+        sound_offset = max(self._sound_offset, begin)
+        if repeats == REPEATS and offset > sound_offset and offset > self._acknowledged_by_host.get(host, 0):
+            return sound_offset, "a recovery may have changed the log before it: compare from there"
         return None
 
     def on_acknowledged(self, listener: Callable[[int], None]) -> None:
@@ -120,23 +125,23 @@ class HaMaster:
         self._listeners.append(listener)
 
     def push(self) -> None:
-        """Push new bytes of the log to slaves; to be called for new bytes."""
+        """Push new bytes of the log to all slaves; call it after each append or flush."""
         for slave in list(self.slaves):
             slave.push()
 
     def check_heartbeats(self) -> None:
-        """Send heartbeats, and close connections of silent slaves; to be called periodically."""
+        """Send heartbeats, and close connections of silent slaves; call it periodically."""
         now = asyncio.get_running_loop().time()
         for slave in list(self.slaves):
             slave.check_heartbeats(now)
 
-    def on_begin(self, slave: "SlavePeer") -> None:
+    def doubt_older_connections(self, slave: "SlavePeer") -> None:
         """Mark older connections from a slave's host, which may be half-open, as doubtful."""
-        for other in self.slaves:
-            if other is not slave and other.host == slave.host:
-                other.doubt()
+        for connection in self.slaves:
+            if connection is not slave and connection.host == slave.host:
+                connection.mark_doubtful()
 
-    def on_report(self) -> None:
+    def update_acknowledged(self) -> None:
         """Recompute ``acknowledged_offset`` after a slave's report."""
         required_slaves = self.settings.in_sync_replicas - 1
         if required_slaves < 1 or len(self.slaves) < required_slaves:
@@ -152,12 +157,11 @@ class SlavePeer(asyncio.Protocol):
     """Connection of one slave, and its progress.
 
     Attributes:
-        address: of the slave, as it is seen from here.
-        pushed_offset: physical offset below which the slave has been sent the log, or had it; -1 before its
-            first report.
-        acknowledged_offset: physical offset up to which the slave has acknowledged the log; -1 before its second
-            report, as the first one says only where to begin.
-        ended: done when the connection is gone.
+        address: remote address of the slave's connection.
+        pushed_offset: physical offset up to which the slave was sent the log or had it; -1 before the first report.
+        acknowledged_offset: physical offset up to which the slave has acknowledged the log; -1 before the second
+            report, as the first one is only the start offset.
+        ended: future that is done when the connection has ended.
     """
 
     def __init__(self, master: HaMaster) -> None:
@@ -167,9 +171,9 @@ class SlavePeer(asyncio.Protocol):
         self._store = master.store
         self._settings = master.settings
         self._reports = Reports()
-        self._doubted_until = -1
-        self._first: list[int] = []  # reports, before it is known how often the first one comes
-        self._begins_later: asyncio.TimerHandle | None = None
+        self._doubtful_until = -1
+        self._first_reports: list[int] = []  # reports that came before the push started
+        self._start_timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[None] = self._loop.create_future()
         self._read_at = self._written_at = self._loop.time()
@@ -190,10 +194,10 @@ class SlavePeer(asyncio.Protocol):
 
     def connection_lost(self, _: Exception | None) -> None:
         """Remove the slave."""
-        if self._begins_later is not None:
-            self._begins_later.cancel()
+        if self._start_timer is not None:
+            self._start_timer.cancel()
         if self in self._master.slaves:
-            self._leave()
+            self._remove_from_master()
             log.info("slave %(slave)s has disconnected", {"slave": self.address})
         if not self.ended.done():
             self.ended.set_result(None)
@@ -212,33 +216,33 @@ class SlavePeer(asyncio.Protocol):
         self._read_at = self._loop.time()
         offsets = self._reports.feed(data)
         if self.pushed_offset < 0:
-            self._first += offsets
-            if self._first and self._begins_later is None:
+            self._first_reports += offsets
+            if self._first_reports and self._start_timer is None:
                 if self._may_lack_repeats():
-                    self._begins_later = self._loop.call_later(MORE_REPEATS_S, self._start_push)
+                    self._start_timer = self._loop.call_later(MORE_REPEATS_S, self._start_push)
                 else:
                     self._start_push()
-            elif self._first and not self._may_lack_repeats():
+            elif self._first_reports and not self._may_lack_repeats():
                 self._start_push()
         else:
             self._record_acknowledgements(offsets)
 
-    def _repeats(self) -> int:
-        first = self._first
-        return next((at for at, offset in enumerate(first) if offset != first[0]), len(first))
+    def _count_repeats(self) -> int:
+        reports = self._first_reports
+        return next((index for index, offset in enumerate(reports) if offset != reports[0]), len(reports))
 
     def _may_lack_repeats(self) -> bool:
         """Return True if repeats of the first report may still be under way."""
-        offset, repeats = self._first[0], self._repeats()
-        if repeats < len(self._first) or repeats >= REPEATS_AT_START:
+        offset, repeats = self._first_reports[0], self._count_repeats()
+        if repeats < len(self._first_reports) or repeats >= REPEATS_AT_START:
             return False
         return repeats < REPEATS or self._master.alternative_start(self.host, offset, repeats) is not None
 
     def _start_push(self) -> None:
-        if self._begins_later is not None:
-            self._begins_later.cancel()
-        offsets, repeats, self._first = self._first, self._repeats(), []
-        if not self._transport.is_closing() and self._begin(offsets[0], repeats):
+        if self._start_timer is not None:
+            self._start_timer.cancel()
+        offsets, repeats, self._first_reports = self._first_reports, self._count_repeats(), []
+        if not self._transport.is_closing() and self._start_at(offsets[0], repeats):
             self._record_acknowledgements(offsets[repeats:])
 
     def _record_acknowledgements(self, offsets: list[int]) -> None:
@@ -250,40 +254,43 @@ class SlavePeer(asyncio.Protocol):
                 )
                 self.end()
                 return
-            if offset != FROM_START:  # that is a place to compare from, and no record ends there
+            if offset != FROM_START:  # which no record ends at: a start offset only
                 self.acknowledged_offset = max(self.acknowledged_offset, offset)
-        self._master.on_report()
+        self._master.update_acknowledged()
 
-    def _leave(self) -> None:
+    def _remove_from_master(self) -> None:
         self._master.record_pushed(self.host, self.pushed_offset, self.acknowledged_offset)
         self._master.slaves.pop(self, None)
 
     @property
     def host(self) -> str:
-        """The slave's host, as seen from here."""
+        """Host of the slave's remote address."""
         return self.address.rpartition(":")[0]
 
     @property
     def counted_offset(self) -> int:
-        """The acknowledged offset for ``inSyncReplicas``; -1 while a later connection may be the same slave."""
-        return self.acknowledged_offset if self.acknowledged_offset > self._doubted_until else -1
+        """Acknowledged offset that counts for ``inSyncReplicas``; -1 while a later connection may be the same slave."""
+        return self.acknowledged_offset if self.acknowledged_offset > self._doubtful_until else -1
 
-    def doubt(self) -> None:
-        """Count no acknowledgement up to here: a later connection from the same host may be the same slave."""
-        self._doubted_until = self.pushed_offset
+    def mark_doubtful(self) -> None:
+        """Ignore acknowledgements below the pushed offset: a later connection may be the same slave."""
+        self._doubtful_until = self.pushed_offset
 
-    def _begin(self, offset: int, repeats: int) -> bool:
-        """Start to push at a slave's offset, for an empty slave at the last file; return False if that is impossible.
+    def _start_at(self, offset: int, repeats: int) -> bool:
+        """Start to push at a slave's offset, or at the last file if its log is empty; return True if that is possible.
 
-        The slave gets the other offset: Java's slave gives up then, ours compares further back.
+        If not, a heartbeat tells the slave another offset: Java's slave stops then, a slave of ours compares from
+        there.
         """
-        other = self._master.alternative_start(self.host, offset, repeats)
-        places = {"slave": self.address, "offset": offset}
-        if other is not None:
-            place, why = other
+        alternative = self._master.alternative_start(self.host, offset, repeats)
+        log_fields = {"slave": self.address, "offset": offset}
+        if alternative is not None:
+            start_offset, reason = alternative
             level = logging.INFO if repeats >= REPEATS else logging.ERROR
-            log.log(level, "slave %(slave)s cannot have the log from %(offset)d on: %(why)s", places | {"why": why})
-            self._transport.write(encode_push(place, 0))
+            log.log(
+                level, "slave %(slave)s cannot have the log from %(offset)d on: %(why)s", log_fields | {"why": reason}
+            )
+            self._transport.write(encode_push(start_offset, 0))
             self.end(after_write=True)
             return False
         end = self._store.max_physical_offset
@@ -292,35 +299,35 @@ class SlavePeer(asyncio.Protocol):
             "slave %(slave)s has the log up to %(offset)d, pushing from %(from)d on",
             {"slave": self.address, "offset": offset, "from": self.pushed_offset},
         )
-        self._master.on_begin(self)
+        self._master.doubt_older_connections(self)
         self.push()
         return True
 
     def push(self) -> None:
-        """Push new bytes of the log, as many as the connection accepts now."""
+        """Push as many new bytes of the log as the connection accepts now."""
         if self._is_scheduled or self._is_paused or self.pushed_offset < 0:
             return
-        store, most, limit = self._store, self._settings.ha_transfer_batch_size, self._master.limit
-        at = self.pushed_offset
-        until = min(limit, at + _TURN_BYTES)
+        store, batch_bytes, limit = self._store, self._settings.ha_transfer_batch_size, self._master.limit
+        offset = self.pushed_offset
+        end = min(limit, offset + _MAX_BYTES_PER_TURN)
         buffers: list[bytes | memoryview] = []
-        while at < until:
-            stretch = store.read_log_range(at, min(most, until - at))
-            if stretch is None:
+        while offset < end:
+            log_bytes = store.read_log_range(offset, min(batch_bytes, end - offset))
+            if log_bytes is None:
                 log.error(
                     "slave %(slave)s is disconnected: it needs the log at %(offset)d, which is deleted",
-                    {"slave": self.address, "offset": at},
+                    {"slave": self.address, "offset": offset},
                 )
                 self.end()
                 return
-            buffers += (encode_push(at, len(stretch)), stretch)
-            at += len(stretch)
+            buffers += (encode_push(offset, len(log_bytes)), log_bytes)
+            offset += len(log_bytes)
         if not buffers:
             return
-        self.pushed_offset = at
+        self.pushed_offset = offset
         self._written_at = self._loop.time()
         self._transport.writelines(buffers)
-        if at < limit:
+        if offset < limit:
             self._is_scheduled = True
             self._loop.call_soon(self._push_more)
 
@@ -335,7 +342,7 @@ class SlavePeer(asyncio.Protocol):
             log.warning("slave %(slave)s is silent, and is disconnected", {"slave": self.address})
             self.end()
         elif (
-            self.pushed_offset >= self._master.limit  # nothing is left to push: a slave takes a heartbeat for that
+            self.pushed_offset >= self._master.limit  # the slave has the whole log, which a heartbeat says
             and self.pushed_offset >= 0
             and not self._is_paused
             and now - self._written_at > self._settings.ha_send_heartbeat_interval_ms / 1000
@@ -345,7 +352,7 @@ class SlavePeer(asyncio.Protocol):
 
     def end(self, *, after_write: bool = False) -> None:
         """Close the connection, at once or after the buffered writes; its acknowledgements no longer count."""
-        self._leave()
+        self._remove_from_master()
         if after_write:
             self._transport.close()
         else:

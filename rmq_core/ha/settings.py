@@ -14,19 +14,19 @@ class HaSettings(ServerSettings):
     """Settings of replication for master and slaves: addresses, batch sizes, timeouts.
 
     Attributes:
-        ha_listen_port: where slaves connect; 0 is one above ``listen_port``, or a free one if that is free.
-        ha_master_address: ``host:port`` that a slave connects to; empty to be told by a name server.
-        ha_transfer_batch_size: bytes of the log in one frame, at most.
-        ha_send_heartbeat_interval_ms: how often an idle side sends a heartbeat.
-        ha_housekeeping_interval_ms: a connection is closed when the peer was silent for so long.
-        ha_max_gap_not_in_sync: a slave is in sync if it is less than so many bytes behind.
-        in_sync_replicas: of a SYNC_MASTER, brokers that must have a message before its sender is answered, the
-            master included: with 1 no slave is waited for.
-        slave_timeout_ms: how long a sender waits for slaves.
-        slave_read_enable: whether a slave answers pulls, and a master sends consumers there that are far behind.
-        slave_sync_interval_ms: how often a slave asks for topics, groups and offsets. Ours: Java's is fixed.
-        max_ha_connections: slaves at once; each may have a megabyte under way.
-        ha_tls_enable: whether master and slaves speak TLS, by ``tls.config.file``. Ours: Java's brokers cannot.
+        ha_listen_port: port for slaves; 0 means the port after ``listen_port``, or a free one if ``listen_port`` is 0.
+        ha_master_address: ``host:port`` of a slave's master; if empty, a name server gives the address.
+        ha_transfer_batch_size: maximum bytes of the log in one push.
+        ha_send_heartbeat_interval_ms: interval of heartbeats on an idle connection.
+        ha_housekeeping_interval_ms: a connection is closed if the peer sends nothing for so long.
+        ha_max_gap_not_in_sync: a slave is in sync if its log lacks fewer bytes than this.
+        in_sync_replicas: number of brokers, the master included, that must have a message before a SYNC_MASTER
+            responds to its sender; with 1 it waits for no slave.
+        slave_timeout_ms: maximum wait of a send request for slaves.
+        slave_read_enable: let slaves serve pulls; the master sends consumers that are far behind to them.
+        slave_sync_interval_ms: interval at which a slave fetches topics, groups and offsets. Java's is fixed.
+        max_ha_connections: maximum number of connected slaves; each may take a megabyte of buffers.
+        ha_tls_enable: use TLS between master and slaves, by ``tls.config.file``. Java's brokers cannot.
     """
 
     ha_listen_port: int = setting(0, high=_MAX_PORT)
@@ -52,5 +52,5 @@ class HaSettings(ServerSettings):
 
     def _ha_tls_file(self) -> TlsFile:
         if not self.tls_config_file:
-            raise OptionError("haTlsEnable=true needs tls.config.file, which names the certificates")
+            raise OptionError("haTlsEnable=true needs tls.config.file: set it to a file that names the certificates")
         return read_tls_file(self.tls_config_file)

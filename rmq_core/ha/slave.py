@@ -17,8 +17,8 @@ from rmq_core.store.store import MessageStore
 log = logging.getLogger("rmq.broker.replication")
 _CONNECT_S: Final = 3.0
 _FIRST_RETRY_S: Final = 0.1
-_RETRY_S: Final = 1.0  # at most, between two attempts; Java's slave waits for five
-_REFUSED_RETRY_S: Final = 30.0  # likewise where the disk was full: it seldom has room again soon
+_MAX_RETRY_S: Final = 1.0  # between two attempts; Java's slave waits 5 s
+_REFUSED_RETRY_S: Final = 30.0  # between two attempts after a refusal: a full disk stays full for a while
 
 
 class StoreRefusedError(ReplicationError):
@@ -29,11 +29,11 @@ class HaSlave:
     """HA client of a slave: appends the bytes of its master's CommitLog.
 
     Attributes:
-        master_address: ``host:port`` where the master listens for slaves; empty while none is known.
-        read_ms: when bytes last came from the master, ms since 1970; 0 if never.
-        written_ms: when a report was last sent to it.
-        trouble: why the master's last push was refused; logged once, and empty after an accepted push.
-        has_diverged: whether this log is not the beginning of the master's.
+        master_address: ``host:port`` where the master listens for slaves; empty while no master is known.
+        read_ms: time of the last bytes from the master, ms since 1970; 0 if there were none.
+        written_ms: time of the last report to the master, ms since 1970; 0 if there was none.
+        refusal_reason: reason of the refusal of the master's last push; empty after an accepted push.
+        has_diverged: True if this log is not the beginning of the master's log.
     """
 
     def __init__(self, store: MessageStore, settings: HaSettings, clock_ms: Callable[[], int]) -> None:
@@ -49,10 +49,10 @@ class HaSlave:
         self._task: asyncio.Task[None] | None = None
         self._address_changed = asyncio.Event()
         self._is_closed = False
-        self._is_unreachable = False  # that the master is unreachable is logged once
-        self.trouble = ""
+        self._is_unreachable = False  # logged when it becomes True
+        self.refusal_reason = ""
         self.has_diverged = False
-        self._is_refused = False  # the store has refused what the last connection brought, or the logs differ
+        self._is_refused = False  # the store refused the last push, or the logs differ
         self._start = ComparisonStart(store, flushed_only=self.is_sync)
         self._on_log_confirmed: list[Callable[[], None]] = []
 
@@ -62,21 +62,21 @@ class HaSlave:
         return self._link is not None and self._link.is_log_confirmed
 
     def start(self) -> None:
-        """Start connecting to the master, again and again."""
+        """Start the task that connects to the master until ``close``."""
         self._loop = asyncio.get_running_loop()
         if self.is_sync:
-            self.store.on_flushed(self._call_flushed)
+            self.store.on_flushed(self._schedule_on_flush)
         self._task = asyncio.create_task(self._run())
 
     async def close(self) -> None:
-        """Stop replication."""
+        """Disconnect from the master, and wait for the end of the task."""
         self._is_closed = True
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
 
     def follow(self, address: str) -> None:
-        """Connect to the master at an address, which may be the same."""
+        """Connect to the master at an address; keep the connection if the address is the same."""
         if address == self.master_address:
             return
         log.info("the master listens for slaves at %(address)s", {"address": address})
@@ -92,11 +92,11 @@ class HaSlave:
         self._on_log_confirmed.append(listener)
 
     def check_heartbeats(self) -> None:
-        """Send heartbeats, and close the connection of a silent master; to be called periodically."""
+        """Send heartbeats, and close the connection of a silent master; call it periodically."""
         if self._link is not None:
             self._link.check_heartbeats()
 
-    def _call_flushed(self, _: int) -> None:
+    def _schedule_on_flush(self, _: int) -> None:
         if not self._is_closed:
             self._loop.call_soon_threadsafe(self._on_flush)
 
@@ -114,13 +114,13 @@ class HaSlave:
             try:
                 if await self._follow_once():
                     wait_s = _FIRST_RETRY_S
-            except Exception:  # whatever it is: the next attempt may reach another master
+            except Exception:  # of any kind: the next attempt may reach another master
                 log.exception("replication failed")
-            wait_s = min(wait_s, _REFUSED_RETRY_S if self._is_refused else _RETRY_S)
-            wait_s = _FIRST_RETRY_S if await self._pause(wait_s) else 2 * wait_s
+            wait_s = min(wait_s, _REFUSED_RETRY_S if self._is_refused else _MAX_RETRY_S)
+            wait_s = _FIRST_RETRY_S if await self._wait_for_address(wait_s) else 2 * wait_s
 
-    async def _pause(self, wait_s: float) -> bool:
-        """Wait between two connection attempts; return True at once if another master's address came."""
+    async def _wait_for_address(self, wait_s: float) -> bool:
+        """Wait between two connection attempts; return True as soon as the master's address changes."""
         try:
             async with asyncio.timeout(wait_s):
                 await self._address_changed.wait()
@@ -129,11 +129,11 @@ class HaSlave:
         self._address_changed.clear()
         return True
 
-    def refuse(self, trouble: ReplicationError) -> None:
+    def refuse(self, error: ReplicationError) -> None:
         """Record why the master's log is refused, and log the reason once."""
-        if str(trouble) != self.trouble:
-            log.error("disconnects from the master: %(error)s", {"error": trouble})
-        self.trouble = str(trouble)
+        if str(error) != self.refusal_reason:
+            log.error("disconnects from the master: %(error)s", {"error": error})
+        self.refusal_reason = str(error)
 
     def confirm_log(self) -> None:
         """Start replication: this log is the beginning of the master's."""
@@ -142,29 +142,29 @@ class HaSlave:
         for listener in self._on_log_confirmed:
             listener()
         if self.has_diverged:
-            self.has_diverged, self.trouble = False, ""
-        if not self.trouble:
+            self.has_diverged, self.refusal_reason = False, ""
+        if not self.refusal_reason:
             self.log_master()
 
-    def clear_trouble(self) -> None:
-        """Clear the trouble: the master's log is accepted again."""
-        if self.trouble:
-            self.trouble = ""
+    def clear_refusal(self) -> None:
+        """Clear the reason of a refusal after an accepted push."""
+        if self.refusal_reason:
+            self.refusal_reason = ""
             self.log_master()
 
     def log_master(self) -> None:
-        """Log the master, and the offset from which this slave replicates."""
+        """Write the master's address and the start offset to the log file."""
         log.info(
             "replicates the master at %(address)s from %(offset)d on",
             {"address": self.master_address, "offset": self.store.max_physical_offset},
         )
 
     async def _follow_once(self) -> bool:
-        """Connect, and replicate until the connection ends; return whether any of the log was appended.
+        """Connect, and replicate until the connection ends; return True if bytes were appended.
 
-        While the logs are compared in vain, it connects again to compare them further back.
+        After a comparison without common bytes it connects again, and compares from an earlier offset.
         """
-        if self._is_refused and self.store.refusals:  # the master need not send what is thrown away
+        if self._is_refused and self.store.refusals:  # the store would refuse what the master sends
             return False
         while True:
             link = await self._connect()
@@ -180,9 +180,9 @@ class HaSlave:
             self._is_refused = isinstance(link.error, StoreRefusedError)
             if not isinstance(link.error, LogsDifferError | OtherOffsetError):
                 return link.has_appended
-            common = self._start.move_back(link.error)
-            if common is not None:
-                self._refuse_diverged(common)
+            common_boundary = self._start.move_back(link.error)
+            if common_boundary is not None:
+                self._refuse_diverged(common_boundary)
                 return False
             await asyncio.sleep(_FIRST_RETRY_S)
 
@@ -192,7 +192,10 @@ class HaSlave:
             async with asyncio.timeout(_CONNECT_S):
                 host = host.strip("[]")
                 _, link = await self._loop.create_connection(
-                    lambda: MasterLink(self, self._start.next_comparison()), host, int(port), **self._tls_to(host)
+                    lambda: MasterLink(self, self._start.next_comparison()),
+                    host,
+                    int(port),
+                    **self._tls_arguments(host),
                 )
         except (OSError, TimeoutError) as error:
             if not self._is_unreachable:
@@ -204,13 +207,13 @@ class HaSlave:
         self._is_unreachable = False
         return link
 
-    def _tls_to(self, host: str) -> dict[str, Any]:
+    def _tls_arguments(self, host: str) -> dict[str, Any]:
         if self._tls is None:
             return {}
         return {"ssl": self._tls.context(), "server_hostname": self._tls.server_name or host}
 
     def _refuse_diverged(self, common: int) -> None:
-        """Refuse a master whose log differs; the next attempts are far apart."""
+        """Refuse a master whose log differs from this one."""
         self._start.reset()
         self.has_diverged = self._is_refused = True
         log_range = f"this log goes from {self.store.min_physical_offset} to {self.store.max_physical_offset}"
@@ -226,12 +229,13 @@ class MasterLink(asyncio.Protocol):
     """One connection of a slave to its master.
 
     Attributes:
-        ended: done when it is gone.
-        error: that ended it; None if there was none, or the master has ended it.
+        has_appended: True if bytes of the master were appended.
+        ended: future that is done when the connection has ended.
+        error: reason why this slave closed the connection; None if it is open, or the master closed it.
     """
 
     def __init__(self, slave: HaSlave, comparison: LogComparison) -> None:
-        """Connect a slave, whose log is compared at a joint first."""
+        """Connect a slave, whose log is compared with the master's first."""
         self.has_appended = False
         self.error: ReplicationError | None = None
         self._slave = slave
@@ -251,18 +255,18 @@ class MasterLink(asyncio.Protocol):
         self._write(self._comparison.repeats)
         if self.is_log_confirmed:
             try:
-                self._join()
+                self._confirm_log()
             except StoreRefusedError as error:
                 self._fail(error)
 
     @property
     def is_log_confirmed(self) -> bool:
-        """Return True if this log was compared with the master's, without a difference."""
+        """Return True if the comparison with the master's log is complete and found no difference."""
         return self._comparison.is_done
 
     def connection_lost(self, _: Exception | None) -> None:
         """Record the end of the connection."""
-        if self.is_log_confirmed and not self._slave.trouble:
+        if self.is_log_confirmed and not self._slave.refusal_reason:
             log.info("the master at %(address)s has disconnected", {"address": self._slave.master_address})
         self.ended.set_result(None)
 
@@ -271,23 +275,23 @@ class MasterLink(asyncio.Protocol):
         self._read_at = self._loop.time()
         self._slave.read_ms = self._slave.clock_ms()
         try:
-            for offset, piece in self._pushes.feed(data):
-                self._append(offset, piece)
+            for offset, chunk in self._pushes.feed(data):
+                self._append(offset, chunk)
         except ReplicationError as error:
             self._fail(error)
         self._store.dispatch()
         self.report()
 
-    def _join(self) -> None:
+    def _confirm_log(self) -> None:
         """Notify the slave that its log is the beginning of the master's.
 
         Raises:
-            StoreRefusedError: it cannot note that on its disk.
+            StoreRefusedError: the disk is full or broken.
         """
         try:
             self._slave.confirm_log()
         except OSError as error:
-            raise StoreRefusedError(f"the disk does not take what follows from the master's log: {error}") from error
+            raise StoreRefusedError(f"the store cannot be written: {error}") from error
 
     def _fail(self, error: ReplicationError) -> None:
         self.error = error
@@ -295,24 +299,24 @@ class MasterLink(asyncio.Protocol):
             self._slave.refuse(error)
         self.end()
 
-    def _append(self, offset: int, piece: memoryview) -> None:
-        """Append bytes at a physical offset, after the compared bytes; a push without bytes is a heartbeat."""
+    def _append(self, offset: int, chunk: memoryview) -> None:
+        """Append pushed bytes, after the comparison of the logs; a push without bytes is a heartbeat."""
         store = self._store
         if not self._comparison.is_done:
-            rest = self._comparison.compare(offset, piece)
+            new_bytes = self._comparison.compare(offset, chunk)
             if not self._comparison.is_done:
                 return
-            self._join()
-            offset, piece = store.max_physical_offset, rest
+            self._confirm_log()
+            offset, chunk = store.max_physical_offset, new_bytes
         end = store.max_physical_offset
         if end not in (0, offset):
             raise ReplicationError(f"the master pushed bytes at {offset}, but this log ends at {end}")
-        if not piece:
+        if not chunk:
             return
-        if not store.append_to_commit_log(offset, piece):
+        if not store.append_to_commit_log(offset, chunk):
             raise StoreRefusedError(f"{'; '.join(store.refusals.values()) or 'no room'}: nothing is appended")
         self.has_appended = True
-        self._slave.clear_trouble()
+        self._slave.clear_refusal()
 
     def report(self) -> None:
         """Report the end of this log if the end has risen; with SYNC_FLUSH the flushed end."""

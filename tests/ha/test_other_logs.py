@@ -56,7 +56,7 @@ async def wait_until_diverged(slave: Asker) -> None:
     """Wait until a slave reports that its log differs from the master's."""
 
     async def reports_divergence() -> bool:
-        return "this log goes from" in slave.broker.state.replication.slave.trouble  # type: ignore[union-attr]
+        return "this log goes from" in slave.broker.state.replication.slave.refusal_reason  # type: ignore[union-attr]
 
     await eventually(reports_divergence, 60)
 

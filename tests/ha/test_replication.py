@@ -148,7 +148,7 @@ async def test_a_slave_without_room_asks_seldom_and_tells_once(
         await fill(master, 3)
         await caught_up(slave.broker, master.broker)
         begin = slave.broker.store.max_physical_offset
-        monkeypatch.setattr(HaSlave, "_pause", pause)
+        monkeypatch.setattr(HaSlave, "_wait_for_address", pause)
         monkeypatch.setattr(Disk, "used_ratio", lambda *_: 1.0)
         slave.broker.store.clean(0)
         await fill(master, 3)

@@ -258,10 +258,10 @@ class Schedule:
             await self._start(node)
         deadline = self._loop.now_s + _PATIENCE_S
         while not self._have_all():
-            troubles = [(slave.host, _ha(slave).trouble) for slave in self._slaves if not self._has_all(slave)]
+            troubles = [(slave.host, _ha(slave).refusal_reason) for slave in self._slaves if not self._has_all(slave)]
             self._one.demand(self._loop.now_s < deadline, f"neither follow nor say: {troubles}")
             for slave in self._slaves:
-                if _ha(slave).has_diverged and _ha(slave).trouble:
+                if _ha(slave).has_diverged and _ha(slave).refusal_reason:
                     await self._wipe(slave)
             if not all(slave.store.max_physical_offset for slave in self._slaves):
                 await self._settled()  # of a log that ends with a file an empty one gets what is new
@@ -278,8 +278,8 @@ class Schedule:
         ours, theirs = self._master.store, slave.store
         is_false = ours.min_physical_offset < theirs.max_physical_offset and is_beginning(theirs, ours)
         if is_false:
-            self._one.demand(False, f"{slave.host}: {_ha(slave).trouble}: {where_they_part(theirs, ours)}")
-        self._one.step(f"    {slave.host} is apart: {_ha(slave).trouble}")
+            self._one.demand(False, f"{slave.host}: {_ha(slave).refusal_reason}: {where_they_part(theirs, ours)}")
+        self._one.step(f"    {slave.host} is apart: {_ha(slave).refusal_reason}")
         slave.wipe()
         self._promises.wiped(slave)
         self._faults.cleaned[slave.host] = 0
