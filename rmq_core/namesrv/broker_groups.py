@@ -13,11 +13,14 @@ from rmq_core.remoting.codes import MASTER_ID
 
 @dataclass(frozen=True, slots=True)
 class MinBrokerIdNotice:
-    """Notice to brokers of the least broker id in their group (code 905), which acts as master if there is none.
+    """Notice to brokers of the minimum broker id in their group (request code 905), which acts as a missing master.
 
     Attributes:
-        offline_broker_addr: the broker that has left; None if one has joined.
-        ha_broker_addr: the replication address of the broker that has joined; None if one has left.
+        recipients: addresses of the brokers to notify.
+        min_broker_id: minimum broker id of the group.
+        min_broker_addr: address of the broker with that id.
+        offline_broker_addr: address of the broker that has left; None if a broker has joined.
+        ha_broker_addr: replication address of the broker that has joined; None if a broker has left.
     """
 
     recipients: tuple[str, ...]
@@ -29,7 +32,7 @@ class MinBrokerIdNotice:
 
 @dataclass(slots=True)
 class BrokerGroup:
-    """The brokers of one broker name; with ``acting_master`` a slave may stand for the master."""
+    """Brokers of one broker name; with ``acting_master`` a slave may act as the missing master."""
 
     name: str
     cluster: str
@@ -38,23 +41,23 @@ class BrokerGroup:
     zone: str | None = None
 
     def join(self, broker_id: int, address: str, *, acting_master: bool | None, zone: str | None) -> bool:
-        """Add a broker; return True if the broker has replaced another as the least id.
+        """Add a broker; return True if its id is the new minimum of a group that had brokers.
 
-        An address has one id: a slave that became master leaves its old one.
+        An address has one id: a slave that became master loses its former id.
         """
         self.acting_master = bool(acting_master)
         self.zone = zone
-        leads_now = bool(self.addresses) and broker_id < min(self.addresses)
+        has_new_min_id = bool(self.addresses) and broker_id < min(self.addresses)
         self.addresses = {
             other_id: other for other_id, other in self.addresses.items() if other != address or other_id == broker_id
         } | {broker_id: address}
-        return leads_now
+        return has_new_min_id
 
     def leave(self, broker_id: int, address: str) -> bool:
-        """Remove a broker; return True if the broker had the least id."""
-        led = self.addresses.get(broker_id) == address and broker_id == min(self.addresses)
+        """Remove a broker; return True if the broker had the minimum id."""
+        had_min_id = self.addresses.get(broker_id) == address and broker_id == min(self.addresses)
         self.addresses = {other_id: other for other_id, other in self.addresses.items() if other != address}
-        return led
+        return had_min_id
 
     @property
     def has_master(self) -> bool:
@@ -62,18 +65,18 @@ class BrokerGroup:
         return MASTER_ID in self.addresses
 
     def is_prime_slave(self, broker_id: int) -> bool:
-        """Return True if a slave has the least id, so that it acts as master."""
+        """Return True if a slave has the minimum id, so that it acts as master."""
         return broker_id != MASTER_ID and broker_id == min(self.addresses)
 
     def notice(self, *, offline_broker_addr: str | None = None, ha_broker_addr: str | None = None) -> MinBrokerIdNotice:
-        """Build the notice of a changed least id, to all brokers or to all but the new broker."""
-        least = min(self.addresses)
+        """Build the notice of a changed minimum id, to all brokers or to all but the new broker."""
+        min_id = min(self.addresses)
         to_all = offline_broker_addr is not None or len(self.addresses) == 1
-        recipients = tuple(address for broker_id, address in self.addresses.items() if to_all or broker_id != least)
-        return MinBrokerIdNotice(recipients, least, self.addresses[least], offline_broker_addr, ha_broker_addr)
+        recipients = tuple(address for broker_id, address in self.addresses.items() if to_all or broker_id != min_id)
+        return MinBrokerIdNotice(recipients, min_id, self.addresses[min_id], offline_broker_addr, ha_broker_addr)
 
     def data(self, *, stands_in: bool = False) -> BrokerData:
-        """Build the broker data of a route; ``stands_in`` shows the least slave as a missing master, if allowed."""
+        """Build the broker data of a route; ``stands_in`` shows the acting master as the master."""
         addresses = dict(self.addresses)
         if stands_in and addresses and not self.has_master and self.acting_master:
             addresses = {MASTER_ID: addresses.pop(min(addresses)), **addresses}

@@ -11,7 +11,7 @@ from rmq_core.remoting.settings import ServerSettings, load_settings, setting
 ENVIRONMENT_PREFIX: Final = "RMQ_NAMESRV_"
 _MAX_PORT: Final = 65535
 
-# Keys that a file for the original may have: threads, buffers and parts that this server does not have.
+# Java's keys for threads, buffers and parts that this server does not have.
 IGNORED: Final = frozenset(
     [
         "rocketmqHome",
@@ -56,7 +56,7 @@ IGNORED: Final = frozenset(
     ]
 )
 
-# Keys that promise what this server does not have, and the value that promises nothing: any other is refused.
+# Java's keys for features that this server does not have, with the only value that is accepted.
 FIXED_VALUES: Final = {
     "clusterTest": "false",
     "enableControllerInNamesrv": "false",
@@ -71,21 +71,21 @@ class NamesrvConfig(ServerSettings):
     """Settings of the name server. Names, units and defaults are Java's, but for ``max_…``.
 
     Attributes:
-        bind_address: the address to listen on; 0.0.0.0 is all.
-        listen_port: 0 takes a free one.
-        max_registration_topics: of a broker; ten times as many as brokers of the original are known to bear.
-        max_kv_config_bytes: of the key-value configuration, whose file is written whole at each change.
+        bind_address: address to listen on; 0.0.0.0 means all.
+        listen_port: port to listen on; 0 means a free one.
+        max_registration_topics: maximum number of topics that a broker may register.
+        max_kv_config_bytes: maximum size of the key-value configuration, which each change writes whole.
         kv_config_path: file of the key-value configuration; ``~`` is the user's home.
-        order_message_enable: whether routes contain the order configuration of their topics.
-        return_order_topic_config_to_broker: whether a registration is answered with it.
-        enable_all_topic_list: whether the list of all topics may be asked for.
-        enable_topic_list: whether the lists of topics by cluster and kind may be asked for.
-        support_acting_master: whether a slave stands for its missing master in routes.
-        delete_topic_with_broker_registration: whether topics that a broker no longer registers are deleted.
-        notify_min_broker_id_changed: whether brokers are notified when the least id of their group changes.
-        need_wait_for_service: whether routes are withheld for some time after the start.
-        wait_seconds_for_service: that time, s.
-        scan_not_active_broker_interval_ms: how often brokers are checked for their expiry, ms.
+        order_message_enable: add the order configuration of the topic to routes.
+        return_order_topic_config_to_broker: add the order configuration to responses to registrations.
+        enable_all_topic_list: allow requests for the list of all topics.
+        enable_topic_list: allow requests for the topics of a cluster and for unit topics.
+        support_acting_master: show a slave as its missing master in routes.
+        delete_topic_with_broker_registration: delete topics that a broker no longer registers.
+        notify_min_broker_id_changed: notify brokers when the minimum id of their group changes.
+        need_wait_for_service: refuse requests for routes for some time after the start.
+        wait_seconds_for_service: time of ``need_wait_for_service``, s.
+        scan_not_active_broker_interval_ms: interval of the search for expired brokers, ms.
     """
 
     bind_address: str = setting("127.0.0.1")
@@ -113,7 +113,7 @@ def load_config(
     """Load the settings of all sources; return them and the ignored keys of the file.
 
     Raises:
-        OptionError: an unknown key or a bad value, and where.
+        OptionError: unknown key or bad value; the message names its source.
     """
     return load_settings(
         NamesrvConfig,

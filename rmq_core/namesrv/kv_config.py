@@ -2,8 +2,8 @@
 
 ``{"configTable":{"ORDER_TOPIC_CONFIG":{"TopicTest":"broker-a:4"}}}``
 
-Unlike the original, which writes in place, a change is written beside and renamed: the file is the old one or
-the new one. A change that cannot be written is not made.
+Each change writes a temporary file and renames it, where Java's name server writes in place: so the file is always
+complete. A change that cannot be written is not made.
 
 Source: ``KVConfigManager``.
 """
@@ -30,7 +30,7 @@ class KVConfig:
         """Load the file, if the file exists.
 
         Raises:
-            StoreError: it cannot be read. The original starts empty then, and overwrites it at the next change.
+            StoreError: the file cannot be read. Java's name server starts empty then, and overwrites the file later.
         """
         self._path = path
         self._tables: _Tables = {}
@@ -44,7 +44,7 @@ class KVConfig:
             raise StoreError(f"{path}: {error}") from error
 
     def get(self, namespace: str, key: str) -> str | None:
-        """Return a value, or None."""
+        """Return the value of a key; None for an unknown key."""
         return self._tables.get(namespace, {}).get(key)
 
     def table(self, namespace: str) -> Mapping[str, str] | None:
@@ -53,7 +53,7 @@ class KVConfig:
         return None if table is None else MappingProxyType(table)
 
     def size_with(self, namespace: str, key: str, value: str) -> int:
-        """Return how many bytes the file will have at least if a value is set."""
+        """Return the size of the file after ``put`` with the same arguments, bytes."""
         tables = {**self._tables, namespace: {**self._tables.get(namespace, {}), key: value}}
         return len(encode_body(_KVConfigFile(config_table=tables)))
 
@@ -61,7 +61,7 @@ class KVConfig:
         """Set a value.
 
         Raises:
-            StoreError: it cannot be written; then it is not set.
+            StoreError: the file cannot be written; the value is not set.
         """
         self._replace(namespace, {**self._tables.get(namespace, {}), key: value})
 
@@ -69,10 +69,10 @@ class KVConfig:
         """Remove a key, if present; its namespace stays.
 
         Raises:
-            StoreError: that cannot be written; then it is not removed.
+            StoreError: the file cannot be written; the key is not removed.
         """
         if self.get(namespace, key) is not None:
-            self._replace(namespace, {name: old for name, old in self._tables[namespace].items() if name != key})
+            self._replace(namespace, {name: value for name, value in self._tables[namespace].items() if name != key})
 
     def _replace(self, namespace: str, table: dict[str, str]) -> None:
         tables = {**self._tables, namespace: table}
@@ -86,15 +86,15 @@ class KVConfig:
 def _write(path: Path, data: bytes) -> None:
     """Replace a file atomically and durably."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f"{path.name}.tmp")
+    temporary = path.with_name(f"{path.name}.tmp")
     try:
-        with beside.open("wb") as file:
+        with temporary.open("wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        beside.replace(path)
+        temporary.replace(path)
     except OSError:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
     directory = os.open(path.parent, os.O_RDONLY)
     try:

@@ -21,7 +21,7 @@ from rmq_core.namesrv.route_info import (
     RouteInfo,
     RouteOptions,
     filter_by_zone,
-    wanted_zone,
+    requested_zone,
 )
 from rmq_core.remoting.bodies.codec import decode_body, encode_body
 from rmq_core.remoting.bodies.configs import DataVersion, TopicConfigAndMapping, TopicConfigs
@@ -60,20 +60,20 @@ from rmq_formats.errors import DecodeError, OptionError
 log = logging.getLogger("rmq.namesrv")
 
 _HELP: Final = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
-_CHANGES: Final = frozenset(
+_LOCAL_ONLY_CODES: Final = frozenset(
     {
         RequestCode.PUT_KV_CONFIG, RequestCode.DELETE_KV_CONFIG, RequestCode.WIPE_WRITE_PERM_OF_BROKER,
         RequestCode.ADD_WRITE_PERM_OF_BROKER, RequestCode.REGISTER_TOPIC_IN_NAMESRV,
         RequestCode.DELETE_TOPIC_IN_NAMESRV, RequestCode.UPDATE_NAMESRV_CONFIG,
     }
 )  # fmt: skip
-_WITH_LISTS: Final = (RequestCode.REGISTER_TOPIC_IN_NAMESRV,)
-_WITH_TOPICS: Final = (RequestCode.REGISTER_BROKER,)  # it has a limit of its own
+_CODES_WITH_LISTS: Final = (RequestCode.REGISTER_TOPIC_IN_NAMESRV,)
+_CODES_WITH_TOPICS: Final = (RequestCode.REGISTER_BROKER,)  # with a limit of its own
 _CRC_MASK: Final = 0x7FFFFFFF
 
 
 class NamesrvProcessor:
-    """Answers requests from the routes and the key-value configuration; a change over the wire replaces ``config``."""
+    """Request handlers over the routes and the key-value configuration; UPDATE_NAMESRV_CONFIG replaces ``config``."""
 
     def __init__(
         self,
@@ -84,20 +84,22 @@ class NamesrvProcessor:
     ) -> None:
         self.routes = RouteInfo()
         self.config = config
-        self._use(config)
+        self._set_config(config)
         self._kv_config = kv_config
         self._clock_ms = clock_ms
         self._notify = notify
         self._started_ms = clock_ms()
 
-    def _use(self, config: NamesrvConfig) -> None:
+    def _set_config(self, config: NamesrvConfig) -> None:
         self.config = config
         self.routes.options = RouteOptions(config.support_acting_master, config.delete_topic_with_broker_registration)
 
     def handlers(self) -> dict[int, Handler]:
-        """Return the handlers by request code; all but those of registrations refuse long bodies."""
-        handlers = self._handlers() if self.config.remote_admin_enable else local_only(self._handlers(), _CHANGES)
-        return self.config.limit_bodies(handlers, with_lists=_WITH_LISTS, with_messages=_WITH_TOPICS)
+        """Return the handlers by request code; only registrations may have long bodies."""
+        handlers = (
+            self._handlers() if self.config.remote_admin_enable else local_only(self._handlers(), _LOCAL_ONLY_CODES)
+        )
+        return self.config.limit_bodies(handlers, with_lists=_CODES_WITH_LISTS, with_messages=_CODES_WITH_TOPICS)
 
     def _handlers(self) -> dict[int, Handler]:
         return {
@@ -183,20 +185,20 @@ class NamesrvProcessor:
         if broker.body_crc32 and zlib.crc32(request.body) & _CRC_MASK != broker.body_crc32:
             return request.response(ResponseCode.SYSTEM_ERROR, "crc32 not match")
         is_new = self.routes.data_version(broker.cluster_name, broker.broker_addr) is None
-        registered = self.routes.register(
+        result = self.routes.register(
             broker,
-            _registration(request, broker, self.config.max_registration_topics),
+            _decode_registration_body(request, broker, self.config.max_registration_topics),
             zone=request.ext_fields.get(ZONE_NAME),
             connection=connection,
             now_ms=self._clock_ms(),
         )
-        if registered is None:
+        if result is None:
             return request.response(ResponseCode.SYSTEM_ERROR, "register broker failed")
         if is_new:
             _log_broker(broker, "registered")
-        if registered.notice is not None:
-            self._send_notices([registered.notice])
-        fields = {"haServerAddr": registered.ha_server_addr, "masterAddr": registered.master_addr}
+        if result.notice is not None:
+            self._send_notices([result.notice])
+        fields = {"haServerAddr": result.ha_server_addr, "masterAddr": result.master_addr}
         body = self._kv_list(ORDER_TOPIC_CONFIG) if self.config.return_order_topic_config_to_broker else b""
         return request.response(
             ext_fields={name: value for name, value in fields.items() if value is not None}, body=body
@@ -210,13 +212,13 @@ class NamesrvProcessor:
                 "%(client)s may not unregister %(broker)s, which another connection has registered",
                 {"client": connection.remote_address, "broker": broker.broker_name},
             )
-            what = f"broker {broker.broker_name} was registered on another connection"
-            raise ResponseError(ResponseCode.NO_PERMISSION, what)
+            remark = f"broker {broker.broker_name} was registered on another connection"
+            raise ResponseError(ResponseCode.NO_PERMISSION, remark)
         self.unregister([broker], "unregistered")
         return request.response()
 
     def unregister(self, brokers: list[BrokerId], why: str) -> None:
-        """Unregister brokers, and send notices to the rest of their groups."""
+        """Unregister brokers, and notify the other brokers of their groups."""
         for broker in brokers:
             _log_broker(broker, why)
         self._send_notices(self.routes.unregister(brokers))
@@ -227,13 +229,13 @@ class NamesrvProcessor:
                 self._notify(notice)
 
     def query_data_version(self, request: RemotingCommand, _connection: Connection) -> RemotingCommand:
-        """Answer if a broker's topics have changed since its registration: QUERY_DATA_VERSION (322)."""
+        """Respond with ``changed`` if a data version is not the registered one: QUERY_DATA_VERSION (322)."""
         broker = read_fields(request, BrokerId)
         version = decode_body(request.body, DataVersion, is_request=True)
         changed = self.routes.is_changed(broker.cluster_name, broker.broker_addr, version)
         self.routes.touch(broker.cluster_name, broker.broker_addr, self._clock_ms())
-        registered = self.routes.data_version(broker.cluster_name, broker.broker_addr)
-        body = b"" if registered is None else encode_body(registered)
+        registered_version = self.routes.data_version(broker.cluster_name, broker.broker_addr)
+        body = b"" if registered_version is None else encode_body(registered_version)
         return request.response(ext_fields={"changed": str(changed).lower()}, body=body)
 
     def broker_heartbeat(self, request: RemotingCommand, _connection: Connection) -> RemotingCommand:
@@ -286,7 +288,7 @@ class NamesrvProcessor:
         if self.config.order_message_enable:
             order = self._kv_config.get(ORDER_TOPIC_CONFIG, topic)
             route = structs.replace(route, order_topic_conf=UNSET if order is None else order)
-        zone = wanted_zone(request.ext_fields)
+        zone = requested_zone(request.ext_fields)
         return request.response(body=encode_body(route if zone is None else filter_by_zone(route, zone)))
 
     def register_topic(self, request: RemotingCommand, _connection: Connection) -> RemotingCommand:
@@ -304,28 +306,34 @@ class NamesrvProcessor:
 
     def get_all_topics(self, request: RemotingCommand, _connection: Connection) -> RemotingCommand:
         """List all topics: GET_ALL_TOPIC_LIST_FROM_NAMESERVER (206)."""
-        return _topics(request, self.config.enable_all_topic_list, self.routes.topics)
+        return _topic_list_response(request, self.config.enable_all_topic_list, self.routes.topics)
 
     def get_topics_of_cluster(self, request: RemotingCommand, _connection: Connection) -> RemotingCommand:
         """List the topics of a cluster: GET_TOPICS_BY_CLUSTER (224)."""
         cluster = read_fields(request, ClusterName).cluster
-        return _topics(request, self.config.enable_topic_list, lambda: self.routes.topics_of_cluster(cluster))
+        return _topic_list_response(
+            request, self.config.enable_topic_list, lambda: self.routes.topics_of_cluster(cluster)
+        )
 
     def get_system_topics(self, request: RemotingCommand, _connection: Connection) -> RemotingCommand:
         """List the system topics: GET_SYSTEM_TOPIC_LIST_FROM_NS (304)."""
-        return _topics(request, True, self.routes.system_topics)
+        return _topic_list_response(request, True, self.routes.system_topics)
 
     def get_unit_topics(self, request: RemotingCommand, _connection: Connection) -> RemotingCommand:
         """List the unit topics: GET_UNIT_TOPIC_LIST (311)."""
-        return _topics(request, self.config.enable_topic_list, lambda: self.routes.topics_by_flag(UNIT_FLAG))
+        return _topic_list_response(
+            request, self.config.enable_topic_list, lambda: self.routes.topics_by_flag(UNIT_FLAG)
+        )
 
     def get_unit_sub_topics(self, request: RemotingCommand, _connection: Connection) -> RemotingCommand:
         """List the topics that units subscribe to: GET_HAS_UNIT_SUB_TOPIC_LIST (312)."""
-        return _topics(request, self.config.enable_topic_list, lambda: self.routes.topics_by_flag(UNIT_SUB_FLAG))
+        return _topic_list_response(
+            request, self.config.enable_topic_list, lambda: self.routes.topics_by_flag(UNIT_SUB_FLAG)
+        )
 
     def get_unit_sub_topics_without_unit(self, request: RemotingCommand, _connection: Connection) -> RemotingCommand:
         """List non-unit topics that units subscribe to: GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST (313)."""
-        return _topics(
+        return _topic_list_response(
             request, self.config.enable_topic_list, lambda: self.routes.topics_by_flag(UNIT_SUB_FLAG, UNIT_FLAG)
         )
 
@@ -340,7 +348,7 @@ class NamesrvProcessor:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, "string2Properties error") from error
         except OptionError as error:
             raise ResponseError(ResponseCode.NO_PERMISSION, f"Can not update config in black list. {error}") from error
-        self._use(replace(self.config, **values))  # type: ignore[arg-type] # converted to the fields' types
+        self._set_config(replace(self.config, **values))  # type: ignore[arg-type] # converted to the fields' types
         log.info(
             "%(client)s changed the settings %(settings)s",
             {"client": connection.remote_address, "settings": ", ".join(sorted(values))},
@@ -352,11 +360,11 @@ class NamesrvProcessor:
         return request.response(body=format_properties(as_properties(self.config)).encode())
 
 
-def _registration(request: RemotingCommand, broker: RegisterBroker, most_topics: int) -> RegisterBrokerBody:
-    """Decode a registration's body, which brokers before 3.0.11 encoded differently."""
+def _decode_registration_body(request: RemotingCommand, broker: RegisterBroker, max_topics: int) -> RegisterBrokerBody:
+    """Decode a registration's body, which brokers before 3.0.11 encode differently."""
     if request.version >= Version.V3_0_11 or not request.body:
-        return decode_registration(request.body, broker.compressed, request.version, most_topics)
-    check_topic_count(request.body, most_topics)
+        return decode_registration(request.body, broker.compressed, request.version, max_topics)
+    check_topic_count(request.body, max_topics)
     topics = decode_body(request.body, TopicConfigs, is_request=True)
     return RegisterBrokerBody(
         topic_config_serialize_wrapper=TopicConfigAndMapping(
@@ -365,14 +373,14 @@ def _registration(request: RemotingCommand, broker: RegisterBroker, most_topics:
     )
 
 
-def _topics(request: RemotingCommand, enabled: bool, topics: Callable[[], TopicList]) -> RemotingCommand:
+def _topic_list_response(request: RemotingCommand, enabled: bool, topics: Callable[[], TopicList]) -> RemotingCommand:
     if not enabled:
         return request.response(ResponseCode.SYSTEM_ERROR, "disable")
     return request.response(body=encode_body(topics()))
 
 
-def _log_broker(broker: BrokerId, what: str) -> None:
+def _log_broker(broker: BrokerId, event: str) -> None:
     log.info(
         "broker %(broker)s %(broker_id)d at %(address)s %(what)s",
-        {"broker": broker.broker_name, "broker_id": broker.broker_id, "address": broker.broker_addr, "what": what},
+        {"broker": broker.broker_name, "broker_id": broker.broker_id, "address": broker.broker_addr, "what": event},
     )

@@ -25,31 +25,33 @@ from rmq_core.remoting.namesrv_requests import BrokerId, RegisterBroker
 DEFAULT_EXPIRY_MS: Final = 120_000
 PERM_READ, PERM_WRITE = 4, 2
 UNIT_FLAG, UNIT_SUB_FLAG = 1, 2
-_GROUP_TOPIC_PREFIX: Final = "rmq_sys_SYNC_BROKER_MEMBER_"  # topics by which a group's brokers find each other
-ZONE_NAME: Final = "__ZONE_NAME"  # fields of a request
+_GROUP_TOPIC_PREFIX: Final = (
+    "rmq_sys_SYNC_BROKER_MEMBER_"  # topics through which the brokers of a group find each other
+)
+ZONE_NAME: Final = "__ZONE_NAME"  # field names of requests
 ZONE_MODE: Final = "__ZONE_MODE"
 
 
 @dataclass(slots=True)
 class BrokerLiveInfo:
-    """Registration of a broker process."""
+    """Last registration of a broker process, with its heartbeat."""
 
     broker: BrokerId
     updated_ms: int
     expiry_ms: int
     data_version: DataVersion
-    connections: dict[object, None]  # all that it was registered on and that have not ended; the last one last
+    connections: dict[object, None]  # open ones that registered the broker, in order
     ha_server_addr: str
 
 
 @dataclass(frozen=True, slots=True)
 class RegisterBrokerResult:
-    """The answer to a broker's registration.
+    """Result of a broker's registration.
 
     Attributes:
-        ha_server_addr: the master's replication address, for a slave; None for a master, or without one.
-        master_addr: its master; None likewise.
-        notice: to be sent to its group, if it leads that now.
+        ha_server_addr: replication address of a slave's master; None for a master, or if the group has none.
+        master_addr: address of a slave's master; None likewise.
+        notice: notice for the group if the broker has the new minimum id; else None.
     """
 
     ha_server_addr: str | None = None
@@ -59,7 +61,7 @@ class RegisterBrokerResult:
 
 @dataclass(frozen=True, slots=True)
 class RouteOptions:
-    """Settings that the state depends on; see ``NamesrvConfig``."""
+    """Settings of ``NamesrvConfig`` that routes depend on."""
 
     support_acting_master: bool = False
     delete_topic_with_broker_registration: bool = False
@@ -73,7 +75,7 @@ class RouteInfo:
     _topics: dict[str, dict[str, QueueData]] = field(default_factory=dict)  # by topic and broker name
     _groups: dict[str, BrokerGroup] = field(default_factory=dict)  # by broker name
     _clusters: dict[str, dict[str, None]] = field(default_factory=dict)  # broker names in order
-    _live: dict[tuple[str, str], BrokerLiveInfo] = field(default_factory=dict)  # by cluster and address
+    _live_brokers: dict[tuple[str, str], BrokerLiveInfo] = field(default_factory=dict)  # by cluster and address
     _filter_servers: dict[tuple[str, str], list[str]] = field(default_factory=dict)
     _mappings: dict[str, dict[str, TopicQueueMapping]] = field(default_factory=dict)  # static topics
 
@@ -82,42 +84,49 @@ class RouteInfo:
     def register(
         self, broker: RegisterBroker, body: RegisterBrokerBody, *, zone: str | None, connection: object, now_ms: int
     ) -> RegisterBrokerResult | None:
-        """Register a broker, which repeats this every 30 s.
+        """Register a broker; brokers repeat their registration every 30 s.
 
         Args:
-            body: its topics, or the changed ones.
-            connection: the broker's; when all that it has registered on have ended, the broker is unregistered.
+            broker: names, ids and addresses of the broker.
+            body: all topics of the broker, or the changed ones.
+            zone: zone of the broker; None without one.
+            connection: connection of the request; after the last one has ended, the broker is unregistered.
+            now_ms: time of the request.
 
         Returns:
-            None if it is refused: a first registration with exactly one topic. Such a registration
-            reports a change, and would leave the broker with a single topic.
+            None if the registration is refused: a first registration with exactly one topic. Such a request reports
+            a changed topic, and the name server does not know the others.
         """
         name, cluster, address, broker_id = (
             broker.broker_name, broker.cluster_name, broker.broker_addr, broker.broker_id,
         )  # fmt: skip
         topics = body.topic_config_serialize_wrapper
         group = self._groups.get(name)
-        current = None if group is None else group.addresses.get(broker_id)
-        if current is not None and current != address and self._is_newer((cluster, current), topics.data_version):
-            self._live.pop((cluster, address), None)
+        current_address = None if group is None else group.addresses.get(broker_id)
+        if (
+            current_address is not None
+            and current_address != address
+            and self._is_newer((cluster, current_address), topics.data_version)
+        ):
+            self._live_brokers.pop((cluster, address), None)
             return RegisterBrokerResult()
-        if current is None and len(topics.topic_config_table) == 1:
+        if current_address is None and len(topics.topic_config_table) == 1:
             return None
         if group is None:
             group = self._groups[name] = BrokerGroup(name, cluster)
         self._clusters.setdefault(cluster, {})[name] = None
-        leads_now = group.join(broker_id, address, acting_master=broker.enable_acting_master, zone=zone)
+        has_new_min_id = group.join(broker_id, address, acting_master=broker.enable_acting_master, zone=zone)
         is_prime_slave = broker.enable_acting_master is not None and group.is_prime_slave(broker_id)
         if broker_id == MASTER_ID or is_prime_slave:
             self._register_topics(
-                broker, body, is_first=current is None, read_only=is_prime_slave and group.acting_master
+                broker, body, is_first=current_address is None, read_only=is_prime_slave and group.acting_master
             )
         expiry_ms = DEFAULT_EXPIRY_MS if broker.heartbeat_timeout_millis is None else broker.heartbeat_timeout_millis
-        before = self._live.get((cluster, address))
-        connections = {} if before is None else before.connections
+        previous = self._live_brokers.get((cluster, address))
+        connections = {} if previous is None else previous.connections
         connections.pop(connection, None)
         connections[connection] = None
-        self._live[cluster, address] = BrokerLiveInfo(
+        self._live_brokers[cluster, address] = BrokerLiveInfo(
             BrokerId(broker_name=name, broker_addr=address, cluster_name=cluster, broker_id=broker_id),
             now_ms, expiry_ms, topics.data_version, connections, broker.ha_server_addr,
         )  # fmt: skip
@@ -125,16 +134,16 @@ class RouteInfo:
             self._filter_servers[cluster, address] = body.filter_server_list
         else:
             self._filter_servers.pop((cluster, address), None)
-        notice = group.notice(ha_broker_addr=broker.ha_server_addr) if leads_now else None
-        master = group.addresses.get(MASTER_ID)
-        live_master = None if master is None else self._live.get((cluster, master))
+        notice = group.notice(ha_broker_addr=broker.ha_server_addr) if has_new_min_id else None
+        master_address = group.addresses.get(MASTER_ID)
+        live_master = None if master_address is None else self._live_brokers.get((cluster, master_address))
         if broker_id == MASTER_ID or live_master is None:
             return RegisterBrokerResult(notice=notice)
-        return RegisterBrokerResult(live_master.ha_server_addr, master, notice)
+        return RegisterBrokerResult(live_master.ha_server_addr, master_address, notice)
 
-    def _is_newer(self, live: tuple[str, str], version: DataVersion) -> bool:
-        """Return True if the registered broker has a later state than a broker that claims its id."""
-        registered = self._live.get(live)
+    def _is_newer(self, live_key: tuple[str, str], version: DataVersion) -> bool:
+        """Return True if a registered broker has a later version than another broker with its id."""
+        registered = self._live_brokers.get(live_key)
         return registered is not None and registered.data_version.state_version > version.state_version
 
     def _register_topics(
@@ -158,75 +167,77 @@ class RouteInfo:
     def unregister(self, brokers: Iterable[BrokerId]) -> list[MinBrokerIdNotice]:
         """Unregister brokers, and topics without brokers; return the notices to send to their groups."""
         notices = []
-        deleted, shrunk = set(), set()
+        deleted_names, remaining_names = set(), set()
         for broker in brokers:
             name = broker.broker_name
-            self._live.pop((broker.cluster_name, broker.broker_addr), None)
+            self._live_brokers.pop((broker.cluster_name, broker.broker_addr), None)
             self._filter_servers.pop((broker.cluster_name, broker.broker_addr), None)
             group = self._groups.get(name)
             if group is None:
                 continue
-            led = group.leave(broker.broker_id, broker.broker_addr)
+            had_min_id = group.leave(broker.broker_id, broker.broker_addr)
             if group.addresses:
-                shrunk.add(name)
-                if led and group.acting_master:
+                remaining_names.add(name)
+                if had_min_id and group.acting_master:
                     notices.append(group.notice(offline_broker_addr=broker.broker_addr))
                 continue
             del self._groups[name]
-            deleted.add(name)
+            deleted_names.add(name)
             names = self._clusters.get(broker.cluster_name, {})
             names.pop(name, None)
             if not names:
                 self._clusters.pop(broker.cluster_name, None)
-        for topic in list(self._topics) if deleted else ():
-            self._remove_queues(topic, deleted)
-        without_master = [
-            name for name in shrunk - deleted if self._groups[name].acting_master and not self._groups[name].has_master
+        for topic in list(self._topics) if deleted_names else ():
+            self._remove_queues(topic, deleted_names)
+        masterless_names = [
+            name
+            for name in remaining_names - deleted_names
+            if self._groups[name].acting_master and not self._groups[name].has_master
         ]
-        for name in without_master:
+        for name in masterless_names:
             self._set_perms(name, lambda perm: perm & ~PERM_WRITE)
         return notices
 
     def disconnect(self, connection: object) -> list[BrokerId]:
-        """Remove a connection that has ended; list the brokers without any registered connection left."""
-        lost = []
-        for live in self._live.values():
+        """Remove an ended connection; return the brokers that had no other one."""
+        disconnected_brokers = []
+        for live in self._live_brokers.values():
             if connection in live.connections:
                 del live.connections[connection]
                 if not live.connections:
-                    lost.append(live.broker)
-        return lost
+                    disconnected_brokers.append(live.broker)
+        return disconnected_brokers
 
     def may_unregister(self, connection: object, address: str) -> bool:
         """Return True if no other connection has registered the broker of an address.
 
-        A broker that has connected again unregisters once its former connection has ended. Who repeats the words of a
-        registration never does while the broker is there.
+        A broker that has connected again can unregister after its former connection has ended. Another client cannot
+        unregister a connected broker.
         """
-        registered = [live for live in self._live.values() if live.broker.broker_addr == address]
+        registered = [live for live in self._live_brokers.values() if live.broker.broker_addr == address]
         return all(live.connections.keys() <= {connection} for live in registered)
 
     def expired_brokers(self, now_ms: int) -> list[tuple[BrokerId, list[object]]]:
         """List the brokers whose heartbeats have expired, with their connections."""
         return [
             (live.broker, list(live.connections))
-            for live in self._live.values()
+            for live in self._live_brokers.values()
             if live.updated_ms + live.expiry_ms < now_ms
         ]
 
     def touch(self, cluster: str, address: str, now_ms: int) -> None:
-        """Note a broker's heartbeat."""
-        live = self._live.get((cluster, address))
+        """Record the time of a broker's heartbeat."""
+        live = self._live_brokers.get((cluster, address))
         if live is not None:
             live.updated_ms = now_ms
 
     def data_version(self, cluster: str, address: str) -> DataVersion | None:
-        """Return the version of the topics that a broker registered last."""
-        live = self._live.get((cluster, address))
+        """Return the data version of a broker's last registration; None for an unknown broker."""
+        live = self._live_brokers.get((cluster, address))
         return None if live is None else live.data_version
 
     def is_changed(self, cluster: str, address: str, version: DataVersion) -> bool:
-        """Return True if a broker's topics have another version than at its registration."""
+        """Return True if a data version differs from that of the broker's last registration."""
         return self.data_version(cluster, address) != version
 
     def cluster_info(self) -> ClusterInfo:
@@ -306,14 +317,14 @@ class RouteInfo:
         return TopicList(topic_list=[topic for topic, queues in self._topics.items() if queues.keys() & names.keys()])
 
     def system_topics(self) -> TopicList:
-        """List the names of clusters and brokers, which are topics too, and the address of a broker."""
+        """Return the names of clusters and brokers, which are system topics, and the address of one broker."""
         names = [name for cluster, brokers in self._clusters.items() for name in (cluster, *brokers)]
         for group in self._groups.values():
             return TopicList(broker_addr=next(iter(group.addresses.values())), topic_list=names)
         return TopicList(topic_list=names)
 
     def topics_by_flag(self, with_flags: int, without_flags: int = 0) -> TopicList:
-        """List topics by their unit flags, which are those of the topic's first broker."""
+        """Return the topics with and without unit flags; the first broker of a topic gives its flags."""
         flags = {topic: next(iter(queues.values())).topic_sys_flag for topic, queues in self._topics.items()}
         return TopicList(
             topic_list=[
@@ -332,14 +343,14 @@ def _queue_data(name: str, config: TopicConfig, read_only: bool) -> QueueData:
     )
 
 
-def wanted_zone(fields: Mapping[str, str]) -> str | None:
-    """Return the zone that a request for a route wants, if any."""
+def requested_zone(fields: Mapping[str, str]) -> str | None:
+    """Return the zone that a request asks for in its fields; None without one."""
     zone = fields.get(ZONE_NAME, "")
     return zone if zone.strip() and fields.get(ZONE_MODE, "").lower() == "true" else None
 
 
 def filter_by_zone(route: TopicRouteData, zone: str) -> TopicRouteData:
-    """Filter a route to the brokers of a zone, and to all brokers without a master."""
+    """Reduce a route to the brokers of a zone, and to brokers without a master."""
     brokers = [
         broker
         for broker in route.broker_datas

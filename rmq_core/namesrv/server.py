@@ -21,21 +21,21 @@ from rmq_core.remoting.namesrv_requests import MinBrokerIdChange
 from rmq_core.remoting.server import RemotingServer
 
 log = logging.getLogger("rmq.namesrv")
-_NOTICE_TIMEOUT_S = 0.3  # Java's; an unreachable broker must not keep the others waiting
+_NOTICE_TIMEOUT_S = 0.3  # as in Java: an unreachable broker must not delay the others
 
 
 class NameServer(Service):
     """Name server on the running event loop; use it with ``async with``, or start and close it.
 
     Attributes:
-        address: ``host:port`` that it listens on; empty before it does.
+        address: ``host:port`` that the server listens on; empty before ``start``.
     """
 
     def __init__(self, config: NamesrvConfig, clock_ms: Callable[[], int] = steady_ms) -> None:
         """Load the key-value configuration.
 
         Raises:
-            StoreError: its file cannot be read.
+            StoreError: the file of the key-value configuration cannot be read.
         """
         self.address = ""
         self._clock_ms = clock_ms
@@ -56,7 +56,7 @@ class NameServer(Service):
         """Start listening.
 
         Raises:
-            ListenError: the address cannot be had.
+            ListenError: the address cannot be used.
         """
         config = self.processor.config
         host, port = await self._server.listen(config.bind_address, config.listen_port)
@@ -108,5 +108,6 @@ class NameServer(Service):
                     await self._client.invoke_oneway(address, request(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, fields))
                 except TransportError as error:
                     log.warning(
-                        "could not notify %(address)s of the lead: %(error)s", {"address": address, "error": error}
+                        "could not notify %(address)s of the minimum broker id: %(error)s",
+                        {"address": address, "error": error},
                     )
