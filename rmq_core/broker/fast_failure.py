@@ -91,7 +91,7 @@ def fail_fast(
     is_send = code in _SENDS
 
     def handle(request: RemotingCommand, connection: Connection) -> HandlerAnswer:
-        waited_ms = (now_s() - connection.arrived_s) * 1000
+        waited_ms = (now_s() - connection.read_time_s) * 1000
         if is_send and page_cache.busy_ms:
             return _refusal(request, connection, _BUSY, max(waited_ms, page_cache.busy_ms))
         if waited_ms >= _LEAST_MS:

@@ -1,4 +1,4 @@
-"""Remoting client with a connection for each address, which is made on demand and again after its end."""
+"""Remoting client: one connection for each address, made on demand, and again after its end."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -15,7 +15,7 @@ from rmq_core.remoting.frames import MAX_FRAME_BYTES
 from rmq_core.remoting.header import RemotingCommand
 
 DEFAULT_TIMEOUT_S: Final = 3.0
-_CLOSE_GRACE_S: Final = 0.5  # for what was sent last to leave
+_CLOSE_GRACE_S: Final = 0.5  # to write the buffered requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +23,10 @@ class ClientLimits:
     """Timeouts and limits of a client.
 
     Attributes:
-        max_frame_bytes: a larger answer ends its connection.
-        connect_timeout_s: for a connection to be made; Java's.
-        tls_timeout_s: for one with TLS, handshake included; Netty's.
-        write_high_water_bytes: requests wait while more than this is on its way.
+        max_frame_bytes: maximum size of a frame; a larger response ends its connection.
+        connect_timeout_s: timeout of a plain connection attempt; Java's.
+        tls_timeout_s: timeout of an attempt with TLS, with the handshake; Netty's.
+        write_high_water_bytes: requests wait while the write buffer has more bytes.
     """
 
     max_frame_bytes: int = MAX_FRAME_BYTES
@@ -50,9 +50,11 @@ class RemotingClient:
         """Create a client without connections.
 
         Args:
-            handlers: of requests that servers send, by code.
-            tls: to speak TLS with all servers; None is plain.
-            on_disconnect: called with the address of each connection that has ended.
+            handlers: handlers of requests from servers, by request code.
+            limits: timeouts and limits.
+            credentials: credentials that sign requests; None for unsigned requests.
+            tls: TLS settings for all servers; None for plain connections.
+            on_disconnect: callback with the address of each connection that has ended.
 
         Raises:
             OptionError: a file of ``tls`` cannot be used.
@@ -65,7 +67,7 @@ class RemotingClient:
         self._on_disconnect = on_disconnect
         self._connections: dict[str, Connection] = {}
         self._connecting: dict[str, asyncio.Task[Connection]] = {}
-        self._open: dict[Connection, None] = {}  # in the order in which they were made
+        self._open: dict[Connection, None] = {}  # in the order of their begin
         self._is_closed = False
 
     async def __aenter__(self) -> "RemotingClient":
@@ -77,16 +79,16 @@ class RemotingClient:
     async def invoke(
         self, address: str, request: RemotingCommand, timeout_s: float = DEFAULT_TIMEOUT_S
     ) -> RemotingCommand:
-        """Send a request and wait for its answer, whatever its code.
+        """Send a request, and return its response with any code.
 
         Args:
             address: ``host:port``.
-            request: it is numbered, and signed if there are credentials.
-            timeout_s: for the answer; connecting has its own.
+            request: request to number, and to sign if the client has credentials.
+            timeout_s: timeout of the response, s; a connection attempt has its own.
 
         Raises:
             ConnectError: no connection could be made; nothing was sent.
-            ConnectionLostError, RequestTimeoutError: no answer; the request may have been carried out.
+            ConnectionLostError, RequestTimeoutError: no response came; the server may have handled the request.
             FormatError: the request cannot be encoded.
         """
         connection = self._connections.get(address) or await self.connect(address)
@@ -99,10 +101,10 @@ class RemotingClient:
         return response
 
     async def invoke_oneway(self, address: str, request: RemotingCommand) -> None:
-        """Send a request without an answer; return when the request is on its way.
+        """Send a one-way request; return when the request is in the write buffer.
 
         Raises:
-            ConnectError: nobody is there.
+            ConnectError: no connection could be made.
             FormatError: the request cannot be encoded.
         """
         connection = self._connections.get(address) or await self.connect(address)
@@ -112,10 +114,10 @@ class RemotingClient:
         connection.send_oneway(request)
 
     async def connect(self, address: str) -> Connection:
-        """Return the connection to an address, which is made if missing; concurrent callers share the attempt.
+        """Return the connection to an address, or make one; concurrent callers share the attempt.
 
         Raises:
-            ConnectError: nobody is there.
+            ConnectError: no connection could be made.
         """
         connection = self._connections.get(address)
         if connection is not None and not connection.is_closing:
@@ -131,17 +133,17 @@ class RemotingClient:
     def _on_attempt_end(self, address: str, attempt: "asyncio.Task[Connection]") -> None:
         del self._connecting[address]
         if not attempt.cancelled():
-            attempt.exception()  # who wanted it may have been cancelled: then nobody else asks what became of it
+            attempt.exception()  # read here, as all callers may have been cancelled: else asyncio logs it
 
     async def _connect(self, address: str) -> Connection:
         host, port = _split(address)
         loop, context, limits = asyncio.get_running_loop(), self._tls_context, self.limits
-        name = None if context is None else self._server_name or host
+        server_name = None if context is None else self._server_name or host
         timeout_s = limits.connect_timeout_s if context is None else limits.tls_timeout_s
         try:
             async with asyncio.timeout(timeout_s):
                 _, connection = await loop.create_connection(
-                    lambda: _ClientConnection(self, address), host, port, ssl=context, server_hostname=name
+                    lambda: _ClientConnection(self, address), host, port, ssl=context, server_hostname=server_name
                 )
         except TimeoutError as error:
             raise ConnectError(address, f"no connection within {timeout_s:g} s") from error
@@ -157,7 +159,7 @@ class RemotingClient:
             connection.close()
 
     async def close(self) -> None:
-        """Close all connections; requests that wait fail."""
+        """Close all connections; requests without a response fail."""
         self._is_closed = True
         for task in list(self._connecting.values()):
             task.cancel()
@@ -177,11 +179,11 @@ class RemotingClient:
             del self._connections[address]
 
     def on_open(self, connection: Connection) -> None:
-        """Register a new connection, which calls this itself."""
+        """Register a new connection; the connection calls this."""
         self._open[connection] = None
 
     def on_end(self, address: str, connection: Connection) -> None:
-        """Remove a connection that has ended, which calls this itself."""
+        """Remove an ended connection; the connection calls this."""
         self._open.pop(connection, None)
         self._remove(address, connection)
         if self._on_disconnect is not None:
@@ -189,7 +191,7 @@ class RemotingClient:
 
 
 class _ClientConnection(Connection):
-    """A connection to a server, which reports its begin and end to the client."""
+    """Connection to a server; it reports its begin and end to the client."""
 
     def __init__(self, client: RemotingClient, address: str) -> None:
         super().__init__(
@@ -218,7 +220,7 @@ def _split(address: str) -> tuple[str, int]:
 
 
 def _reason(error: OSError | UnicodeError, *, has_tls: bool) -> str:
-    is_there = isinstance(error, SSLError | ConnectionError) and not isinstance(error, ConnectionRefusedError)
-    if has_tls and is_there:
+    is_reachable = isinstance(error, SSLError | ConnectionError) and not isinstance(error, ConnectionRefusedError)
+    if has_tls and is_reachable:
         return handshake_failure(error)
     return f"cannot connect: {error.strerror if isinstance(error, OSError) and error.strerror else error}"

@@ -1,7 +1,7 @@
 """A connection between two peers, either of which may send requests to the other.
 
-All frames that have arrived are handled in one batch, and their answers leave in one write; where that takes long, the
-other connections have their turn in between. A handler that returns its answer at once costs no task and no future.
+All received frames are handled in one batch, and their responses are written together. A long batch yields to the
+other connections in between. A handler that returns its response directly costs no task and no future.
 """
 
 import asyncio
@@ -41,15 +41,15 @@ log = logging.getLogger(__name__)
 
 HandlerAnswer = RemotingCommand | Awaitable[RemotingCommand | None] | None
 Handler = Callable[[RemotingCommand, "Connection"], HandlerAnswer]
-"""Takes a request. Gives its answer; or an awaitable of it; or None, and then the handler may ``send`` the answer
-at any later time, or never. What it raises becomes an answer too."""
+"""Handler of a request. It returns the response, or an awaitable of the response, or None: then the handler may
+``send`` the response later, or never. An exception becomes an error response."""
 
-LARGE_BODY_BYTES: Final = 32 << 10  # smaller ones are copied into one write, larger ones written from where they are
-# More is written before the batch ends: the other side works on it meanwhile, and the transport's limit decides.
+LARGE_BODY_BYTES: Final = 32 << 10  # smaller bodies are copied into one write, larger ones are not copied
+# More response bytes are written before the end of the batch, so that the peer can work on them.
 FLUSH_BYTES: Final = 64 << 10
-WAITING_BYTES: Final = 2048  # what a request and its answer take, without the body, while the answer is awaited
-SLICE_S: Final = 0.0005  # of work on one connection's requests, before the others have their turn
-BATCH_S: Final = 0.004  # of requests that have arrived together, before the answers so far are written
+WAITING_BYTES: Final = 2048  # of memory for a request and its response, without the bodies
+SLICE_S: Final = 0.0005  # of work on one connection, before it yields to the others
+BATCH_S: Final = 0.004  # of work on one batch, before its responses are written
 _GO_AWAY_ABOVE: Final = int(Version.V5_3_1)
 
 
@@ -57,14 +57,15 @@ class Connection(asyncio.Protocol):
     """A connection, made and closed by ``RemotingServer`` and ``RemotingClient``.
 
     Attributes:
-        remote_address: ``host:port`` of the other side; empty until it is connected.
-        remote_host: the same as a record's born host has it, 8 or 20 bytes; none until it is connected.
+        remote_address: ``host:port`` of the peer; empty before it is connected.
+        remote_host: address of the peer in the form of a record's born host, 8 or 20 bytes; empty before it is
+            connected.
         local_address: ``host:port`` of this side.
-        waiting_bytes: of requests whose answers are awaited.
-        parked_bytes: of requests that are kept for long, such as long polls: they hold up no other.
-        arrived_s: when the bytes of the requests that are being handled were read, by the loop's clock of work.
-        idle_ticks: how many ticks of its owner in a row found it idle.
-        refuses_requests: answers requests with GO_AWAY where the peer is known to understand that.
+        waiting_bytes: bytes of requests without a response.
+        parked_bytes: bytes of parked requests, such as long polls, which delay no other request.
+        read_time_s: time when the bytes of the current requests were read, by ``work_clock``.
+        idle_ticks: number of the server's ticks since the last byte.
+        refuses_requests: respond with GO_AWAY to all peers whose version knows that code.
     """
 
     def __init__(
@@ -82,12 +83,15 @@ class Connection(asyncio.Protocol):
         """Create a connection without a transport.
 
         Args:
-            write_high_water_bytes: writers wait while more than that is buffered.
-            reads_only_while_writable: read no more requests while the peer does not read answers. For a server;
-                if both sides did so, they could wait for each other for ever.
-            max_waiting_bytes: read no more requests while those whose answers are awaited take more than that.
-            after_batch: called when all frames that had arrived are handled, before their answers are written.
-            logs_refusals: log each kind of refused request, as a server does.
+            handlers: handlers by request code.
+            max_frame_bytes: maximum size of a received frame.
+            max_header_bytes: maximum size of a received header.
+            write_high_water_bytes: writers wait while the write buffer has more bytes.
+            reads_only_while_writable: stop reading requests while the write buffer is full. For servers only: if both
+                peers stopped, they could wait for each other for ever.
+            max_waiting_bytes: stop reading requests while ``waiting_bytes`` is larger.
+            after_batch: callback after each batch of requests, before their responses are written.
+            logs_refusals: log each kind of refused request.
         """
         self.remote_address = ""
         self.remote_host = b""
@@ -103,7 +107,7 @@ class Connection(asyncio.Protocol):
         self._max_waiting_bytes = max_waiting_bytes
         self._loop = asyncio.get_running_loop()
         self._now = work_clock(self._loop)
-        self.arrived_s = self._now()
+        self.read_time_s = self._now()
         self._parser = FrameParser(max_frame_bytes, max_header_bytes)
         self._pending = PendingRequests(self._loop)
         self._tasks: set[asyncio.Future[Any]] = set()
@@ -114,15 +118,15 @@ class Connection(asyncio.Protocol):
         self._out_large = False
         self._flush_due = False  # at the end of the batch, or of this turn of the loop
         self._writable: asyncio.Future[None] | None = None  # set while writing is paused
-        self._rest: Iterator[RemotingCommand] | None = None  # of a batch that stopped before its end
-        self._batch_end_s: float | None = None  # when the answers of a batch that is under way leave at the latest
-        self._unread: list[tuple[float, bytes]] = []  # bytes that arrived since, and when
+        self._remaining_commands: Iterator[RemotingCommand] | None = None  # of an interrupted batch
+        self._batch_end_s: float | None = None  # latest time to write the responses of an interrupted batch
+        self._unparsed: list[tuple[float, bytes]] = []  # received bytes with their times, to be handled later
         self._refusals = RefusalLog() if logs_refusals else None
         self._state = READING
 
     @property
     def is_closing(self) -> bool:
-        """Return True if nothing can be sent any more."""
+        """Return True if the connection is closing or closed."""
         return self._transport is None or self._transport.is_closing()
 
     @property
@@ -132,11 +136,11 @@ class Connection(asyncio.Protocol):
 
     @property
     def unanswered(self) -> int:
-        """The number of the peer's requests whose answers are awaited."""
+        """Number of the peer's requests whose responses are awaited."""
         return len(self._tasks)
 
     def reserve_inflight(self, size: int) -> None:
-        """Count the bytes of a request until its answer; ``release_inflight`` then."""
+        """Add the bytes of a request; its response calls ``release_inflight``."""
         self.waiting_bytes += size
         if self.waiting_bytes > self._max_waiting_bytes:
             self._suspend()
@@ -144,13 +148,13 @@ class Connection(asyncio.Protocol):
     def release_inflight(self, size: int) -> None:
         """Subtract the bytes of an answered request."""
         self.waiting_bytes -= size
-        # At half of the limit it goes on for many requests, not one by one.
+        # Resuming at half of the limit reads many requests at a time, not one by one.
         if self._state is SUSPENDED and self.waiting_bytes <= self._max_waiting_bytes // 2:
             self._move(RELEASE)
             self._loop.call_soon(self._resume)
 
     def reserve_parked(self, size: int) -> None:
-        """Count the bytes of a long poll until ``release_parked``; ``send`` will answer the long poll."""
+        """Add the bytes of a long poll, until ``release_parked``."""
         self.parked_bytes += size
 
     def release_parked(self, size: int) -> None:
@@ -160,10 +164,10 @@ class Connection(asyncio.Protocol):
     def send(self, command: RemotingCommand) -> None:
         """Send a command as it is; do nothing if the connection has ended.
 
-        All commands of one turn of the event loop leave in one write.
+        All commands of one turn of the event loop are written together.
 
         Raises:
-            FormatError: it cannot be encoded.
+            FormatError: the command cannot be encoded.
         """
         if self.is_closing:
             return
@@ -171,14 +175,14 @@ class Connection(asyncio.Protocol):
         self._flush_soon()
 
     def start(self, request: RemotingCommand, timeout_s: float) -> asyncio.Future[RemotingCommand]:
-        """Send a request; return the future of its answer, whatever its code.
+        """Send a request; return the future of its response with any code.
 
         The future fails with ``RequestTimeoutError`` or ``ConnectionLostError``.
 
         Raises:
             ConnectionLostError: the connection has ended.
             FormatError: the request cannot be encoded.
-            TypeError: its body is no bytes.
+            TypeError: the body is not bytes.
         """
         if self.is_closing:
             raise ConnectionLostError(self.remote_address, "the connection is closed")
@@ -197,7 +201,7 @@ class Connection(asyncio.Protocol):
         return await self.start(request, timeout_s)
 
     def send_oneway(self, request: RemotingCommand) -> None:
-        """Send a request that gets no answer; raises as ``send``."""
+        """Send a one-way request; raises as ``send``."""
         self._pending.number(request)
         request.flag |= ONEWAY_FLAG
         self.send(request)
@@ -225,7 +229,7 @@ class Connection(asyncio.Protocol):
     # Called by the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin with a transport."""
+        """Take the transport and the addresses of a new connection."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's transport does not inherit from it
         self._transport.set_write_buffer_limits(high=self._write_high_water_bytes)
         remote = Host.parse(address_text(transport.get_extra_info("peername")))
@@ -237,26 +241,26 @@ class Connection(asyncio.Protocol):
         """Handle all requests that are complete now."""
         self.idle_ticks = 0
         if self._state is READING:
-            self.arrived_s = self._now()
+            self.read_time_s = self._now()
             self._handle(self._parser.feed(data))
         else:
-            self._unread.append((self._now(), data))
+            self._unparsed.append((self._now(), data))
 
     def pause_writing(self) -> None:
-        """Note a full write buffer, and stop reading if so set: the peer is slow to read."""
+        """Let writers wait, and stop reading with ``reads_only_while_writable``: the write buffer is full."""
         self._writable = self._loop.create_future()
         if self._reads_only_while_writable:
             self._suspend()
 
     def resume_writing(self) -> None:
-        """Handle waiting requests and resume reading: the peer has caught up."""
+        """Release writers, and resume reading: the write buffer has room."""
         if self._writable is not None:
             self._writable.set_result(None)
             self._writable = None
         self._resume()
 
     def _suspend(self) -> None:
-        """Handle no more requests, and read none."""
+        """Stop handling and reading requests."""
         self._move(SUSPEND)
         self._pause_reading()
 
@@ -269,41 +273,41 @@ class Connection(asyncio.Protocol):
             transport.pause_reading()
 
     def _resume(self) -> None:
-        """Handle the requests that have waited and read again, unless reading must still pause."""
+        """Handle the waiting requests, then resume reading, unless a limit still suspends the connection."""
         if self._state is CLOSED:
             return
-        # Suspended for its own client, or for answers to it: that is no wait for the loop.
+        # The peer caused this wait, not the event loop: the time of the wait does not count.
         if self._state in (SUSPENDED, RELEASED):
-            self.arrived_s = self._now()
-            self._unread = [(self.arrived_s, data) for _, data in self._unread]
+            self.read_time_s = self._now()
+            self._unparsed = [(self.read_time_s, data) for _, data in self._unparsed]
         is_unread = self._reads_only_while_writable and self._writable is not None
         if is_unread or self.waiting_bytes > self._max_waiting_bytes:
             self._suspend()
         elif self._state is SUSPENDED:
             self._move(RELEASE)
-        rest = self._rest
-        if rest is not None and self._state is not SUSPENDED:
-            self._rest = None
-            self._handle(rest)
-        elif self._batch_end_s is not None:  # what releases it may wait for the end of the batch
+        commands = self._remaining_commands
+        if commands is not None and self._state is not SUSPENDED:
+            self._remaining_commands = None
+            self._handle(commands)
+        elif self._batch_end_s is not None:  # the awaited responses may need the end of the batch
             self._batch_end_s = None
             self._end_batch()
             self._flush()
-        while self._unread and self._rest is None and self._state is not SUSPENDED:
-            self.arrived_s, data = self._unread.pop(0)
+        while self._unparsed and self._remaining_commands is None and self._state is not SUSPENDED:
+            self.read_time_s, data = self._unparsed.pop(0)
             self._handle(self._parser.feed(data))
-        if self._rest is None and self._state is not SUSPENDED and not self.is_closing:
+        if self._remaining_commands is None and self._state is not SUSPENDED and not self.is_closing:
             self._move(READ)
             cast(asyncio.Transport, self._transport).resume_reading()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Fail all requests that wait for an answer, and release all waiting writers."""
+        """Fail all requests without a response, and release all waiting writers."""
         self._transport = None
         self._move(CLOSE)
         if self._batch_end_s is not None:
             self._end_batch()
-        self._rest = self._batch_end_s = None
-        self._unread.clear()
+        self._remaining_commands = self._batch_end_s = None
+        self._unparsed.clear()
         self._parser.clear()
         self._out.clear()
         if self._writable is not None:
@@ -316,13 +320,13 @@ class Connection(asyncio.Protocol):
     # Handling of requests.
 
     def _handle(self, commands: Iterator[RemotingCommand]) -> None:
-        """Handle commands, then write the answers."""
+        """Handle commands, then write the responses."""
         self._move(HANDLE)
         self._flush_due = True
         now = self._now
-        began = now()
-        end = began + SLICE_S
-        batch_end = self._batch_end_s or began + BATCH_S
+        begin_s = now()
+        slice_end_s = begin_s + SLICE_S
+        batch_end_s = self._batch_end_s or begin_s + BATCH_S
         self._batch_end_s = None
         try:
             for command in commands:
@@ -334,16 +338,16 @@ class Connection(asyncio.Protocol):
                     self._flush()
                     self._flush_due = True
                 if self._state is SUSPENDED:
-                    self._rest = commands
+                    self._remaining_commands = commands
                     break
-                if now() > end:
-                    self._rest = commands
+                if now() > slice_end_s:
+                    self._remaining_commands = commands
                     self._move(YIELD)
                     self._pause_reading()
                     self._loop.call_soon(self._resume)
-                    if now() > batch_end:
+                    if now() > batch_end_s:
                         break
-                    self._batch_end_s = batch_end
+                    self._batch_end_s = batch_end_s
                     return
         except FormatError as error:
             log.warning("closed %(client)s: %(error)s", {"client": self.remote_address, "error": error})
@@ -360,7 +364,7 @@ class Connection(asyncio.Protocol):
                 log.exception("the callback after a batch failed")
 
     def _answer(self, request: RemotingCommand) -> None:
-        """Call the handler of a request, and queue its answer."""
+        """Call the handler of a request, and buffer its response."""
         handler = self._handlers.get(request.code)
         try:
             if self.refuses_requests and request.version > _GO_AWAY_ABOVE:
@@ -452,18 +456,18 @@ class Connection(asyncio.Protocol):
 
 
 async def awaited(response: HandlerAnswer) -> RemotingCommand | None:
-    """Await an answer, in each form that a handler may return. Raises what its work raises."""
+    """Await a handler's result in any of its forms; raises as the awaitable."""
     return response if isinstance(response, RemotingCommand) or response is None else await response
 
 
 def drop(response: HandlerAnswer) -> None:
-    """Close the coroutine of an answer that is no longer needed."""
+    """Close the coroutine of a response that is no longer needed."""
     if iscoroutine(response):
         response.close()
 
 
 def address_text(name: Any) -> str:
-    """Return a socket's ``host:port``; IPv6 in brackets, without its zone; zeros if the peer has disconnected."""
+    """Return a socket's ``host:port``; IPv6 in brackets, without its zone; 0.0.0.0:0 if the peer has disconnected."""
     host, port = name[:2] if isinstance(name, tuple) else ("0.0.0.0", 0)
     host = host.partition("%")[0]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

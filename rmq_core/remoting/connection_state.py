@@ -1,22 +1,22 @@
-"""States of a connection's requests, and what leads from one to the next.
+"""States of a connection's requests, and the events between them.
 
-Two machines run beside each other:
+There are two state machines:
 
-1. **Requests:** the table below. ``Connection`` has one state, and each change of it goes through the table. Where a
-   state has no entry for an event, the event cannot happen then, and the lookup fails.
-2. **Batch:** open or not. A batch opens in HANDLING and ends with ``after_batch`` and one write of all answers. It
-   stays open in YIELDED while its time lasts. One that was open when the connection was suspended ends in the next
-   turn of the loop, because what is awaited may wait for the end of the batch.
+1. **Requests:** the table below. A ``Connection`` has one state, and looks up each change in ``TRANSITIONS``. If a
+   state has no entry for an event, the event cannot happen in that state, and the lookup fails.
+2. **Batch:** open or not. A batch opens in HANDLING and ends with ``after_batch`` and one write of all responses. It
+   stays open in YIELDED until ``BATCH_S`` is over. A batch that is open when the connection is suspended ends in the
+   next turn of the loop, because the awaited responses may need the end of the batch.
 
 What holds in each state:
 
 ========= ======= ===================== ===============================================================
 state     reads   next turn scheduled   requests
 ========= ======= ===================== ===============================================================
-READING   yes     no                    all that have arrived are handled
+READING   yes     no                    all received ones are handled
 HANDLING  yes     no                    are being handled, in this turn of the loop
-YIELDED   no      yes                   some remain: the time slice is used up, others have their turn
-SUSPENDED no      no                    wait until the peer reads its answers, or has been answered
+YIELDED   no      yes                   some remain: the time slice is used up, others run first
+SUSPENDED no      no                    wait for the peer to read responses, or for awaited ones
 RELEASED  no      yes                   wait for the next turn: the reason of the suspension is gone
 CLOSED    no      no                    none; the connection has ended
 ========= ======= ===================== ===============================================================

@@ -1,4 +1,4 @@
-"""The answers to requests whose handler has raised or is missing, and the line in the log that names the client."""
+"""Error responses to requests whose handler raises or is missing, and the log of refused requests."""
 
 import logging
 from typing import Final
@@ -13,8 +13,8 @@ log = logging.getLogger(__name__)
 MAX_REMARK: Final = 4096  # characters of an error's text
 _MAX_LOGGED_REMARK: Final = 500
 _MAX_LOGGED: Final = 32  # refusals of one connection
-# What no right client meets. Refusals for want of a right are in the log already, by who refuses; that a topic is not
-# there or a broker is busy is no refusal of a client.
+# Responses that a correct client never gets. The access guard logs missing permissions itself; an unknown topic or a
+# busy broker is no fault of the client.
 _LOGGED_CODES: Final = frozenset(
     {
         ResponseCode.SYSTEM_ERROR,
@@ -28,7 +28,7 @@ _LOGGED_CODES: Final = frozenset(
 
 
 def failure(request: RemotingCommand, error: BaseException) -> RemotingCommand:
-    """Build the answer to a request whose handler has raised; unexpected exceptions are logged."""
+    """Build the response to a request whose handler has raised; log unexpected exceptions."""
     if isinstance(error, ResponseError):
         code, remark = error.code, error.remark
     elif isinstance(error, RmqError):
@@ -36,12 +36,12 @@ def failure(request: RemotingCommand, error: BaseException) -> RemotingCommand:
     else:
         log.error("request %(code)d failed", {"code": request.code}, exc_info=error)
         code, remark = int(ResponseCode.SYSTEM_ERROR), f"{type(error).__name__}: {error}"
-    # It may quote what came in: no surrogates, which have no UTF-8, and not all of a large body.
+    # A remark may quote the request: replace surrogates, which have no UTF-8, and cut off a large quotation.
     return request.response(code, remark[:MAX_REMARK].encode("utf-8", "replace").decode())
 
 
 class RefusalLog:
-    """Logs the refused requests of one connection: a line for each request code and response code."""
+    """Log of the refused requests of one connection: a line for each pair of request code and response code."""
 
     __slots__ = ("_logged",)
 
@@ -49,7 +49,7 @@ class RefusalLog:
         self._logged: set[tuple[int, int]] = set()
 
     def log_refusal(self, request: RemotingCommand, response: RemotingCommand, client: str) -> None:
-        """Log the first refusal of each request code and response code."""
+        """Log the first refusal of each pair of request code and response code."""
         kind = request.code, response.code
         if response.code not in _LOGGED_CODES or kind in self._logged or len(self._logged) >= _MAX_LOGGED:
             return
@@ -67,7 +67,7 @@ _NO_CONTAINER: Final = "brokers run in no container here; start and stop them by
 _NO_CONTROLLER: Final = "there is no controller here"
 _NO_COLD_DATA_CONTROL: Final = "reads of cold data are not limited by group here"
 _NO_STATIC_TOPICS: Final = "static topics are not kept here"
-_SWITCH_TIMER_ENGINE: Final = 5001  # of 5.4
+_SWITCH_TIMER_ENGINE: Final = 5001  # request code of 5.4
 _NO_ROCKSDB: Final = "queues and tables are in files here, not in RocksDB"
 _REASONS: Final[dict[int, str]] = {
     **dict.fromkeys((RequestCode.ADD_BROKER, RequestCode.REMOVE_BROKER), _NO_CONTAINER),
@@ -86,7 +86,7 @@ _REASONS: Final[dict[int, str]] = {
 
 
 def not_supported(request: RemotingCommand) -> RemotingCommand:
-    """Return the answer: REQUEST_CODE_NOT_SUPPORTED, and why if there is a reason."""
+    """Build a response with REQUEST_CODE_NOT_SUPPORTED, and the reason of a known code."""
     reason = _REASONS.get(request.code)
     remark = f" request type {request.code} not supported" + (f": {reason}" if reason else "")
     return request.response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)

@@ -5,12 +5,12 @@
     RmqError
     ├── FormatError              bytes that are no frame: LengthError; no header or body: DecodeError
     └── RemotingError
-        ├── ResponseError        an answer other than success; a handler raises it to give that answer
-        └── TransportError       the other side could not be asked
-            ├── ListenError      an address cannot be listened on
-            ├── ConnectError     nobody accepts connections there
-            ├── ConnectionLostError  the connection ended before the answer came
-            └── RequestTimeoutError  the answer did not come in time
+        ├── ResponseError        a response other than success; handlers raise it to send that response
+        └── TransportError       no response
+            ├── ListenError      this process cannot listen on an address
+            ├── ConnectError     no connection could be made
+            ├── ConnectionLostError  the connection ended before the response came
+            └── RequestTimeoutError  the response did not come in time
 """
 
 from rmq_formats.errors import RmqError
@@ -21,11 +21,11 @@ class RemotingError(RmqError):
 
 
 class ResponseError(RemotingError):
-    """An answer with a code other than success.
+    """A response with a code other than success.
 
     Attributes:
-        code: the response code; a plain integer, as peers may have codes that we do not know.
-        remark: the peer's text for people; may be empty.
+        code: response code, an integer: peers may have codes that ``ResponseCode`` lacks.
+        remark: the peer's text; may be empty.
     """
 
     def __init__(self, code: int, remark: str | None = None) -> None:
@@ -38,11 +38,11 @@ class ResponseError(RemotingError):
 
 
 class TransportError(RemotingError):
-    """No answer from the peer.
+    """No response from the peer.
 
     Attributes:
-        address: ``host:port``.
-        reason: what happened, in words.
+        address: ``host:port`` of the peer.
+        reason: description of the problem.
     """
 
     def __init__(self, address: str, reason: str) -> None:
@@ -55,7 +55,7 @@ class TransportError(RemotingError):
 
 
 class ListenError(TransportError):
-    """The address cannot be listened on."""
+    """This process cannot listen on the address."""
 
 
 class ConnectError(TransportError):
@@ -63,8 +63,8 @@ class ConnectError(TransportError):
 
 
 class ConnectionLostError(TransportError):
-    """The connection ended; the server may have carried out the request."""
+    """The connection ended; the server may have handled the request."""
 
 
 class RequestTimeoutError(TransportError):
-    """No answer in time; the server may have carried out the request."""
+    """The response did not come in time; the server may have handled the request."""

@@ -1,7 +1,7 @@
-"""Reads and writes a command's extension fields as typed structs.
+"""Extension fields of a command as typed structs.
 
-A struct's members are named in the wire's camelCase; a member without a default has to be there, as Java's
-``@CFNotNull`` says; numbers and booleans come as text and are converted.
+A struct's members have Java's camelCase names on the wire. A member without a default is required, as with Java's
+``@CFNotNull``. Numbers and booleans are converted from text.
 """
 
 import re
@@ -32,7 +32,7 @@ def read_fields(command: RemotingCommand, kind: type[_T]) -> _T:
     """Read the extension fields of a command as a struct; fields that the struct does not have are ignored.
 
     Raises:
-        ResponseError: one is missing or has a bad value: the answer to give (code 1, Java's remark).
+        ResponseError: a field is missing or has a bad value; the response has code 1 and Java's remark.
     """
     fields = command.fields
     try:
@@ -41,7 +41,7 @@ def read_fields(command: RemotingCommand, kind: type[_T]) -> _T:
         return _decoder(kind)(fields)  # type: ignore[no-any-return]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         pass
-    try:  # as text: a number where a name belongs is right in Java too
+    try:  # as text: Java also accepts a number for a text
         return msgspec.convert(command.ext_fields, kind, strict=False)
     except msgspec.ValidationError as error:
         missing = _MISSING.search(str(error))
@@ -50,7 +50,7 @@ def read_fields(command: RemotingCommand, kind: type[_T]) -> _T:
 
 
 def has_field(command: RemotingCommand, name: str) -> bool:
-    """Return True if a command may have an extension field, without decoding: a value with the name counts, too."""
+    """Return True if a command may have an extension field; without decoding, so a value with that text counts, too."""
     fields = command.fields
     return name in fields if isinstance(fields, dict) else name.encode() in bytes(fields)
 

@@ -1,4 +1,4 @@
-"""Frames of the remoting protocol: cuts a stream of bytes into commands, and encodes commands.
+"""Frames of the remoting protocol: parser of a stream of bytes into commands, and encoder of commands.
 
 ::
 
@@ -6,7 +6,7 @@
     +----------+------------+------+--------------+------------+
     | size     | type, 1 B  | h, 3 | header       | body       |
     +----------+------------+------+--------------+------------+
-    size counts what follows it; big-endian; type 0 is a JSON header, 1 a binary one
+    size counts the bytes after it; h is the header's size; big-endian; type 0 is a JSON header, 1 a binary one
 
 Source: ``NettyDecoder``, ``RemotingCommand#decode``.
 """
@@ -26,7 +26,7 @@ from rmq_core.remoting.header import (
 )
 from rmq_formats.errors import DecodeError, LengthError, TruncatedError
 
-MAX_FRAME_BYTES: Final = 16 << 20  # with its size field, as Java counts it
+MAX_FRAME_BYTES: Final = 16 << 20  # size field included, as in Java
 _PREFIX = Struct(">iI")  # the header's type is the highest byte of the second number, its size the others
 _SIZE = Struct(">i")
 _PREFIX_BYTES: Final = _PREFIX.size
@@ -34,32 +34,31 @@ _SIZE_BYTES: Final = _SIZE.size
 _MIN_SIZE: Final = _PREFIX_BYTES - _SIZE_BYTES
 _TYPE_SHIFT: Final = 24
 _MAX_HEADER_BYTES: Final = (1 << _TYPE_SHIFT) - 1
-_MAX_SIZE: Final = MAX_FRAME_BYTES - _SIZE_BYTES  # and so is a header of at most _MAX_HEADER_BYTES
+_MAX_SIZE: Final = MAX_FRAME_BYTES - _SIZE_BYTES  # so a header cannot exceed _MAX_HEADER_BYTES
 
 
 class FrameParser:
     """Parser of a stream of bytes into commands.
 
-    It holds the bytes of an unfinished frame only as far as they have come: a size that claims 16 MiB
-    costs nothing.
+    It buffers only the received bytes of an unfinished frame, and allocates nothing for a claimed size.
     """
 
-    __slots__ = ("_held", "_max_frame_bytes", "_max_header_bytes", "_needed_bytes")
+    __slots__ = ("_max_frame_bytes", "_max_header_bytes", "_needed_bytes", "_unfinished_frame")
 
     def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES, max_header_bytes: int = _MAX_HEADER_BYTES) -> None:
         self._max_frame_bytes = max_frame_bytes
         self._max_header_bytes = max_header_bytes
-        self._held = bytearray()
+        self._unfinished_frame = bytearray()
         self._needed_bytes = 0
 
     @property
     def buffered_bytes(self) -> int:
-        """The number of buffered bytes of an unfinished frame."""
-        return len(self._held)
+        """Number of buffered bytes of an unfinished frame."""
+        return len(self._unfinished_frame)
 
     def clear(self) -> None:
-        """Let go of an unfinished frame: the stream has ended."""
-        self._held = bytearray()
+        """Discard an unfinished frame after the end of the stream."""
+        self._unfinished_frame = bytearray()
 
     def feed(self, data: bytes) -> Iterator[RemotingCommand]:
         """Yield the commands whose last bytes are in ``data``; exhaust the iterator before the next call.
@@ -67,52 +66,52 @@ class FrameParser:
         A command's body is a view into the data, so the data lives as long as the body.
 
         Raises:
-            LengthError: a frame or header of impossible size. The stream cannot be read on after any error.
-            DecodeError: a header that does not decode, or of an unknown type.
+            LengthError: a frame or header has an impossible size. After any error the parser cannot go on.
+            DecodeError: a header cannot be decoded, or has an unknown type.
         """
-        whole: bytes | bytearray = data
-        if self._held:
-            self._held += data
-            if len(self._held) < self._needed_bytes:
+        stream: bytes | bytearray = data
+        if self._unfinished_frame:
+            self._unfinished_frame += data
+            if len(self._unfinished_frame) < self._needed_bytes:
                 return
-            whole, self._held = self._held, bytearray()
-        view = memoryview(whole)
-        at, end, limit, header_limit = 0, len(whole), self._max_frame_bytes - _SIZE_BYTES, self._max_header_bytes
-        while (header_at := at + _PREFIX_BYTES) <= end:
-            size, kind = _PREFIX.unpack_from(whole, at)
+            stream, self._unfinished_frame = self._unfinished_frame, bytearray()
+        view = memoryview(stream)
+        offset, end, limit, header_limit = 0, len(stream), self._max_frame_bytes - _SIZE_BYTES, self._max_header_bytes
+        while (header_begin := offset + _PREFIX_BYTES) <= end:
+            size, kind = _PREFIX.unpack_from(stream, offset)
             if not _MIN_SIZE <= size <= limit:
                 raise _bad_size(size, limit)
             header_bytes = kind & _MAX_HEADER_BYTES
             kind >>= _TYPE_SHIFT
-            body_at, next_at = header_at + header_bytes, at + _SIZE_BYTES + size
-            if body_at > next_at:
+            body_begin, frame_end = header_begin + header_bytes, offset + _SIZE_BYTES + size
+            if body_begin > frame_end:
                 raise LengthError("a header that is longer than its frame", expected=size, actual=header_bytes)
             if header_bytes > header_limit:
                 raise LengthError("a header of too many bytes", expected=header_limit, actual=header_bytes)
-            if next_at > end:
+            if frame_end > end:
                 break
-            header = view[header_at:body_at]
+            header = view[header_begin:body_begin]
             if kind == JSON:
                 command = decode_json_header(header)
             elif kind == ROCKETMQ:
                 command = decode_binary_header(header)
             else:
                 raise DecodeError("an unknown type of header", actual=kind)
-            if body_at < next_at:
-                command.body = view[body_at:next_at]
-            at = next_at
+            if body_begin < frame_end:
+                command.body = view[body_begin:frame_end]
+            offset = frame_end
             yield command
-        if at < end:
-            self._buffer(view[at:], limit)
+        if offset < end:
+            self._buffer(view[offset:], limit)
 
-    def _buffer(self, rest: memoryview, limit: int) -> None:
+    def _buffer(self, frame_begin: memoryview, limit: int) -> None:
         self._needed_bytes = _SIZE_BYTES
-        if len(rest) >= _SIZE_BYTES:
-            (size,) = _SIZE.unpack_from(rest)
-            if not _MIN_SIZE <= size <= limit:  # not checked yet where the prefix is not complete
+        if len(frame_begin) >= _SIZE_BYTES:
+            (size,) = _SIZE.unpack_from(frame_begin)
+            if not _MIN_SIZE <= size <= limit:  # ``feed`` checks it only in a complete prefix
                 raise _bad_size(size, limit)
             self._needed_bytes += size
-        self._held += rest
+        self._unfinished_frame += frame_begin
 
 
 def _bad_size(size: int, limit: int) -> LengthError:
@@ -120,11 +119,11 @@ def _bad_size(size: int, limit: int) -> LengthError:
 
 
 def frame_head(command: RemotingCommand) -> bytes:
-    """Encode a frame without its body, which is sent separately without a copy.
+    """Encode a frame up to its body, which can so be sent without a copy.
 
     Raises:
-        LengthError: a header or frame over its limit, or what ``encode_binary_header`` raises.
-        DecodeError: the command's fields came from a peer and are no JSON object.
+        LengthError: the frame is over its limit, or as ``encode_binary_header``.
+        DecodeError: the fields of a received command are no JSON object.
     """
     binary = command.serialize_type == ROCKETMQ
     header = encode_binary_header(command) if binary else encode_json_header(command)
@@ -141,12 +140,12 @@ def encode_frame(command: RemotingCommand) -> bytes:
 
 
 def decode_frame(data: bytes) -> RemotingCommand:
-    """Decode bytes that are exactly a frame.
+    """Decode exactly one frame.
 
     Raises:
-        TruncatedError: they end too early.
-        LengthError: impossible sizes, or more bytes than the frame.
-        DecodeError: a header that does not decode.
+        TruncatedError: the bytes end within the frame.
+        LengthError: a size is impossible, or bytes follow the frame.
+        DecodeError: the header cannot be decoded.
     """
     commands = list((parser := FrameParser()).feed(data))
     if not commands:

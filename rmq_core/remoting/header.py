@@ -1,4 +1,4 @@
-"""The remoting command, request or answer, and its header in JSON and in the binary form.
+"""Remoting command, a request or a response, and its header in JSON and in binary form.
 
 ::
 
@@ -9,14 +9,14 @@
     +------+--------+---------+--------+------+-------------+---------+-------------+------------+
     a field: key size 2, key, value size 4, value; texts are UTF-8
 
-A header's extension fields stay as they came until somebody asks for them: a handler that reads them by
-``read_fields`` gets typed values from the bytes without a dictionary in between.
+A received header keeps its extension fields encoded until they are read: so ``read_fields`` decodes typed values from
+the bytes without a dictionary in between.
 
 Source: ``RemotingCommand``, ``RemotingSerializable``, ``RocketMQSerializable``.
 """
 
 from struct import Struct
-from struct import error as StructError  # a class by its lower-case name
+from struct import error as StructError  # an exception class with a lower-case name
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     Fields = dict[str, str] | msgspec.Raw | bytes
     Body = bytes | memoryview
 else:
-    Fields, Body = msgspec.Raw, Any  # what the JSON decoder is to make of them
+    Fields, Body = msgspec.Raw, Any  # the types that the JSON decoder makes
 
 Int32 = Annotated[int, msgspec.Meta(ge=-(1 << 31), lt=1 << 31)]
 
@@ -57,18 +57,18 @@ class RemotingCommand(
 ):
     """A request or a response, made by ``request`` and ``response``; defaults are the values of absent members.
 
-    It is not frozen because the connection numbers it when it is sent.
+    It is not frozen because the connection sets ``opaque`` when it sends a request.
 
     Attributes:
-        code: a request code, or a response code.
-        flag: bit 0 an answer, bit 1 no answer wanted.
-        language: what the sender is written in; None if we do not know its name.
-        opaque: the request's number; its answer has the same.
-        version: of the sender, an ordinal (see ``codes.Version``).
-        fields: the extension fields; as they came still in JSON, and as JSON in bytes where they were made so.
-            ``ext_fields`` has them as a dictionary.
-        body: bytes behind the header; a view into what was received, or into a mapped file.
-        serialize_type: ``JSON`` or ``ROCKETMQ``; an answer's is its request's.
+        code: request code or response code.
+        flag: bit 0 marks a response, bit 1 a one-way request.
+        language: programming language of the sender; None for an unknown one.
+        opaque: number of the request; its response has the same.
+        version: version of the sender, an ordinal (see ``codes.Version``).
+        remark: text of a response; None without one.
+        fields: extension fields: a dictionary, or JSON that is not decoded. ``ext_fields`` returns the dictionary.
+        body: bytes after the header; a view into the received bytes or into a mapped file.
+        serialize_type: ``JSON`` or ``ROCKETMQ``; a response has that of its request.
     """
 
     code: Int32 = 0
@@ -88,10 +88,10 @@ class RemotingCommand(
 
     @property
     def ext_fields(self) -> dict[str, str]:
-        """The extension fields, by name.
+        """Extension fields by name.
 
         Raises:
-            DecodeError: they are no JSON object.
+            DecodeError: the fields are no JSON object.
         """
         fields = self.fields
         if not isinstance(fields, dict):
@@ -115,7 +115,7 @@ class RemotingCommand(
         ext_fields: dict[str, str] | bytes | None = None,
         body: Body = b"",
     ) -> "RemotingCommand":
-        """Build an answer to this request, in the form that the request came in."""
+        """Build a response to this request, with the same header form."""
         return RemotingCommand(
             code, RESPONSE_FLAG, "PYTHON", self.opaque, CURRENT_VERSION, remark, ext_fields or {}, body,
             self.serialize_type,
@@ -125,7 +125,7 @@ class RemotingCommand(
 def request(
     code: int, ext_fields: dict[str, str] | bytes | None = None, body: Body = b"", *, serialize_type: int = JSON
 ) -> RemotingCommand:
-    """Build a request; the connection numbers the request, and sets the one-way bit if the request is sent so."""
+    """Build a request; the connection sets its number, and the flag of a one-way request."""
     return RemotingCommand(
         int(code), 0, "PYTHON", 0, CURRENT_VERSION, None, {} if ext_fields is None else ext_fields, body, serialize_type
     )
@@ -138,18 +138,18 @@ _NO_FIELDS: Final = b"{}"
 
 
 def decode_json_header(header: bytes | memoryview) -> RemotingCommand:
-    """Decode a JSON header; the body is for the caller to set.
+    """Decode a JSON header; the caller sets the body.
 
-    Unknown members are ignored, and what is null, absent or an unknown language counts as in Java.
+    Unknown members are ignored; null, absent members and unknown languages are handled as in Java.
 
     Raises:
-        DecodeError: not a JSON object, or a member of another type than it should be.
+        DecodeError: the header is no JSON object, or a member has a wrong type.
     """
     try:
         command = _decode_command(header)
     except fastjson.NOT_JSON:
         return _decode_leniently(header)
-    command.serialize_type = JSON  # whatever members a stranger has put there
+    command.serialize_type = JSON  # even if the header has a member with that name
     command.body = b""
     return command
 
@@ -208,12 +208,12 @@ def _strings(value: object) -> dict[str, str]:
 
 
 def decode_binary_header(header: bytes | memoryview) -> RemotingCommand:
-    """Decode a header of the binary form; the body is for the caller to set.
+    """Decode a binary header; the caller sets the body.
 
-    A field with an empty key or value is left out: Java has null there, and so no field either.
+    A field with an empty key or value is left out: Java decodes it as null.
 
     Raises:
-        DecodeError: sizes that do not fit the header, or text that is not UTF-8.
+        DecodeError: sizes do not fit the header, or text is not UTF-8.
     """
     data = bytes(header)
     try:
@@ -248,7 +248,7 @@ def _read_fields(data: bytes, at: int) -> dict[str, str]:
 
 
 def encode_json_header(command: RemotingCommand) -> bytes:
-    """Encode the JSON header, members in Java's order.
+    """Encode the JSON header, with its members in Java's order.
 
     Raises:
         DecodeError: the command's fields came from a peer and are no JSON object.
@@ -269,10 +269,10 @@ def encode_json_header(command: RemotingCommand) -> bytes:
 
 
 def encode_binary_header(command: RemotingCommand) -> bytes:
-    """Encode the binary header. Fields with an empty key or value come out as none at the other end.
+    """Encode the binary header; the peer ignores fields with an empty key or value.
 
     Raises:
-        LengthError: a code, version or key that does not fit; Java cuts those off and means another code.
+        LengthError: a code, version or key does not fit; Java would cut it off.
         DecodeError: the command's fields came from a peer and are no JSON object.
     """
     for number in (command.code, command.version):

@@ -1,4 +1,4 @@
-"""Event loop of servers and clients (uvloop if installed, which is about twice as fast), and their begin and end."""
+"""Event loop of servers and clients, uvloop's if installed (twice as fast), and the base class of services."""
 
 import asyncio
 import sys
@@ -7,23 +7,23 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, Self, TypeVar
 
-_SWITCH_S: Final = 0.0005  # a thread that computes keeps the loop for that long, where it would for 5 ms
+_SWITCH_S: Final = 0.0005  # maximum wait of the loop for a thread that computes; Python's is 5 ms
 _T = TypeVar("_T")
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
     """Return the factory of event loops: uvloop's if it is installed."""
     try:
-        import uvloop  # noqa: PLC0415 # may not be there, as on Windows
+        import uvloop  # noqa: PLC0415 # not installed on Windows
     except ImportError:
         return asyncio.new_event_loop
     return uvloop.new_event_loop
 
 
 def work_clock(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
-    """Return the clock, in seconds, by which slices of work on a loop end.
+    """Return the clock, in seconds, for time slices of work on a loop.
 
-    uvloop's ``time`` has whole milliseconds: a slice of half of one would end anywhere within it.
+    uvloop's ``time`` counts whole milliseconds, which is too coarse for slices of half a millisecond.
     """
     return time.perf_counter if type(loop).__module__.partition(".")[0] == "uvloop" else loop.time
 
@@ -36,7 +36,7 @@ def run(main: Coroutine[Any, Any, _T]) -> _T:
 
 
 class LoopRunner:
-    """Event loop on which a thread without one runs coroutines, one after the other.
+    """Event loop that runs coroutines one after the other, for a thread without a running loop.
 
     ``asyncio.Runner.run`` sets and resets the handler of SIGINT around each coroutine, which takes longer than a small
     request.
@@ -50,7 +50,7 @@ class LoopRunner:
         return self._runner.get_loop().run_until_complete(work)
 
     def close(self) -> None:
-        """Cancel what still runs, and close the loop."""
+        """Cancel all running tasks, and close the loop."""
         self._runner.close()
 
 

@@ -7,18 +7,16 @@ from rmq_core.remoting.errors import ConnectionLostError, RequestTimeoutError
 from rmq_core.remoting.header import RemotingCommand
 
 _MAX_OPAQUE: Final = (1 << 31) - 1
-_SWEEP_S: Final = 0.02  # least interval between two searches for expired requests
+_MIN_EXPIRY_INTERVAL_S: Final = 0.02  # between two searches for expired requests
 
 
-_PendingRequest = tuple[
-    asyncio.Future[RemotingCommand], float, float
-]  # with its deadline, and the timeout that it came of
+_PendingRequest = tuple[asyncio.Future[RemotingCommand], float, float]  # future of the response, deadline, timeout
 
 
 class PendingRequests:
-    """Pending requests by number (``opaque``), to match answers.
+    """Pending requests by number (``opaque``), to match responses.
 
-    One timer serves all requests, as a timer for each would cost more than the rest of a request.
+    One timer serves all requests: a timer for each would cost more than all other work on a request.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -33,13 +31,13 @@ class PendingRequests:
         return len(self._waiting)
 
     def number(self, request: RemotingCommand) -> int:
-        """Set the next number of a request."""
+        """Assign the next number to a request, and return the number."""
         opaque = request.opaque = self._next_opaque
         self._next_opaque = (opaque + 1) & _MAX_OPAQUE
         return opaque
 
     def add(self, request: RemotingCommand, timeout_s: float) -> asyncio.Future[RemotingCommand]:
-        """Assign a number to a request that will be sent now; return the future of its response."""
+        """Add a request, and assign its number; return the future of its response."""
         future = self._loop.create_future()
         deadline = self._loop.time() + timeout_s
         self._waiting[self.number(request)] = (future, deadline, timeout_s)
@@ -48,13 +46,13 @@ class PendingRequests:
         return future
 
     def resolve(self, response: RemotingCommand) -> None:
-        """Resolve the future of an answer's request; an answer without a request is dropped."""
-        waiting = self._waiting.pop(response.opaque, None)
-        if waiting is not None and not waiting[0].done():
-            waiting[0].set_result(response)
+        """Resolve the future of a response's request; ignore a response without a request."""
+        pending = self._waiting.pop(response.opaque, None)
+        if pending is not None and not pending[0].done():
+            pending[0].set_result(response)
 
     def fail(self, reason: str) -> None:
-        """Fail the futures of all requests: no answer will come."""
+        """Fail the futures of all requests with ConnectionLostError."""
         waiting, self._waiting = self._waiting, {}
         for future, _, _ in waiting.values():
             if not future.done():
@@ -72,10 +70,12 @@ class PendingRequests:
     def _expire(self) -> None:
         self._timer = None
         now = self._loop.time()
-        overdue = [opaque for opaque, (_, deadline, _) in self._waiting.items() if deadline <= now]
-        for opaque in overdue:
+        expired_opaques = [opaque for opaque, (_, deadline, _) in self._waiting.items() if deadline <= now]
+        for opaque in expired_opaques:
             future, _, timeout_s = self._waiting.pop(opaque)
             if not future.done():
                 future.set_exception(RequestTimeoutError(self.address, f"no answer within {timeout_s:g} s"))
         if self._waiting:
-            self._set_timer(max(now + _SWEEP_S, min(deadline for _, deadline, _ in self._waiting.values())))
+            self._set_timer(
+                max(now + _MIN_EXPIRY_INTERVAL_S, min(deadline for _, deadline, _ in self._waiting.values()))
+            )

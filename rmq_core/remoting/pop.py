@@ -1,4 +1,4 @@
-"""Texts of POP on the wire: receipt handles, offsets of an answer's messages, names of retry topics.
+"""Texts of POP on the wire: receipt handles, offsets of popped messages, names of retry topics.
 
 Source: ``ExtraInfoUtil``, ``KeyBuilder``.
 """
@@ -11,12 +11,12 @@ from typing import Final, NamedTuple
 from rmq_formats.codecs.topics import RETRY_PREFIX
 
 FIRST_POP_TIME: Final = "1ST_POP_TIME"
-IN_ORDER: Final = 999  # in place of a revive queue: popped in order
-MOST_MESSAGES: Final = 32  # of a pop: a check point has a bit for each
-MOST_INVISIBLE_MS: Final = 3 * 86_400_000  # a check point is a timer message, and that is what one may wait
+IN_ORDER: Final = 999  # revive queue id of messages that are popped in order
+MOST_MESSAGES: Final = 32  # in one response to a pop: a check point has a bit for each
+MOST_INVISIBLE_MS: Final = 3 * 86_400_000  # maximum delay of a timer message, which a check point is
 _V2_SEPARATOR: Final = "+"
 _MOST_CHARS: Final = 1024
-# One expression: each acknowledgement has a handle, and parts one by one took three times as long.
+# One expression, as each acknowledgement has a handle: parsing part by part takes three times as long.
 _HANDLE: Final = re.compile(r"([0-9]{1,19}) " * 5 + r"([^ ]*) ([0-9]{1,19}) ([0-9]{1,19})(?= |\Z)")
 _MAX_LONG: Final = (1 << 63) - 1
 
@@ -56,9 +56,14 @@ class PopHandle(NamedTuple):
     """Receipt handle of a popped message, for its acknowledgement.
 
     Attributes:
-        start_offset: queue offset that its check point begins at.
-        invisible_ms: for how long nobody else gets it.
-        revive_queue_id: queue of check points and acknowledgements; IN_ORDER if it was popped in order.
+        start_offset: queue offset of the first message of the check point.
+        pop_time_ms: time of the pop, ms since 1970.
+        invisible_ms: time from the pop for which other consumers do not get the message.
+        revive_queue_id: queue of the check point and acknowledgements; IN_ORDER if the message was popped in order.
+        kind: kind of the popped topic.
+        broker_name: name of the broker of the message.
+        queue_id: queue of the message.
+        offset: queue offset of the message.
     """
 
     start_offset: int
@@ -85,7 +90,7 @@ class PopHandle(NamedTuple):
         """Parse a handle; the parts that proxies append are ignored.
 
         Raises:
-            ValueError: it is none.
+            ValueError: the text is no receipt handle.
         """
         match = _HANDLE.match(text) if len(text) <= _MOST_CHARS else None
         if match is None:

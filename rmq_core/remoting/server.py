@@ -13,27 +13,27 @@ from rmq_core.remoting.errors import ListenError
 from rmq_core.remoting.frames import MAX_FRAME_BYTES
 from rmq_core.remoting.tls_detector import TlsDetector
 
-_TICKS: Final = 4  # checks of a connection's idle time within the timeout
+_TICKS_PER_TIMEOUT: Final = 4  # checks of a connection's idle time within the timeout
 _BACKLOG: Final = 1024
 _DRAIN_POLL_S: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
-    """The limits of a server for its clients.
+    """Limits of a server for its clients.
 
     Attributes:
-        max_frame_bytes: a larger frame ends its connection; Java's limit.
-        max_header_bytes: likewise a larger header. The largest has a message's properties: 32,767 characters, of at
-            most six bytes in JSON.
-        max_connections: more are closed at once, so that those there are keep their share.
-        max_held_bytes: of unfinished frames, requests whose answers are awaited, requests that are kept for long and
-            answers that are not yet sent, all connections together: above it, the one that holds the most ends. Without
-            it 1,000 slow senders of 16 MiB would take 16 GiB.
-        max_waiting_bytes: a connection's requests wait while those whose answers are awaited take more than this; some
-            8,000, as many as a disk that is not hung forces at once.
-        idle_timeout_s: no byte either way for so long (up to a quarter longer) ends a connection; Java's.
-        write_high_water_bytes: a connection's requests wait while more than this is on its way to it.
+        max_frame_bytes: maximum size of a frame; a larger one ends its connection. Java's limit.
+        max_header_bytes: maximum size of a header; a larger one ends its connection. The largest valid one has 32,767
+            characters of properties, with up to six bytes each in JSON.
+        max_connections: maximum number of connections; further ones are closed at once.
+        max_held_bytes: maximum memory of all connections together: unfinished frames, requests without a response,
+            parked requests and unsent responses. Above it the connection with the most bytes is closed. Without it
+            1,000 slow senders of 16 MiB would take 16 GiB.
+        max_waiting_bytes: requests of a connection wait while its requests without a response have more bytes. Some
+            8,000 requests fit, as many as one flush of a disk serves.
+        idle_timeout_s: a connection without a byte in either direction for so long (up to a quarter longer) is closed.
+        write_high_water_bytes: requests of a connection wait while its write buffer has more bytes.
     """
 
     max_frame_bytes: int = MAX_FRAME_BYTES
@@ -50,7 +50,8 @@ class RemotingServer:
 
     Attributes:
         pending_handshakes: connections before their first byte, or during their TLS handshake.
-        held_bytes: of all connections together; see ``ServerLimits.max_held_bytes``.
+        connections: open connections, in the order of their begin.
+        held_bytes: memory of all connections together; see ``ServerLimits.max_held_bytes``.
     """
 
     def __init__(
@@ -66,12 +67,14 @@ class RemotingServer:
         """Create a server, which ``listen`` starts.
 
         Args:
-            handlers: by request code; the table is looked at for each request and may change.
-            after_batch: called each time that all requests that had arrived on a connection are handled, before
-                the answers are written: for what is done once for many.
-            tls: what it speaks TLS with; None for plain connections alone.
+            handlers: handlers by request code; each request looks its handler up, so the table may change.
+            limits: limits for clients.
+            on_connect: callback for each new connection.
+            on_disconnect: callback for each ended connection.
+            after_batch: callback after each batch of requests of a connection, before their responses are written.
+            tls: certificates for TLS connections; None for plain connections only.
         """
-        self.pending_handshakes: dict[TlsDetector, None] = {}  # in the order in which they came, as are connections
+        self.pending_handshakes: dict[TlsDetector, None] = {}  # in the order of their begin
         self._tls = tls
         self.connections: dict[_ServerConnection, None] = {}
         self.held_bytes = 0
@@ -81,8 +84,8 @@ class RemotingServer:
         self._on_disconnect = on_disconnect
         self.after_batch = after_batch
         self._servers: list[asyncio.Server] = []
-        self._unanswered: set[_ServerConnection] = set()  # that have ended while their answers were awaited
-        self._clock: asyncio.TimerHandle | None = None
+        self._ended_with_requests: set[_ServerConnection] = set()  # ended connections whose requests are still handled
+        self._tick_timer: asyncio.TimerHandle | None = None
 
     async def __aenter__(self) -> "RemotingServer":
         return self
@@ -94,14 +97,14 @@ class RemotingServer:
         """Listen on an additional address; return the address that is listened on.
 
         Args:
-            host: an address of this machine or a name; ``0.0.0.0`` is all.
-            port: 0 takes a free one.
-            handlers: instead of the server's own, for this port.
+            host: address of this machine or a name; ``0.0.0.0`` means all addresses.
+            port: port to listen on; 0 means a free one.
+            handlers: handlers of this port; None for those of the server.
 
         Raises:
-            ListenError: the address cannot be listened on.
+            ListenError: the address cannot be used.
         """
-        if not 0 <= port < 1 << 16:  # uvloop takes the lower 16 bits of it
+        if not 0 <= port < 1 << 16:  # uvloop would use its lower 16 bits
             raise ListenError(f"{host}:{port}", "cannot listen there: no such port")
         try:
             server = await asyncio.get_running_loop().create_server(
@@ -110,7 +113,7 @@ class RemotingServer:
         except (OSError, UnicodeError) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             raise ListenError(f"{host}:{port}", f"cannot listen there: {reason}") from error
-        return self._listens(server)
+        return self._add_listener(server)
 
     async def listen_on(self, bound: socket.socket, handlers: Mapping[int, Handler] | None = None) -> tuple[str, int]:
         """Listen on a socket that is bound already; see ``listen``."""
@@ -118,16 +121,16 @@ class RemotingServer:
             server = await asyncio.get_running_loop().create_server(
                 self._protocol_factory(handlers), sock=bound, backlog=_BACKLOG
             )
-            # Only now: before it listens, others could bind it as well. Without it no next process listens there while
-            # connections of this one are in the kernel.
+            # Set after it listens: before, others could bind the port as well. Without it the next process cannot
+            # listen while the kernel has connections of this one.
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         except OSError as error:
             raise ListenError(str(bound.getsockname()), f"cannot listen there: {error.strerror}") from error
-        return self._listens(server)
+        return self._add_listener(server)
 
-    def _listens(self, server: asyncio.Server) -> tuple[str, int]:
+    def _add_listener(self, server: asyncio.Server) -> tuple[str, int]:
         self._servers.append(server)
-        if self._clock is None:
+        if self._tick_timer is None:
             self._tick()
         name = server.sockets[0].getsockname()
         return str(name[0]), int(name[1])
@@ -147,10 +150,10 @@ class RemotingServer:
         return len(self.connections) + len(self.pending_handshakes) >= self.limits.max_connections
 
     async def close(self, grace_s: float = 1.0) -> None:
-        """Stop listening, let waiting requests have their answers, close all connections.
+        """Stop listening, wait for the responses of current requests, and close all connections.
 
         Args:
-            grace_s: how long to wait for the answers, and then again for the peers to take them.
+            grace_s: maximum wait for the responses, and then again for their delivery.
         """
         for server in self._servers:
             server.close()
@@ -170,35 +173,35 @@ class RemotingServer:
         for connection in list(self.connections):
             connection.abort()
         await asyncio.gather(*closing)
-        # What was to give these answers may have ended, too: they would be awaited for ever.
-        dropped = [task for connection in self._unanswered for task in connection.drop_answers()]
+        # Handlers of ended connections may wait for ever for something that has stopped.
+        dropped = [task for connection in self._ended_with_requests for task in connection.drop_answers()]
         if dropped:
             await asyncio.wait(dropped, timeout=grace_s)
-        if self._clock is not None:
-            self._clock.cancel()
-            self._clock = None
+        if self._tick_timer is not None:
+            self._tick_timer.cancel()
+            self._tick_timer = None
         for server in self._servers:
             await server.wait_closed()
         self._servers.clear()
 
     def _tick(self) -> None:
         """Close connections that have been idle for too long."""
-        self._unanswered = {connection for connection in self._unanswered if connection.unanswered}
+        self._ended_with_requests = {connection for connection in self._ended_with_requests if connection.unanswered}
         for connection in list(self.connections):
             connection.idle_ticks += 1
-            if connection.idle_ticks > _TICKS:
+            if connection.idle_ticks > _TICKS_PER_TIMEOUT:
                 log.info(
                     "closed %(client)s: idle for %(seconds)g s",
                     {"client": connection.remote_address, "seconds": self.limits.idle_timeout_s},
                 )
                 connection.abort()
         loop = asyncio.get_running_loop()
-        self._clock = loop.call_later(self.limits.idle_timeout_s / _TICKS, self._tick)
+        self._tick_timer = loop.call_later(self.limits.idle_timeout_s / _TICKS_PER_TIMEOUT, self._tick)
 
     def enforce_memory_limit(self) -> None:
         """Close the connections with the most bytes, until all together are below the limit."""
         for connection in self.connections:
-            connection.count()  # some of what was to be sent has been
+            connection.count()  # part of the write buffer was sent since
         while self.held_bytes > self.limits.max_held_bytes and self.connections:
             largest = max(self.connections, key=attrgetter("held_bytes"))
             log.warning(
@@ -208,7 +211,7 @@ class RemotingServer:
             largest.abort_and_release()
 
     def on_open(self, connection: "_ServerConnection") -> None:
-        """Register a new connection, which calls this itself."""
+        """Register a new connection; the connection calls this."""
         if len(self.connections) >= self.limits.max_connections:
             log.warning(
                 "refused %(client)s: %(connections)d connections are open",
@@ -221,17 +224,17 @@ class RemotingServer:
             self._on_connect(connection)
 
     def on_end(self, connection: "_ServerConnection") -> None:
-        """Remove a connection that has ended, which calls this itself."""
+        """Remove an ended connection; the connection calls this."""
         if connection in self.connections:
             del self.connections[connection]
             if connection.unanswered:
-                self._unanswered.add(connection)
+                self._ended_with_requests.add(connection)
             if self._on_disconnect is not None:
                 self._on_disconnect(connection)
 
 
 class _ServerConnection(Connection):
-    """A client's connection, which reports its begin, its end and its byte count to the server."""
+    """Connection of a client; it reports its begin, end and byte count to the server."""
 
     def __init__(self, server: RemotingServer, handlers: Mapping[int, Handler]) -> None:
         super().__init__(
@@ -254,7 +257,7 @@ class _ServerConnection(Connection):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if self._unread:  # else the batch has ended with a flush
+        if self._unparsed:  # else the batch has ended with a flush
             self._count()
 
     def reserve_inflight(self, size: int) -> None:
@@ -296,8 +299,8 @@ class _ServerConnection(Connection):
         if self._is_released:
             return
         held_bytes = self._parser.buffered_bytes + self.waiting_bytes + self.parked_bytes
-        if self._unread:
-            held_bytes += sum(map(len, self._unread))
+        if self._unparsed:
+            held_bytes += sum(map(len, self._unparsed))
         if self._transport is not None:
             held_bytes += self._transport.get_write_buffer_size()
         if held_bytes != self.held_bytes:
@@ -305,7 +308,7 @@ class _ServerConnection(Connection):
             self.held_bytes = held_bytes
 
     def drop_answers(self) -> list[asyncio.Future[Any]]:
-        """Cancel the work on requests whose answers are awaited; return the futures, to wait for their end."""
+        """Cancel the handling of requests without a response; return the futures, to wait for their end."""
         for task in self._tasks:
             task.cancel()
         return list(self._tasks)

@@ -1,8 +1,8 @@
-"""Settings of a server: how they are loaded, those that all servers share, and handlers that hold to them.
+"""Settings of a server: their loading, those of all servers, and handlers that enforce limits.
 
-Defaults < file < environment < flags, in one frozen dataclass. A field is known by its own name and by the one that it
-has in Java: ``listen_port`` and ``listenPort``. Files are Java's properties, or TOML if their name ends so; both may
-use either name.
+Flags override the environment, which overrides the file, which overrides the defaults. A field has its own name and a
+name in Java, such as ``listen_port`` and ``listenPort``. Files are Java properties, or TOML with the suffix ``.toml``;
+both may use either name.
 """
 
 import os
@@ -30,7 +30,7 @@ class _Dataclass(Protocol):
 
 _T = TypeVar("_T", bound=_Dataclass)
 _BOOLEANS: Final = {"true": True, "false": False}
-_OF_PATHS: Final = ("_path", "_file")  # how the names of fields end that are paths, which may begin with ~
+_PATH_SUFFIXES: Final = ("_path", "_file")  # of fields with paths, which may begin with ~
 _MAX_INT: Final = (1 << 63) - 1
 _DEFAULTS = ServerLimits()
 
@@ -47,10 +47,12 @@ def setting(
     """Declare a field of a settings dataclass.
 
     Args:
-        default: its default, of its type: int, float, bool or str.
-        java: its name in Java, if that is not the field's in camelCase.
-        mutable: whether it may be changed over the wire.
-        is_secret: it is shown nowhere.
+        default: default value; its type, int, float, bool or str, is the type of the field.
+        java: name in Java, if that is not the field's name in camelCase.
+        low: minimum of a number.
+        high: maximum of a number.
+        mutable: True if a request may change the setting while the server runs.
+        is_secret: True if the value must not be shown.
     """
     metadata = {"java": java, "low": low, "high": high, "mutable": mutable, "is_secret": is_secret}
     return field(default=default, repr=not is_secret, metadata=metadata)
@@ -72,19 +74,19 @@ def load_settings(
     ignored: Container[str] = (),
     fixed_values: Mapping[str, str] = {},
 ) -> tuple[_T, list[str]]:
-    """Load settings from all their sources; return them, and the ignored keys of the file.
+    """Load settings from all sources; return them and the ignored keys of the file.
 
     Args:
-        file: properties or TOML.
-        environ: the process's environment; ``prefix`` and a field's name in capitals is that field's variable.
-        prefix: of the variables; others are not looked at.
-        flags: by the field's name; None is as if it were not there.
-        ignored: Java's keys that a file may have and that have no effect here.
-        fixed_values: Java's keys that promise what is not there, and for each the value that promises nothing; where
-            there are several, they are separated by ``|``.
+        kind: dataclass of the settings.
+        file: path of a properties or TOML file.
+        environ: environment variables; a field's variable is ``prefix`` with its name in capitals.
+        prefix: prefix of the variables to read.
+        flags: values by field name; None for an absent flag.
+        ignored: Java's keys that have no effect here.
+        fixed_values: Java's keys of missing features, with the values that turn them off, separated by ``|``.
 
     Raises:
-        OptionError: an unknown key, a bad value, or a file that cannot be read; it says where.
+        OptionError: unknown key, bad value or unreadable file; the message names the source.
     """
     by_name = _by_name(kind)
     values: dict[str, object] = {}
@@ -112,10 +114,10 @@ def load_settings(
 
 
 def check_fixed_value(key: str, value: str, fixed_values: str, where: str = "") -> None:
-    """Refuse a value that promises a missing feature.
+    """Refuse a value that turns on a missing feature.
 
     Raises:
-        OptionError: it is not the value that describes what is done anyway.
+        OptionError: the value is not one of ``fixed_values``.
     """
     allowed = fixed_values.split("|")
     if value.strip().lower() not in (text.lower() for text in allowed):
@@ -139,7 +141,7 @@ def _convert(option: Field[Any], value: object, where: str) -> object:
             raise OptionError(f"{where}: {text!r} is not of type {expected_type.__name__}") from None
     if expected_type is str and isinstance(value, str):
         text = value.strip()
-        return os.path.expanduser(text) if option.name.endswith(_OF_PATHS) else text  # noqa: PTH111 # "" stays
+        return os.path.expanduser(text) if option.name.endswith(_PATH_SUFFIXES) else text  # noqa: PTH111 # "" stays
     if expected_type is float and type(value) is int:
         value = float(value)
     if type(value) is not expected_type:
@@ -150,7 +152,7 @@ def _convert(option: Field[Any], value: object, where: str) -> object:
 
 
 def as_properties(settings: _Dataclass) -> dict[str, str]:
-    """Return all settings by their names in Java, as text; of secret ones whether there is any."""
+    """Return all settings by their names in Java, as text; ``***`` for secret ones."""
     return {java_name(option): _shown(option, getattr(settings, option.name)) for option in fields(settings)}
 
 
@@ -165,11 +167,11 @@ def _text(value: object) -> str:
 def changed_settings(settings: _T, changes: Mapping[str, str], fixed_values: Mapping[str, str]) -> dict[str, object]:
     """Return the new values by field of a change over the wire; only fields declared mutable may be changed.
 
-    Settings that ``config_black_list`` names may not be. A key of ``fixed_values`` (see ``load_settings``) may be set
-    to the value that changes nothing.
+    A setting in ``config_black_list`` may not be changed. A key of ``fixed_values`` (see ``load_settings``) may only be
+    set to its fixed value.
 
     Raises:
-        OptionError: an unknown key, a bad value, or a setting that may not be changed: then none is.
+        OptionError: unknown key, bad value, or a setting that may not be changed.
     """
     by_name = _by_name(type(settings))
     black_list = {name.strip() for name in getattr(settings, "config_black_list", "").split(";")}
@@ -188,22 +190,21 @@ def changed_settings(settings: _T, changes: Mapping[str, str], fixed_values: Map
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """Base of a server's settings. The first two and those of TLS are Java's; ``ServerLimits`` has the limits.
+    """Settings of all servers. The first two and those of TLS are Java's; see ``ServerLimits`` for the other limits.
 
     Attributes:
-        server_channel_max_idle_time_seconds: idle connections end after that, s.
-        write_buffer_high_water_mark: above that many unread bytes of answers, no requests of a client are read.
-        max_body_bytes: of a request that brings neither messages nor a list: 800 properties of a config file.
-        max_list_bytes: of a request with a list, as of subscriptions, queues or topics: some 4,000 of them.
-        max_list_objects: JSON objects in such a body; the shortest ones have three bytes, and take fifty times as much
-            memory.
-        config_black_list: settings that are not changed over the wire, separated by semicolons.
-        remote_admin_enable: whether requests that change the server are taken from other machines, too, where nobody
-            has to sign them. A setting of ours: the original takes them from everywhere.
-        tls_server_mode: which connections are accepted: ``disabled``, plain ones; ``permissive``, both on one port;
-            ``enforcing``, those with TLS.
-        tls_config_file: a Java properties file that names the certificates, see ``read_tls_file``.
-        tls_enable: whether the server's own connections to others speak TLS; an enforcing server's do anyway.
+        server_channel_max_idle_time_seconds: idle time after which a connection is closed, s.
+        write_buffer_high_water_mark: requests of a client wait while it has not read so many bytes of responses.
+        max_body_bytes: maximum body of a request without messages or a list: 800 properties of a config file.
+        max_list_bytes: maximum body of a request with a list of subscriptions, queues or topics: some 4,000 of them.
+        max_list_objects: maximum number of JSON objects in such a body; an object of three bytes takes 150 of memory.
+        config_black_list: settings that requests cannot change, separated by semicolons.
+        remote_admin_enable: accept unsigned requests that change the server from other machines. Java's servers
+            always do.
+        tls_server_mode: accepted connections: ``disabled`` for plain ones, ``permissive`` for both on one port,
+            ``enforcing`` for TLS.
+        tls_config_file: Java properties file that names the certificates; see ``read_tls_file``.
+        tls_enable: use TLS for the server's own connections to other servers; an enforcing server always does.
     """
 
     server_channel_max_idle_time_seconds: int = setting(120, low=1)
@@ -245,21 +246,21 @@ class ServerSettings:
     def limit_bodies(
         self, handlers: Mapping[int, Handler], *, with_lists: Container[int], with_messages: Container[int] = ()
     ) -> dict[int, Handler]:
-        """Wrap handlers to refuse bodies over their limits; the store limits those of the codes ``with_messages``."""
+        """Wrap handlers to refuse too large bodies; the store limits bodies with messages itself."""
         return {
             code: handler if code in with_messages else self._limit_body(handler, has_list=code in with_lists)
             for code, handler in handlers.items()
         }
 
     def _limit_body(self, handler: Handler, *, has_list: bool) -> Handler:
-        most_bytes, setting_name = (
+        max_bytes, setting_name = (
             (self.max_list_bytes, "maxListBytes") if has_list else (self.max_body_bytes, "maxBodyBytes")
         )
 
         def handle(request: RemotingCommand, connection: Connection) -> HandlerAnswer:
             size = len(request.body)
-            if size > most_bytes:
-                raise _refusal("B", size, most_bytes, setting_name)
+            if size > max_bytes:
+                raise _refusal("B", size, max_bytes, setting_name)
             objects = bytes(request.body).count(b"{") if has_list else 0
             if objects > self.max_list_objects:
                 raise _refusal("objects", objects, self.max_list_objects, "maxListObjects")
@@ -268,15 +269,15 @@ class ServerSettings:
         return handle
 
 
-def _refusal(unit: str, actual: int, most: int, setting_name: str) -> ResponseError:
-    remark = f"a body of {actual} {unit}, which is more than {setting_name}={most}"
+def _refusal(unit: str, actual: int, limit: int, setting_name: str) -> ResponseError:
+    remark = f"a body of {actual} {unit}, which is more than {setting_name}={limit}"
     return ResponseError(ResponseCode.INVALID_PARAMETER, remark)
 
 
 def local_only(handlers: Mapping[int, Handler], codes: Container[int]) -> dict[int, Handler]:
     """Wrap the handlers of some codes to refuse (NO_PERMISSION) requests from other machines.
 
-    For requests that change a server, where nobody has to sign requests. The original accepts them from everywhere.
+    For requests that change a server to which clients do not sign requests. Java's servers accept them from everywhere.
     """
     return {code: _refuse_remote(handler) if code in codes else handler for code, handler in handlers.items()}
 

@@ -8,13 +8,13 @@ from rmq_core.remoting.access.tls import ServerTls, TlsMode
 from rmq_core.remoting.connection import log
 from rmq_formats.errors import OptionError
 
-HANDSHAKE_BYTE: Final = 0x16  # of a TLS record; a frame's length begins with 0 or 1
+HANDSHAKE_BYTE: Final = 0x16  # first byte of a TLS record; a frame's size begins with 0 or 1
 HANDSHAKE_TIMEOUT_S: Final = 10.0
-MAX_EARLY_BYTES: Final = 1 << 20  # that a client sends before its connection is made: no more than a window of its own
+MAX_EARLY_BYTES: Final = 1 << 20  # that a client may send during its handshake
 
 
 class TlsServer(Protocol):
-    """The server that accepts the connections."""
+    """Part of ``RemotingServer`` that a detector needs."""
 
     pending_handshakes: "dict[TlsDetector, None]"
 
@@ -25,14 +25,14 @@ class TlsServer(Protocol):
 
 
 class TlsDetector(asyncio.Protocol):
-    """Protocol of a connection before its first byte; then the real protocol replaces the detector."""
+    """Protocol of a connection before its first byte; ``make`` then makes the protocol that replaces it."""
 
     def __init__(self, server: TlsServer, tls: ServerTls, make: Callable[[], asyncio.Protocol]) -> None:
         self._server, self._tls, self._make = server, tls, make
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._task: asyncio.Task[None] | None = None
-        self._early = bytearray()  # of the client's, behind the handshake, before the real protocol is there
+        self._early = bytearray()  # bytes after the handshake, before the next protocol is set
         self._remote = ""
         self._is_in_tls = False
         self._timer = self._loop.call_later(HANDSHAKE_TIMEOUT_S, self._on_timeout)
@@ -48,7 +48,7 @@ class TlsDetector(asyncio.Protocol):
         self._server.pending_handshakes[self] = None
 
     def data_received(self, data: bytes) -> None:
-        """Detect TLS by the first byte; bytes after a handshake wait for the connection."""
+        """Detect TLS by the first byte; buffer bytes after a handshake for the next protocol."""
         if self._is_in_tls:
             self._early += data
             if len(self._early) > MAX_EARLY_BYTES:
@@ -56,7 +56,7 @@ class TlsDetector(asyncio.Protocol):
             return
         if data[0] == HANDSHAKE_BYTE:
             self._is_in_tls = True
-            cast(asyncio.Transport, self._transport).pause_reading()  # until start_tls has its protocol in place
+            cast(asyncio.Transport, self._transport).pause_reading()  # until start_tls has set its protocol
             self._task = self._loop.create_task(self._shake_hands(data))
         elif self._tls.mode is TlsMode.ENFORCING:
             self._refuse("speaks no TLS")
@@ -86,20 +86,20 @@ class TlsDetector(asyncio.Protocol):
                 transport, self, self._tls.context, server_side=True, ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S
             )
         )
-        await asyncio.sleep(0)  # it has put its protocol in place, and scheduled that one's connection_made
-        self._loop.call_soon(_feed, transport, hello)  # right behind that, before anything more is read
+        await asyncio.sleep(0)  # start_tls sets its protocol, and schedules its connection_made
+        self._loop.call_soon(_feed, transport, hello)  # after connection_made, before more bytes are read
         try:
             inner = await starting
         except OSError as error:
             self._refuse(f"TLS handshake failed: {error}")
             return
-        if inner is None:  # it has ended meanwhile
+        if inner is None:  # the connection has ended meanwhile
             self._remove()
             return
         self._start_protocol(inner, bytes(self._early))
 
     def _reload(self) -> None:
-        """Reload the certificates if they have changed; log unusable files, and use the former certificates."""
+        """Reload changed certificates; log unusable files, and keep the former certificates."""
         try:
             if self._tls.reload():
                 log.info("loaded the certificates of TLS again: their files have changed")

@@ -21,7 +21,7 @@ from struct import Struct
 from typing import Final
 
 _HEAD = Struct(">4sH4s")
-_ANY_OUTSIDE: Final = ("192.0.2.1", 9)  # never sent to: connecting a datagram socket only looks up the route
+_ANY_OUTSIDE: Final = ("192.0.2.1", 9)  # connecting a datagram socket only looks up the route, and sends nothing
 
 
 def local_ip() -> str:
@@ -35,18 +35,18 @@ def local_ip() -> str:
 
 
 class UniqKeys:
-    """Generator of unique keys, with its own four bytes for each producer.
+    """Generator of the unique keys of one producer.
 
-    Java's four bytes are a class loader's hash, which distinguishes two in a process; here they are random.
+    Java takes the hash of a class loader for ``instance``; here it is random.
     """
 
     def __init__(self, ip: str | None = None, pid: int | None = None, instance: bytes | None = None) -> None:
         """Create the keys of a producer.
 
         Args:
-            ip: IPv4; that of this machine if it is not given.
-            pid: of the process; its lower 16 bits count.
-            instance: four bytes.
+            ip: IPv4 address; None for that of this machine.
+            pid: process id, cut to 16 bits; None for that of this process.
+            instance: four bytes that distinguish producers of a process; None for random ones.
         """
         address = IPv4Address(local_ip() if ip is None else ip).packed
         number = (os.getpid() if pid is None else pid) & 0xFFFF
@@ -57,7 +57,7 @@ class UniqKeys:
         self._to_now = ""  # a key's characters before its number
 
     def next(self, now_ms: int | None = None) -> str:
-        """Return a key that no other message has; its time is that of the clock by default."""
+        """Return the next key, with the current time by default."""
         now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
         if now != self._now_ms:
             if not self._begin_ms <= now < self._end_ms:

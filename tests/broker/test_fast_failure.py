@@ -23,7 +23,7 @@ BUSY = int(ResponseCode.SYSTEM_BUSY)
 class Waiting:
     """A connection whose bytes were read at second 0."""
 
-    arrived_s = 0.0
+    read_time_s = 0.0
     unanswered = 3
 
 

@@ -27,9 +27,9 @@ class Credentials:
     """Access key, secret key and security token of a signer.
 
     Attributes:
-        access_key: the name, sent in the open.
-        secret_key: never sent, and never shown.
-        security_token: sent in the open if there is one.
+        access_key: user name; sent unencrypted.
+        secret_key: password; never sent, and not in ``repr``.
+        security_token: token of the signer; sent unencrypted. None without one.
     """
 
     access_key: str
@@ -38,7 +38,7 @@ class Credentials:
 
 
 def signature(secret_key: str, ext_fields: Mapping[str, str], body: Body) -> str:
-    """Compute the signature of a request, in Base64; a signature among the extension fields does not count."""
+    """Compute the signature of a request, in Base64; an existing signature field is skipped."""
     names = tuple(ext_fields)
     values_of = _values_of.get(names)
     if values_of is None:
@@ -52,15 +52,15 @@ def signature(secret_key: str, ext_fields: Mapping[str, str], body: Body) -> str
 
 
 _values_of: Final[dict[tuple[str, ...], Callable[[Mapping[str, str]], Iterable[str]]]] = {}
-_MOST_NAMES: Final = 1000  # combinations of fields: requests of one kind have the same
+_MAX_CACHED_GETTERS: Final = 1000  # by the names of fields: requests with one code have the same
 
 
 def _cache_getter(names: tuple[str, ...]) -> Callable[[Mapping[str, str]], Iterable[str]]:
-    """Cache a getter of a request's values in signing order, which is three times as fast as sorting."""
+    """Cache a getter of field values in signing order: sorting at each request takes three times as long."""
     keys = sorted(name for name in names if name != SIGNATURE)
     if not "".join(keys).isascii():  # Java's TreeMap orders by UTF-16 code units
         keys.sort(key=lambda key: key.encode("utf-16-be"))
-    if len(_values_of) >= _MOST_NAMES:
+    if len(_values_of) >= _MAX_CACHED_GETTERS:
         _values_of.clear()
     getter = itemgetter(*keys) if len(keys) > 1 else lambda fields: [fields[key] for key in keys]
     _values_of[names] = getter
@@ -69,7 +69,7 @@ def _cache_getter(names: tuple[str, ...]) -> Callable[[Mapping[str, str]], Itera
 
 @lru_cache(maxsize=256)
 def _hmac_states(secret_key: str) -> tuple["hashlib._Hash", "hashlib._Hash"]:
-    """Begin the two hashes of an HMAC with a key: of short messages, this is half of the work."""
+    """Return the inner and outer hash of an HMAC after the key: half of the work for a short request."""
     key = secret_key.encode()
     if len(key) > _BLOCK_BYTES:
         key = hashlib.sha1(key, usedforsecurity=False).digest()
@@ -81,7 +81,7 @@ def _hmac_states(secret_key: str) -> tuple["hashlib._Hash", "hashlib._Hash"]:
 def sign(command: RemotingCommand, credentials: Credentials) -> None:
     """Add access key, token and signature to a request's fields.
 
-    Of a binary header empty fields are left out: they arrive as null, whose name Java's brokers sign.
+    In a binary header empty fields are left out: Java's brokers read them as null, and sign the text "null".
     """
     fields = command.ext_fields
     fields[ACCESS_KEY] = credentials.access_key
@@ -93,12 +93,12 @@ def sign(command: RemotingCommand, credentials: Credentials) -> None:
 
 
 def is_signed_with(command: RemotingCommand, secret_key: str) -> bool:
-    """Return True if a request is signed with a secret key; in constant time wherever the signature differs."""
+    """Return True if a request is signed with a secret key; the comparison takes constant time."""
     fields = command.ext_fields
-    if command.version <= _VERSION_4_9_3 and UNIQUE_KEY_QUERY in fields:  # set after it was signed
+    if command.version <= _VERSION_4_9_3 and UNIQUE_KEY_QUERY in fields:  # which those clients set after signing
         fields = {name: value for name, value in fields.items() if name != UNIQUE_KEY_QUERY}
     try:
         expected = signature(secret_key, fields, command.body).encode()
-    except UnicodeEncodeError:  # halves of surrogate pairs, which nobody can have signed
+    except UnicodeEncodeError:  # lone surrogates, which nobody can have signed
         return False
     return compare_digest(fields.get(SIGNATURE, "").encode("utf-8", "replace"), expected)

@@ -1,7 +1,7 @@
-"""TLS of connections: Java's settings of clients and servers, its file of settings, and certificates that change.
+"""TLS of connections: Java's settings of clients and servers, Java's file of them, and the reload of certificates.
 
-Otherwise than there, the server's certificate and name are checked by default, no certificate is made up where none is
-given, and a client's certificate is always verified.
+Unlike Java, a client checks the server's certificate and name by default, a server without a certificate does not make
+one, and a server always verifies a client's certificate.
 
 Source: ``TlsMode``, ``TlsSystemConfig``, ``TlsHelper#buildSslContext``, ``#extractTlsConfigFromFile``,
 ``NettyRemotingServer``.
@@ -27,13 +27,12 @@ class Tls:
     """TLS settings of a client.
 
     Attributes:
-        trust_cert_path: PEM of the authorities, or of the servers' own certificates; None is the system's.
-        cert_path: PEM of the client's certificate and what signed it, for servers that want one.
-        key_path: PEM of its private key; None if it is in ``cert_path``.
-        key_password: of that key.
-        auth_server: whether a server has to prove by its certificate who it is. Without, anybody between can read
-            and change everything.
-        server_name: the name that all servers' certificates have; None is the host that is connected to.
+        trust_cert_path: PEM file of trusted authorities or server certificates; None for those of the system.
+        cert_path: PEM file of the client's certificate chain, for servers that request one.
+        key_path: PEM file of the client's private key; None if ``cert_path`` contains the key.
+        key_password: password of the private key.
+        auth_server: verify the server's certificate. Without that, anybody on the path can read and change everything.
+        server_name: name in the certificates of all servers; None for the host of the address.
     """
 
     trust_cert_path: str | None = None
@@ -47,7 +46,7 @@ class Tls:
         """Load the certificates.
 
         Raises:
-            OptionError: a file that cannot be read, or is no PEM; naming it.
+            OptionError: a file cannot be read or is no PEM; the message names the file.
         """
         if self.key_path is not None and self.cert_path is None:
             raise OptionError(f"tls.client.keyPath {self.key_path}: give tls.client.certPath, too")
@@ -75,7 +74,7 @@ def _unusable(setting: str, path: str | None, error: Exception) -> OptionError:
 
 
 def handshake_failure(error: Exception) -> str:
-    """Describe why no TLS connection was made to a server that accepts connections."""
+    """Describe the failure of a TLS handshake with a server."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"the server's certificate is not trusted: {error.verify_message}"
     if isinstance(error, ssl.SSLError):
@@ -86,9 +85,9 @@ def handshake_failure(error: Exception) -> str:
 class TlsMode(StrEnum):
     """TLS mode of a server."""
 
-    DISABLED = "disabled"  # plain ones
-    PERMISSIVE = "permissive"  # both, on one port: the first byte tells
-    ENFORCING = "enforcing"  # those with TLS
+    DISABLED = "disabled"  # plain connections only
+    PERMISSIVE = "permissive"  # both on one port: the first byte decides
+    ENFORCING = "enforcing"  # TLS connections only
 
 
 class ClientAuth(StrEnum):
@@ -101,14 +100,16 @@ class ClientAuth(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsFile:
-    """The settings in the file that ``tls.config.file`` names.
+    """Settings in the file that ``tls.config.file`` names.
 
     Attributes:
-        cert_path: PEM of the server's certificate and what signed it.
-        key_path: PEM of its private key (PKCS#8).
-        client_auth: whether clients show a certificate.
-        trust_cert_path: PEM of the authorities that sign clients' certificates.
-        client: what the server's own connections to others speak TLS with.
+        path: path of this file.
+        cert_path: PEM file of the server's certificate chain.
+        key_path: PEM file of the server's private key (PKCS#8).
+        key_password: password of the private key.
+        client_auth: requirement of clients' certificates.
+        trust_cert_path: PEM file of the authorities that sign clients' certificates.
+        client: TLS settings of the server's own connections to other servers.
     """
 
     path: str
@@ -121,38 +122,42 @@ class TlsFile:
 
 
 def read_tls_file(path: str) -> TlsFile:
-    """Read a file of TLS settings, a Java properties file with the original's keys.
+    """Read a file of TLS settings, a Java properties file with Java's keys.
 
     Raises:
-        OptionError: it cannot be read, has an unknown key, or asks for what is not there.
+        OptionError: the file cannot be read, has an unknown key, or turns on a missing feature.
     """
     try:
-        read = parse_properties(Path(path).read_bytes().decode())
-        values = {key: os.path.expanduser(text) if key.endswith("Path") else text for key, text in read.items()}  # noqa: PTH111
+        properties = parse_properties(Path(path).read_bytes().decode())
+        values = {
+            key: os.path.expanduser(value) if key.endswith("Path") else value  # noqa: PTH111
+            for key, value in properties.items()
+        }
     except OSError as error:
         raise OptionError(f"tls.config.file {path}: {error.strerror}") from error
     except (UnicodeDecodeError, FormatError) as error:
         raise OptionError(f"tls.config.file {path}: {error}") from error
-    text = values.pop
-    if _boolean(path, "tls.test.mode.enable", text("tls.test.mode.enable", "false")):
+    pop_value = values.pop
+    if _boolean(path, "tls.test.mode.enable", pop_value("tls.test.mode.enable", "false")):
         raise OptionError(f"{path}: tls.test.mode.enable=true is not supported: give a certificate of your own")
-    mode = text("tls.server.need.client.auth", "none").strip().lower()
+    mode = pop_value("tls.server.need.client.auth", "none").strip().lower()
     try:
         client_auth = ClientAuth(mode)
     except ValueError as error:
         raise OptionError(f"{path}: tls.server.need.client.auth={mode}: give none, optional or require") from error
-    verifies = _boolean(path, "tls.server.authClient", text("tls.server.authClient", "true"))
+    verifies = _boolean(path, "tls.server.authClient", pop_value("tls.server.authClient", "true"))
     if client_auth is not ClientAuth.NONE and not verifies:
         raise OptionError(f"{path}: tls.server.authClient=false is not supported: it lets any certificate in")
     file = TlsFile(
-        path=path, cert_path=text("tls.server.certPath", None), key_path=text("tls.server.keyPath", None),
-        key_password=text("tls.server.keyPassword", None), client_auth=client_auth,
-        trust_cert_path=text("tls.server.trustCertPath", None),
+        path=path, cert_path=pop_value("tls.server.certPath", None), key_path=pop_value("tls.server.keyPath", None),
+        key_password=pop_value("tls.server.keyPassword", None), client_auth=client_auth,
+        trust_cert_path=pop_value("tls.server.trustCertPath", None),
         client=Tls(
-            trust_cert_path=text("tls.client.trustCertPath", None), cert_path=text("tls.client.certPath", None),
-            key_path=text("tls.client.keyPath", None), key_password=text("tls.client.keyPassword", None),
-            auth_server=_boolean(path, "tls.client.authServer", text("tls.client.authServer", "true")),
-            server_name=text("tls.client.serverName", None),
+            trust_cert_path=pop_value("tls.client.trustCertPath", None),
+            cert_path=pop_value("tls.client.certPath", None),
+            key_path=pop_value("tls.client.keyPath", None), key_password=pop_value("tls.client.keyPassword", None),
+            auth_server=_boolean(path, "tls.client.authServer", pop_value("tls.client.authServer", "true")),
+            server_name=pop_value("tls.client.serverName", None),
         ),
     )  # fmt: skip
     if values:
@@ -168,13 +173,13 @@ def _boolean(path: str, key: str, value: str) -> bool:
 
 
 class ServerTls:
-    """TLS certificates of a server, which are reloaded when their files change; its ``mode`` is not DISABLED."""
+    """TLS certificates of a server, reloaded when their files change; ``mode`` is never DISABLED."""
 
     def __init__(self, mode: TlsMode, file: TlsFile) -> None:
         """Load the certificates.
 
         Raises:
-            OptionError: one is missing or cannot be used; naming the file.
+            OptionError: a certificate is missing or cannot be used; the message names the file.
         """
         self.mode = mode
         self._file = file
@@ -190,7 +195,7 @@ class ServerTls:
         """Load the certificates again if a file has changed; return True after a load.
 
         Raises:
-            OptionError: they cannot be used; the former ones stay, and the same files are not tried again.
+            OptionError: they cannot be used. The former ones remain, until the files change again.
         """
         state = self._states()
         if state == self._state:
@@ -200,17 +205,17 @@ class ServerTls:
         return True
 
     def listening_context(self) -> ssl.SSLContext:
-        """Make a context for a server that speaks TLS alone; each connection gets the certificate of that moment."""
+        """Make a context for a server that speaks TLS alone; each new connection gets the current certificate."""
         context = self._load()
 
-        def current(connection: ssl.SSLObject, _: str | None, __: ssl.SSLContext) -> None:
+        def use_current_certificates(connection: ssl.SSLObject, _: str | None, __: ssl.SSLContext) -> None:
             try:
                 self.reload()
             except OptionError as error:
-                log.error("the certificates stay: %(why)s", {"why": str(error)})
+                log.error("the former certificates remain in use: %(why)s", {"why": str(error)})
             connection.context = self.context
 
-        context.sni_callback = current  # called without a name, too
+        context.sni_callback = use_current_certificates  # also called for clients that send no name
         return context
 
     def _states(self) -> list[tuple[int, int, int] | None]:
@@ -247,9 +252,9 @@ class TlsSettings:
     """TLS settings of a server, and of its own connections to other servers.
 
     Attributes:
-        mode: ``tls.server.mode``.
-        config_file: ``tls.config.file``; empty for none.
-        for_own_clients: ``tls.enable``; as in the original, an enforcing server's own connections speak TLS, too.
+        mode: value of ``tls.server.mode``.
+        config_file: value of ``tls.config.file``; empty without a file.
+        for_own_clients: ``tls.enable``; as in Java, the own connections of an enforcing server always use TLS.
     """
 
     mode: str
