@@ -76,7 +76,7 @@ class HaSlave:
             await asyncio.wait([self._task])
 
     def follow(self, address: str) -> None:
-        """Connect to the master at an address; keep the connection if the address is the same."""
+        """Connect to the master at an address; do nothing if the address is the same."""
         if address == self.master_address:
             return
         log.info("the master listens for slaves at %(address)s", {"address": address})

@@ -324,7 +324,7 @@ class RouteInfo:
         return TopicList(topic_list=names)
 
     def topics_by_flag(self, with_flags: int, without_flags: int = 0) -> TopicList:
-        """Return the topics with and without unit flags; the first broker of a topic gives its flags."""
+        """Return the topics with and without unit flags, by the flags of each topic's first broker."""
         flags = {topic: next(iter(queues.values())).topic_sys_flag for topic, queues in self._topics.items()}
         return TopicList(
             topic_list=[
@@ -344,7 +344,7 @@ def _queue_data(name: str, config: TopicConfig, read_only: bool) -> QueueData:
 
 
 def requested_zone(fields: Mapping[str, str]) -> str | None:
-    """Return the zone that a request asks for in its fields; None without one."""
+    """Return the requested zone from the fields of a request; None without one."""
     zone = fields.get(ZONE_NAME, "")
     return zone if zone.strip() and fields.get(ZONE_MODE, "").lower() == "true" else None
 

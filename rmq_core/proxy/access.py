@@ -1,11 +1,11 @@
 """Authentication and authorization of calls, by the brokers' users and policies, which the proxy queries itself.
 
-The name that is signed for is the name that counts: what a client says in ``x-mq-authorization-ak`` does not, as it
-does in the original. Only the date is signed, by the protocol; one that is a day away is refused, where the original
-takes any. (A day, for the official Python client writes its local time.)
+The user is the name in the signature's ``Credential``. Java's proxy takes ``x-mq-authorization-ak``, which is not
+signed. The protocol signs only the date: a date more than a day off is refused, where Java's proxy accepts any. (A day,
+because the official Python client writes its local time.)
 
 Each call requires the permissions of a broker's request code, on the topics and groups that the call names. A change
-of an invisible time needs rights on the topic, too, where the original asks for the group alone.
+of an invisible time requires a permission on the topic, too; in Java only on the group.
 
 Source: ``AuthenticationPipeline``, ``AuthorizationPipeline``, ``DefaultAuthenticationContextBuilder``,
 ``DefaultAuthorizationContextBuilder#build(Metadata, GeneratedMessageV3)``.
@@ -41,18 +41,18 @@ from rmq_formats.errors import FormatError
 log = logging.getLogger("rmq.proxy")
 audit = logging.getLogger("rmq.proxy.audit")
 _CACHED_S: Final = 5.0
-_PUSH_AGE_S: Final = 1.0
-_MOST_CACHED: Final = 10_000
+_PUSH_MAX_AGE_S: Final = 1.0
+_MAX_CACHED_ACCOUNTS: Final = 10_000
 _DATE: Final = "%Y%m%dT%H%M%SZ"
-_MOST_SKEW_S: Final = 25 * 3600
-_MOST_CHARS: Final = 1024
+_MAX_SKEW_S: Final = 25 * 3600
+_MAX_HEADER_CHARS: Final = 1024
 _TYPES: Final = ("Custom", "Default")
 _CODE = RequestCode
 
 
 @dataclass(frozen=True, slots=True)
 class _Account:
-    """User of a broker; ``password`` is None where the broker does not disclose passwords to the proxy."""
+    """User of a broker; ``password`` is None if the broker does not send passwords to the proxy."""
 
     password: str | None
     is_enabled: bool
@@ -64,14 +64,14 @@ class _Account:
 
 
 class CallGuard:
-    """Checks calls against the users and policies of the brokers."""
+    """Authentication and authorization of calls by the users and policies of the brokers."""
 
     def __init__(self, brokers: Brokers, *, authorizes: bool) -> None:
         """Create the checks.
 
         Args:
-            brokers: queried for users with the proxy's login, which has to be a super user's.
-            authorizes: check policies too; a login is enough otherwise.
+            brokers: brokers to query for users; the proxy's login must be that of a super user.
+            authorizes: check policies, too; else any valid login may make all calls.
         """
         self._brokers = brokers
         self._authorizes = authorizes
@@ -97,14 +97,15 @@ class CallGuard:
         return Login(name, account.password)
 
     async def check(
-        self, login: Login, needs: Iterable[Permission] | None, host: str, *, max_age_s: float = _CACHED_S
+        self, login: Login, permissions: Iterable[Permission] | None, host: str, *, max_age_s: float = _CACHED_S
     ) -> None:
-        """Check that a user's policies allow all that a call needs. Raises StatusError.
+        """Check that a user has all permissions of a call. Raises StatusError.
 
         Args:
-            login: the user, who must still be enabled, with the same password.
-            needs: of the call; None is for super users.
-            max_age_s: how old what a broker has said of the user may be.
+            login: authenticated user, who must still be enabled and have the same password.
+            permissions: required permissions of the call; None for a call that only super users may make.
+            host: address of the client.
+            max_age_s: maximum age of the broker's data of the user.
         """
         name = login.name
         account = await self._account(name, max_age_s)
@@ -112,18 +113,18 @@ class CallGuard:
             raise _unauthorized(f"User:{name} is disabled or has another password.")
         if account.is_super or not self._authorizes:
             return
-        if needs is None:
+        if permissions is None:
             raise _unauthorized(f"User:{name} has no permission for this call: it is for super users.")
-        for need in needs:
-            is_allowed = decide(account.policies, need, host)
+        for permission in permissions:
+            is_allowed = decide(account.policies, permission, host)
             if not is_allowed:
-                why = "no matched policies" if is_allowed is None else "the decision is deny"
-                error = _unauthorized(f"User:{name} has no permission to access {need} from {host}, {why}.")
+                reason = "no matched policies" if is_allowed is None else "the decision is deny"
+                error = _unauthorized(f"User:{name} has no permission to access {permission} from {host}, {reason}.")
                 await self._log_refusal(host, error)
                 raise error
 
     async def _log_refusal(self, host: str, error: StatusError) -> None:
-        """Write a refusal to the audit log; after many refusals of a host, delay the answer instead."""
+        """Write a refusal to the audit log; after many refusals of a host, delay the response instead."""
         if self._failures.count(host) > FREE_REFUSALS:
             await asyncio.sleep(REFUSAL_WAIT_S)
         else:
@@ -137,9 +138,9 @@ class CallGuard:
         try:
             account = await self._query_account(name)
         except RemotingError as error:
-            audit.error("no broker tells of users: %(why)s", {"why": str(error)})
+            audit.error("no broker responds to a query for a user: %(why)s", {"why": str(error)})
             raise StatusError(v2.INTERNAL_SERVER_ERROR, "the brokers cannot be asked who that is") from error
-        if len(self._accounts) >= _MOST_CACHED:
+        if len(self._accounts) >= _MAX_CACHED_ACCOUNTS:
             self._accounts.clear()
         self._accounts[name] = now, account
         return account
@@ -150,7 +151,9 @@ class CallGuard:
             try:
                 return await self._query_broker(address, name)
             except TransportError as error:
-                log.warning("%(broker)s does not say who users are: %(why)s", {"broker": address, "why": str(error)})
+                log.warning(
+                    "%(broker)s does not respond to a query for a user: %(why)s", {"broker": address, "why": str(error)}
+                )
         return await self._query_broker(last, name)
 
     async def _query_broker(self, address: str, name: str) -> _Account:
@@ -160,7 +163,8 @@ class CallGuard:
         password = info.password if isinstance(info.password, str) else None
         if password is None:
             audit.error(
-                "%(broker)s does not tell users to this proxy: its login is no super user's", {"broker": address}
+                "%(broker)s sends no passwords to this proxy: give the proxy a super user's credentials",
+                {"broker": address},
             )
         acl = await self._users.get_acl(address, f"User:{name}")
         return _Account(
@@ -171,26 +175,26 @@ class CallGuard:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """User of a call or a stream; where clients need not sign, a caller with all rights."""
+    """User of a call or a stream; without authentication, a caller with all permissions."""
 
     access: CallGuard | None = None
     login: Login | None = None
     host: str = ""
 
-    async def check(self, needs: Iterable[Permission] | None) -> None:
-        """Check that the user may make a call; None is for super users. Raises StatusError."""
+    async def check(self, permissions: Iterable[Permission] | None) -> None:
+        """Check that the user has all permissions; None requires a super user. Raises StatusError."""
         if self.access is not None and self.login is not None:
-            await self.access.check(self.login, needs, self.host)
+            await self.access.check(self.login, permissions, self.host)
 
-    async def check_push(self, needs: Iterable[Permission] | None) -> None:
-        """Check the same right before something is sent that was long under way. Raises StatusError."""
+    async def check_push(self, permissions: Iterable[Permission] | None) -> None:
+        """Check the same with recent data of the user, before a delayed response is sent. Raises StatusError."""
         if self.access is not None and self.login is not None:
-            await self.access.check(self.login, needs, self.host, max_age_s=_PUSH_AGE_S)
+            await self.access.check(self.login, permissions, self.host, max_age_s=_PUSH_MAX_AGE_S)
 
-    async def may_receive(self, needs: Iterable[Permission]) -> bool:
-        """Return True if the user has all rights now."""
+    async def may_receive(self, permissions: Iterable[Permission]) -> bool:
+        """Return True if the user has all permissions now."""
         try:
-            await self.check_push(needs)
+            await self.check_push(permissions)
         except StatusError:
             return False
         return True
@@ -205,7 +209,7 @@ def _entries(acl: AclInfo) -> tuple[tuple[Entry, ...], ...]:
             )
             for kind in _TYPES
         )
-    except (FormatError, ResponseError) as error:  # what is not understood must not allow anything
+    except (FormatError, ResponseError) as error:  # an unreadable policy must not allow anything
         raise _unauthorized(f"a policy of {acl.subject} cannot be read: {error}") from error
 
 
@@ -214,10 +218,10 @@ def _credential(text: str) -> tuple[str, str]:
 
     Raises StatusError.
     """
-    if len(text) > _MOST_CHARS:
+    if len(text) > _MAX_HEADER_CHARS:
         raise _unauthorized("the authorization header is too long.")
-    _, _, rest = text.partition(" ")
-    parts = dict(part.strip().partition("=")[::2] for part in rest.split(","))
+    _, _, parameters = text.partition(" ")
+    parts = dict(part.strip().partition("=")[::2] for part in parameters.split(","))
     name = parts.get("Credential", "").partition("/")[0]
     if not name.strip():
         raise _unauthorized("username cannot be null.")
@@ -234,7 +238,7 @@ def _check_date(text: str) -> None:
         date = datetime.strptime(text, _DATE).replace(tzinfo=UTC)
     except ValueError:
         raise _unauthorized("x-mq-date-time is no date.") from None
-    if abs(date.timestamp() - now_ms() / 1000) > _MOST_SKEW_S:
+    if abs(date.timestamp() - now_ms() / 1000) > _MAX_SKEW_S:
         raise _unauthorized("x-mq-date-time is more than a day away from this proxy's clock.")
 
 
@@ -289,7 +293,7 @@ def _group_and_queue_topic(request: Any) -> Names:
     yield from _queue_topic(request)
 
 
-_QUERY_ROUTE: Final = "QueryRoute"  # of producers and consumers; brokers have no such request
+_QUERY_ROUTE: Final = "QueryRoute"  # a call of producers and consumers without a request code of brokers
 CALLS: Final[dict[str, tuple[RequestCode, Callable[[Any], Names]]]] = {
     "Heartbeat": (_CODE.HEART_BEAT, _optional_group),
     "SendMessage": (_CODE.SEND_MESSAGE_V2, _message_topics),
@@ -307,7 +311,7 @@ CALLS: Final[dict[str, tuple[RequestCode, Callable[[Any], Names]]]] = {
     "RecallMessage": (_CODE.RECALL_MESSAGE, _topic),
     "SyncLiteSubscription": (_CODE.LITE_SUBSCRIPTION_CTL, _group_and_topic),
 }
-"""The request code with the same permissions, and what reads the names of a call; it raises StatusError."""
+"""By call: the request code with the same permissions, and the function that yields the call's topics and groups."""
 
 
 def required_permissions(name: str, request: Any) -> tuple[Permission, ...] | None:

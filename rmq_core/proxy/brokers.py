@@ -29,11 +29,11 @@ from rmq_formats.codecs.record import StoredMessage
 
 log = logging.getLogger("rmq.proxy")
 _CACHED_S: Final = 20.0  # settings of topics and groups
-_OFFLINE_S: Final = 30.0  # after the last transaction of a topic: ``transactionGroupOfflineTimeoutMillis``
-_MOST_CACHED: Final = 10_000
-_LEAST_STEP_MS: Final = 1000  # of a broker's clock that was set; else an answer was long on its way
-_HANDLES_MS: Final = 12 * 3_600_000  # for so long a handle counts at most
-_MOST_LEADS: Final = 16
+_OFFLINE_S: Final = 30.0  # Java's ``transactionGroupOfflineTimeoutMillis``
+_MAX_CACHED: Final = 10_000
+_MIN_STEP_MS: Final = 1000  # difference that means a change of a broker's clock, not a slow response
+_MAX_HANDLE_AGE_MS: Final = 12 * 3_600_000  # maximum validity of a receipt handle
+_MAX_LEADS: Final = 16
 _MESSAGE_TYPES: Final = {
     "UNSPECIFIED": (v2.NORMAL,), "NORMAL": (v2.NORMAL,), "FIFO": (v2.FIFO,), "DELAY": (v2.DELAY,),
     "TRANSACTION": (v2.TRANSACTION,), "PRIORITY": (v2.PRIORITY,), "LITE": (v2.LITE,),
@@ -46,8 +46,8 @@ class Brokers:
     """Name servers and brokers of the proxy; use it with ``async with``.
 
     Attributes:
-        producers: topics with transactions, which are the producer groups of gRPC clients, and when a client was last
-            registered for each, by the monotonic clock.
+        producers: topics with transactions, which are the producer groups of gRPC clients, with the time of their last
+            registration by the monotonic clock.
     """
 
     def __init__(
@@ -56,23 +56,26 @@ class Brokers:
         """Create the connections' client; ``async with`` starts it.
 
         Args:
-            auth_brokers: addresses of brokers that are asked for users; none takes the masters that are known first.
+            namesrv: addresses of name servers.
+            options: options of the client.
+            credentials: credentials that sign the proxy's requests; None for unsigned requests.
+            auth_brokers: addresses of brokers to query for users; if empty, the masters that are found first.
 
         Raises:
-            OptionError: no address of a name server.
+            OptionError: ``namesrv`` has no address.
         """
         self.producers: dict[str, float] = {}
-        self.on_transaction_check: Handler = _nothing
-        self.on_lite_unsubscribed: Handler = _nothing
+        self.on_transaction_check: Handler = _ignore_request
+        self.on_lite_unsubscribed: Handler = _ignore_request
         handlers: dict[int, Handler] = {
             RequestCode.CHECK_TRANSACTION_STATE: self._on_transaction_check,
-            RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: _nothing,
+            RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: _ignore_request,
             RequestCode.NOTIFY_UNSUBSCRIBE_LITE: self._on_lite_unsubscribed,
         }
         self.cluster = Cluster(namesrv, options, credentials=credentials, handlers=handlers, heartbeat=self._heartbeat)
         self._auth_brokers = tuple(auth_brokers)
         self._cache: dict[tuple[str, str], tuple[float, Any]] = {}
-        # By broker: how far its clock is ahead of the steady one here, and when it said so last; the latest is last.
+        # By broker: leads of its clock over the local steady clock, with their last times; the newest is last.
         self._leads_ms: dict[str, dict[int, int]] = {}
 
     async def __aenter__(self) -> "Brokers":
@@ -97,14 +100,14 @@ class Brokers:
     async def register_producer(self, topics: Iterable[str]) -> None:
         """Register as producer of topics with transactions, so that brokers send transaction checks here."""
         topics = set(topics)
-        new = topics - self.producers.keys()
+        new_topics = topics - self.producers.keys()
         self.producers |= dict.fromkeys(topics, time.monotonic())
-        if new:
-            await self.cluster.register_at_brokers(new)
+        if new_topics:
+            await self.cluster.register_at_brokers(new_topics)
             await self.cluster.send_heartbeats()
 
     async def unregister_idle_producers(self, is_needed: Callable[[str], bool]) -> None:
-        """Unregister as producer of topics that no client sends to: brokers would send transaction checks here in vain.
+        """Unregister as producer of topics that no client sends to: their transaction checks would reach no client.
 
         Source: ``ClusterTransactionService#scanProducerHeartBeat``.
         """
@@ -132,7 +135,7 @@ class Brokers:
         return await self._cached(("group", group), lambda: self._query_group(group, topic))
 
     async def view_record(self, address: str, topic: str, physical_offset: int) -> StoredMessage | None:
-        """Return the record at a physical offset of a broker; None where no single record stands there."""
+        """Return the record at a physical offset of a broker; None if there is no such record."""
         fields = ViewMessage(topic=topic, offset=physical_offset)
         also = (ResponseCode.SYSTEM_ERROR, ResponseCode.NO_PERMISSION)
         response = await self.request(address, RequestCode.VIEW_MESSAGE_BY_ID, fields, also=also)
@@ -148,9 +151,11 @@ class Brokers:
         try:
             response = await self.request(address, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, Group(group=group))
         except BrokerError as error:
-            if error.code != ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:  # else one in order would be read otherwise
+            if (
+                error.code != ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+            ):  # else an ordered group would not be read in order
                 raise
-            return SubscriptionGroupConfig(group_name=group)  # it is made when it is first used
+            return SubscriptionGroupConfig(group_name=group)  # the broker creates the group at its first use
         return decode_body(response.body, SubscriptionGroupConfig)
 
     async def any_broker(self, topic: str) -> str:
@@ -162,11 +167,11 @@ class Brokers:
     async def auth_brokers(self) -> tuple[str, ...]:
         """Return the addresses of brokers that are queried for users: configured ones, or the masters found first.
 
-        Whoever reaches a name server can register a broker there: one that comes later is not asked who users are.
+        Brokers that register later are not queried: whoever reaches a name server can register a broker.
 
         Raises:
             NoRouteError: no name server knows a master.
-            TransportError: none answers.
+            TransportError: no name server responds.
         """
         if not self._auth_brokers:
             response = await self.cluster.request_name_servers(RequestCode.GET_BROKER_CLUSTER_INFO)
@@ -174,10 +179,10 @@ class Brokers:
             masters = tuple(group.broker_addrs[MASTER_ID] for group in groups if MASTER_ID in group.broker_addrs)
             if not masters:
                 raise NoRouteError("brokers", "no name server knows a master")
-            if not self._auth_brokers:  # else another call has found some meanwhile
+            if not self._auth_brokers:  # unless another call has found some meanwhile
                 self._auth_brokers = masters
                 log.info(
-                    "users are those of %(brokers)s, the first masters known; --auth-broker names them",
+                    "queries %(brokers)s for users, the first masters found; --auth-broker names other brokers",
                     {"brokers": ";".join(masters)},
                 )
         return self._auth_brokers
@@ -188,7 +193,7 @@ class Brokers:
         if value is not None and now < until:
             return value  # type: ignore[no-any-return]
         value = await query()
-        if len(self._cache) >= _MOST_CACHED:
+        if len(self._cache) >= _MAX_CACHED:
             self._cache.clear()
         self._cache[key] = now + _CACHED_S, value
         return value
@@ -201,7 +206,7 @@ class Brokers:
         return await self.cluster.request(address, code, fields, body, timeout_s=timeout_s, also=also)
 
     async def address(self, topic: str, broker: str) -> str:
-        """Return the address of a master by its name, and refresh a topic's route where the name is missing.
+        """Return the address of a master by its name; refresh the route of a topic if the name is unknown.
 
         Raises NoRouteError, TransportError.
         """
@@ -212,28 +217,28 @@ class Brokers:
             return self.cluster.address(broker)
 
     def record_clock(self, broker: str, now_ms: int) -> None:
-        """Record a broker's time from an answer; after a clock change, the old clock still counts for old handles."""
+        """Record a broker's time from a response; after a change of its clock, older handles use the old time."""
         steady_ms = clock.steady_ms()
         lead_ms = now_ms - steady_ms
         leads = self._leads_ms.setdefault(broker, {})
         latest_ms = next(reversed(leads), None)
-        if latest_ms is not None and abs(lead_ms - latest_ms) < _LEAST_STEP_MS:
+        if latest_ms is not None and abs(lead_ms - latest_ms) < _MIN_STEP_MS:
             lead_ms = latest_ms
         leads.pop(lead_ms, None)
         leads[lead_ms] = steady_ms
-        for old_ms in [old_ms for old_ms, since_ms in leads.items() if steady_ms - since_ms > _HANDLES_MS]:
+        for old_ms in [old_ms for old_ms, since_ms in leads.items() if steady_ms - since_ms > _MAX_HANDLE_AGE_MS]:
             del leads[old_ms]
-        if len(leads) > _MOST_LEADS:
+        if len(leads) > _MAX_LEADS:
             del leads[next(iter(leads))]
 
     def now_ms(self, broker: str) -> int:
-        """Return the time by a broker's clock, ms since 1970; by this machine's clock before the broker's first answer.
+        """Return the time by a broker's clock, ms since 1970; before its first response, by this machine's clock.
 
-        Where that clock was set, the earliest that it can be for a handle.
+        After a change of that clock, it is the earliest time that may apply to a receipt handle.
         """
         leads = self._leads_ms.get(broker)
         return min(leads) + clock.steady_ms() if leads else clock.now_ms()
 
 
-def _nothing(_: RemotingCommand, __: Connection) -> None:
+def _ignore_request(_: RemotingCommand, __: Connection) -> None:
     return None

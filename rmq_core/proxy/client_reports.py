@@ -1,10 +1,10 @@
 """Reports of connected clients to brokers, so that administrators see the proxy's clients there.
 
-A broker is told what has changed since it was told last on the same connection, and now and then that all are still
-there. One that does not know the request, as the original's does not, is asked no more on that connection.
+A report has the changes since the last report on the same connection; an empty report every 30 s keeps the clients
+alive. A broker that does not know the request, such as Java's, gets no more reports on that connection.
 
-Source: ``ClientActivity#registerConsumer``, ``#registerProducer``. The original tells other proxies
-(``HeartbeatSyncer``) and, in local mode, the broker of its own process.
+Source: ``ClientActivity#registerConsumer``, ``#registerProducer``. Java's proxy reports to other
+proxies (``HeartbeatSyncer``) and, in local mode, to the broker in its process.
 """
 
 import asyncio
@@ -30,15 +30,15 @@ from rmq_core.remoting.errors import RemotingError
 
 log = logging.getLogger("rmq.proxy")
 _INTERVAL_S: Final = 1.0
-_RENEW_S: Final = 30.0  # a broker forgets who has not been told of for 120 s
-_RETRY_S: Final = 5.0  # a broker that could not be told
-_MOST_TOPICS: Final = 256  # of a client that brokers are told
-_MOST_AT_ONCE: Final = 200  # clients in a request
-_MOST_BYTES: Final = 256 << 10  # of their topics and expressions in a request
+_RENEW_S: Final = 30.0  # a broker removes clients without a report for 120 s
+_RETRY_S: Final = 5.0  # after a failed report
+_MAX_TOPICS: Final = 256  # of one client
+_MAX_CLIENTS_PER_REQUEST: Final = 200
+_MAX_REQUEST_BYTES: Final = 256 << 10  # of topics and expressions in one request
 _LANGUAGES: Final = {v2.GOLANG: "GO", v2.DOT_NET: "DOTNET"} | {
     value: name for name, value in v2.Language.items() if name in LanguageCode.__members__
 }
-_ACTIVE: Final = (v2.SIMPLE_CONSUMER, v2.PULL_CONSUMER, v2.LITE_SIMPLE_CONSUMER)
+_ACTIVE_CLIENT_TYPES: Final = (v2.SIMPLE_CONSUMER, v2.PULL_CONSUMER, v2.LITE_SIMPLE_CONSUMER)
 
 
 def client_of(
@@ -56,11 +56,11 @@ def _client(settings: Any, client_id: str, address: str, number: int, sub_versio
     agent, consumers, producers = settings.user_agent, [], []
     if settings.HasField("publishing"):
         topics = sorted({topic.name for topic in settings.publishing.topics})
-        producers = [ProducerData(group_name=name) for name in topics[:_MOST_TOPICS]]
+        producers = [ProducerData(group_name=name) for name in topics[:_MAX_TOPICS]]
     else:
-        subscriptions = list(settings.subscription.subscriptions)[:_MOST_TOPICS]
+        subscriptions = list(settings.subscription.subscriptions)[:_MAX_TOPICS]
         described = [_subscription(subscription, sub_version) for subscription in subscriptions]
-        kind = "CONSUME_ACTIVELY" if settings.client_type in _ACTIVE else "CONSUME_PASSIVELY"
+        kind = "CONSUME_ACTIVELY" if settings.client_type in _ACTIVE_CLIENT_TYPES else "CONSUME_PASSIVELY"
         consumers = [
             ConsumerData(
                 group_name=settings.subscription.group.name, consume_type=kind,
@@ -78,7 +78,7 @@ def _subscription(entry: Any, sub_version: int) -> SubscriptionData | None:
     kind = SQL92 if entry.expression.type == v2.SQL else TAG
     try:
         return subscription(entry.topic.name, entry.expression.expression, kind, sub_version)
-    except ValueError:  # a receive refuses it
+    except ValueError:  # ReceiveMessage refuses the expression
         return None
 
 
@@ -92,7 +92,7 @@ def _subscription_version(client: ProxiedClient) -> int:
 def version_of(text: str) -> int:
     """Return the ordinal of a client's version, ``5.1.2``: Java's enum has two for each from 5.0.0 on.
 
-    The original looks for a constant of the text's name, which there never is.
+    Java's proxy looks for a constant named like the text, which never exists.
     """
     version = re.match(r"5\.(\d)\.(\d)(?!\d)", text)
     return CURRENT_VERSION if version is None else Version.V5_0_0 + 2 * int(version[1] + version[2])
@@ -100,18 +100,19 @@ def version_of(text: str) -> int:
 
 @dataclass(slots=True)
 class _ReportedClients:
-    """Clients that a broker has on a connection.
+    """Clients that were reported to a broker on a connection.
 
     Attributes:
-        clients: by number.
-        next_s: when it is to be told that all are still there, by the monotonic clock.
-        refuses: it does not know the request.
+        connection: connection to the broker.
+        clients: reported clients, by number.
+        next_renewal_s: time of the next report without changes, by the monotonic clock.
+        refuses_reports: True if the broker does not know the request.
     """
 
     connection: Connection
     clients: dict[int, ProxiedClient] = field(default_factory=dict)
-    next_s: float = 0.0
-    refuses: bool = False
+    next_renewal_s: float = 0.0
+    refuses_reports: bool = False
 
 
 class ClientReporter:
@@ -121,7 +122,7 @@ class ClientReporter:
         self._brokers = brokers
         self._sessions = sessions
         self._reported: dict[str, _ReportedClients] = {}
-        self._failed_s: dict[str, float] = {}  # when a broker could last not be told
+        self._last_failure_s: dict[str, float] = {}  # time of the last failed report, by broker
 
     async def run(self) -> None:
         """Report clients until cancelled."""
@@ -134,14 +135,14 @@ class ClientReporter:
 
     async def _try_report(self, address: str) -> None:
         now = time.monotonic()
-        if now < self._failed_s.get(address, 0.0) + _RETRY_S:
+        if now < self._last_failure_s.get(address, 0.0) + _RETRY_S:
             return
         try:
             await self._report(address, now)
-            self._failed_s.pop(address, None)
+            self._last_failure_s.pop(address, None)
         except RemotingError as error:
-            self._failed_s[address] = now
-            log.debug("%(address)s is not told of clients: %(error)s", {"address": address, "error": error})
+            self._last_failure_s[address] = now
+            log.debug("cannot report clients to %(address)s: %(error)s", {"address": address, "error": error})
 
     async def _report(self, address: str, now: float) -> None:
         present, reported = self._sessions.present, self._reported.get(address)
@@ -150,36 +151,39 @@ class ClientReporter:
         connection = await self._brokers.cluster.remoting.connect(address)
         if reported is None or reported.connection is not connection:
             reported = self._reported[address] = _ReportedClients(connection)
-        if reported.refuses:
+        if reported.refuses_reports:
             return
-        new = [client for number, client in present.items() if reported.clients.get(number) is not client]
-        ended = [number for number in reported.clients if number not in present]
-        if not new and not ended and now < reported.next_s:
+        new_clients = [client for number, client in present.items() if reported.clients.get(number) is not client]
+        ended_numbers = [number for number in reported.clients if number not in present]
+        if not new_clients and not ended_numbers and now < reported.next_renewal_s:
             return
         try:
-            for part in split_report(new, ended):
-                await self._brokers.request(address, RequestCode.PROXIED_CLIENTS, body=encode_body(part))
-                for number in part.gone:
+            for request_body in split_report(new_clients, ended_numbers):
+                await self._brokers.request(address, RequestCode.PROXIED_CLIENTS, body=encode_body(request_body))
+                for number in request_body.gone:
                     reported.clients.pop(number, None)
-                reported.clients |= {client.number: client for client in part.clients}
+                reported.clients |= {client.number: client for client in request_body.clients}
         except BrokerError as error:
-            reported.refuses = error.code in (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ResponseCode.NO_PERMISSION)
+            reported.refuses_reports = error.code in (
+                ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+                ResponseCode.NO_PERMISSION,
+            )
             raise
-        reported.next_s = now + _RENEW_S
+        reported.next_renewal_s = now + _RENEW_S
 
 
-def split_report(clients: list[ProxiedClient], ended: list[int]) -> Iterator[ProxiedClients]:
+def split_report(clients: list[ProxiedClient], ended_numbers: list[int]) -> Iterator[ProxiedClients]:
     """Split a report into requests that block no broker for long; an empty request if there is nothing to report."""
     batch: list[ProxiedClient] = []
     size = 0
     for client in clients:
-        if batch and (len(batch) >= _MOST_AT_ONCE or size > _MOST_BYTES):
-            yield ProxiedClients(clients=batch, gone=ended)
-            batch, size, ended = [], 0, []
+        if batch and (len(batch) >= _MAX_CLIENTS_PER_REQUEST or size > _MAX_REQUEST_BYTES):
+            yield ProxiedClients(clients=batch, gone=ended_numbers)
+            batch, size, ended_numbers = [], 0, []
         batch.append(client)
         size += sum(
             len(subscription.topic) + len(subscription.sub_string)
             for data in client.consumer_data_set
             for subscription in data.subscription_data_set
         )
-    yield ProxiedClients(clients=batch, gone=ended)
+    yield ProxiedClients(clients=batch, gone=ended_numbers)

@@ -52,11 +52,11 @@ _TRACE: Final = "TRACE_CONTEXT"
 _DLQ_ORIGIN_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
 _DLQ_ORIGIN_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
 _GZIP_BEGIN: Final = b"\x1f\x8b"
-_MOST_INFLATED_BYTES: Final = 16 << 20  # of a body; a receive has 32 of them
-_MOST_MS: Final = 253_402_300_799_000  # the end of the year 9999, which is the last that protobuf knows
-_MOST_INT: Final = (1 << 31) - 1
+_MAX_INFLATED_BYTES: Final = 16 << 20  # of a body; one ReceiveMessage returns up to 32
+_MAX_MS: Final = 253_402_300_799_000  # end of the year 9999, protobuf's last
+_MAX_INT: Final = (1 << 31) - 1
 _BATCH_FLAGS: Final = FLAG_INNER_BATCH | FLAG_COMPRESSED
-_QUEUE_OFFSET: Final = "qo"  # in the number of deliveries of an offset
+_QUEUE_OFFSET: Final = "qo"  # marks the delivery count of an offset
 _LMQ_PROPERTIES: Final = (PROPERTY_INNER_MULTI_DISPATCH, PROPERTY_INNER_MULTI_QUEUE_OFFSET)
 _HANDLE_PARTS: Final = 9
 
@@ -91,9 +91,9 @@ def properties_of(message: Any, topic: str, kind: int, peer: str) -> dict[str, s
 
 
 def born_ms(message: Any) -> int:
-    """Return a message's born time, ms since 1970; now, where the producer's time is impossible."""
+    """Return a message's born time, ms since 1970; now if the producer's time is impossible."""
     timestamp_ms = ms_of(message.system_properties.born_timestamp)
-    return int(timestamp_ms) if 0 <= timestamp_ms <= _MOST_MS else clock.now_ms()
+    return int(timestamp_ms) if 0 <= timestamp_ms <= _MAX_MS else clock.now_ms()
 
 
 def sys_flag_of(message: Any, kind: int) -> int:
@@ -111,13 +111,13 @@ def tags_of(expression: Any) -> frozenset[str] | None:
 
 
 def messages_of(record: StoredMessage) -> Iterator[StoredMessage]:
-    """Yield the messages of a record, and those of an inner batch one by one: the service has no batches."""
+    """Yield the messages of a record one by one, as the service has no batches."""
     if not record.sys_flag & FLAG_INNER_BATCH:
         yield record
         return
     try:
         if record.sys_flag & FLAG_COMPRESSED:
-            body = decompress(record.body, record.sys_flag, max_bytes=_MOST_INFLATED_BYTES)
+            body = decompress(record.body, record.sys_flag, max_bytes=_MAX_INFLATED_BYTES)
             inner = inner_messages(replace(record, body=body))
         else:
             inner = inner_messages(record)
@@ -132,12 +132,13 @@ def messages_of(record: StoredMessage) -> Iterator[StoredMessage]:
 
 
 def to_wire(record: StoredMessage, topic: str, handle: str | None, attempt: int | None = None) -> Any:
-    """Build the message that a consumer gets.
+    """Build the message of the service for a consumer.
 
     Args:
-        topic: that the consumer has subscribed to.
-        handle: receipt handle; None for messages that are not acknowledged one by one.
-        attempt: number of its delivery; by default as its record counts.
+        record: record of the message.
+        topic: topic of the consumer's subscription.
+        handle: receipt handle; None for pulled messages.
+        attempt: number of the delivery; None for the count of the record.
     """
     properties = record.properties
     body, encoding = _body(record)
@@ -148,7 +149,7 @@ def to_wire(record: StoredMessage, topic: str, handle: str | None, attempt: int 
         body_digest=_digest(body), body_encoding=encoding, message_type=_message_type(properties),
         born_host=properties.get(_BORN_HOST) or _text(record.born_host).rpartition(":")[0],
         store_host=_text(record.store_host), queue_id=record.queue_id, queue_offset=record.queue_offset,
-        delivery_attempt=min(attempt, _MOST_INT),
+        delivery_attempt=min(attempt, _MAX_INT),
     )  # fmt: skip
     system.born_timestamp.FromMilliseconds(_time_ms(properties.get(_BORN_MS), record.born_timestamp_ms))
     system.store_timestamp.FromMilliseconds(_time_ms(None, record.store_timestamp_ms))
@@ -161,7 +162,7 @@ def to_wire(record: StoredMessage, topic: str, handle: str | None, attempt: int 
     if PROPERTY_LITE_TOPIC in properties:
         system.lite_topic = properties[PROPERTY_LITE_TOPIC]
     if PROPERTY_PRIORITY in properties:
-        system.priority = min(parse_decimal(properties[PROPERTY_PRIORITY], 0), _MOST_INT)
+        system.priority = min(parse_decimal(properties[PROPERTY_PRIORITY], 0), _MAX_INT)
     if _TRACE in properties:
         system.trace_context = properties[_TRACE]
     if PROPERTY_TIMER_DELIVER_MS in properties:
@@ -199,30 +200,32 @@ def _text(host: Host) -> str:
 
 
 def _body(record: StoredMessage) -> tuple[bytes, Any]:
-    """Return a body in an encoding of the service: producers of the remoting protocol compress otherwise, too."""
+    """Return a body in an encoding of the service; other compressions of the remoting protocol are decompressed."""
     if not record.sys_flag & FLAG_COMPRESSED:
         return record.body, v2.IDENTITY
     if record.body.startswith(_GZIP_BEGIN):
         return record.body, v2.GZIP
     try:
-        return decompress(record.body, record.sys_flag, max_bytes=_MOST_INFLATED_BYTES), v2.IDENTITY
+        return decompress(record.body, record.sys_flag, max_bytes=_MAX_INFLATED_BYTES), v2.IDENTITY
     except FormatError:  # its consumer may know better
         return record.body, v2.GZIP
 
 
-def _time_ms(text: str | None, otherwise: int) -> int:
+def _time_ms(text: str | None, default: int) -> int:
     """Return a time within protobuf's limits: an impossible time must not block a message forever."""
-    return min(max(0, parse_decimal(text, otherwise)), _MOST_MS)
+    return min(max(0, parse_decimal(text, default)), _MAX_MS)
 
 
 class ReceiptHandle(NamedTuple):
-    """Handle that a message is acknowledged by: that of POP, with the record's physical offset and the child's name.
+    """Receipt handle of the service: a POP handle with the record's physical offset and the lite topic.
 
-    Source: ``ReceiptHandle``. That of the original has no child, and its clients say it; but 5.2.0 of Java says none
-    where it changes an invisible time.
+    Source: ``ReceiptHandle``, which has no lite topic: clients send it with each call, except Java's 5.2.0 for a new
+    invisible time.
 
     Attributes:
-        lite_topic: that the message was popped of; empty of those that are no children.
+        handle: receipt handle of POP.
+        physical_offset: physical offset of the record.
+        lite_topic: lite topic of the message; empty for messages of other topics.
     """
 
     handle: PopHandle
@@ -236,7 +239,7 @@ class ReceiptHandle(NamedTuple):
 
     @classmethod
     def decode(cls, text: str, lite_topic: str = "") -> "ReceiptHandle":
-        """Parse a handle; ``lite_topic`` is the client's, for handles of other proxies without a child's name.
+        """Parse a handle; ``lite_topic`` is the client's, for handles of other proxies, which lack it.
 
         Raises StatusError.
         """
@@ -244,17 +247,17 @@ class ReceiptHandle(NamedTuple):
             handle = PopHandle.decode(text)
         except ValueError:
             raise StatusError(v2.INVALID_RECEIPT_HANDLE, "the receipt handle is none of this service") from None
-        last = text.split(" ", _HANDLE_PARTS)[_HANDLE_PARTS - 1 :]
-        number = parse_decimal(last[0], None) if last else None
-        if number is None:
+        suffix = text.split(" ", _HANDLE_PARTS)[_HANDLE_PARTS - 1 :]
+        physical_offset = parse_decimal(suffix[0], None) if suffix else None
+        if physical_offset is None:
             raise StatusError(v2.INVALID_RECEIPT_HANDLE, "the receipt handle is none of this service")
-        if len(last) > 1:
-            if not may_be_child(last[1]):
+        if len(suffix) > 1:
+            if not may_be_child(suffix[1]):
                 raise StatusError(v2.INVALID_RECEIPT_HANDLE, "the receipt handle is of nothing that can be a child")
-            return cls(handle, number, last[1])
+            return cls(handle, physical_offset, suffix[1])
         if lite_topic and not may_be_child(lite_topic):
             raise StatusError(v2.ILLEGAL_LITE_TOPIC, f"there is no lite topic {lite_topic[:200]!r}")
-        return cls(handle, number, lite_topic)
+        return cls(handle, physical_offset, lite_topic)
 
     def check_time(self, now_ms: int) -> None:
         """Refuse a handle after its invisible time, when another client may have the message. Raises StatusError."""
@@ -263,7 +266,7 @@ class ReceiptHandle(NamedTuple):
 
 
 class PoppedMessage(NamedTuple):
-    """Popped message; ``deliveries`` counts the earlier ones."""
+    """Popped message, with the number of earlier deliveries."""
 
     record: StoredMessage
     receipt: ReceiptHandle
@@ -271,9 +274,9 @@ class PoppedMessage(NamedTuple):
 
 
 def popped_messages(fields: PopAnswer, body: bytes, broker: str) -> Iterator[PoppedMessage]:
-    """Yield the messages of a response; one that cannot be acknowledged comes back until it is a dead letter.
+    """Yield the messages of a response; skip messages that cannot be acknowledged.
 
-    Raises StatusError if the answer is none of POP.
+    Raises StatusError if the response is none of POP.
     """
     try:
         handles = Handles(fields, broker)
@@ -291,8 +294,8 @@ def popped_messages(fields: PopAnswer, body: bytes, broker: str) -> Iterator[Pop
 def popped_lite_messages(fields: PopAnswer, body: bytes, broker: str, parent: str) -> Iterator[PoppedMessage]:
     """Yield the messages of a response to a pop of lite topics. Raises StatusError.
 
-    What is of none of them cannot be acknowledged. The original counts deliveries only where each message of an answer
-    has a number, so that a message that fails with others behind it never becomes a dead letter.
+    Messages of no lite topic are skipped, as they cannot be acknowledged. Java's proxy reads delivery counts only if
+    all messages of a response have one: there a message that fails before others never becomes a dead letter.
     """
     records = decode_records(body)
     children = [lite_topic_offset(record, parent) for record in records]
@@ -315,7 +318,7 @@ class LiteTopicOffset(NamedTuple):
 
 
 def lite_topic_offset(record: StoredMessage, parent: str) -> LiteTopicOffset | None:
-    """Return a record's location in a child of a topic; None if the record is in none, or in several."""
+    """Return a record's lite topic and queue offset; None if it is in no lite topic of ``parent``, or in several."""
     prefix = f"{LIGHT_QUEUE_PREFIX}${parent}$"
     properties = record.properties
     names, offsets = (properties.get(name, "").split(",") for name in _LMQ_PROPERTIES)
@@ -330,14 +333,16 @@ def lite_topic_offset(record: StoredMessage, parent: str) -> LiteTopicOffset | N
 def _deliveries(entries: list[str], locations: list[LiteTopicOffset | None]) -> list[int]:
     """Return delivery counts: a number for each message of a child, or ``0 qo0%7 1`` for delivered messages only.
 
-    Source: ``PopLiteMessageProcessor#transformOrderCountInfo``, which is told one child after the other.
+    Source: ``PopLiteMessageProcessor#transformOrderCountInfo``, which handles one lite topic after the other.
     """
     deliveries: list[int] = []
     for _, locations_of_child in groupby(locations, lambda location: location and location.lite_topic):
         offsets = [location and location.offset for location in locations_of_child]
         if entries and _QUEUE_OFFSET not in entries[0]:
-            mine, entries = entries[: len(offsets)], entries[len(offsets) :]
-            deliveries += [parse_decimal(text, 0) for text in mine] + [0] * (len(offsets) - len(mine))
+            counts_of_child, entries = entries[: len(offsets)], entries[len(offsets) :]
+            deliveries += [parse_decimal(text, 0) for text in counts_of_child] + [0] * (
+                len(offsets) - len(counts_of_child)
+            )
             continue
         counts: dict[int | None, int] = {}
         while entries and (offset := _offset_of(entries[0])) in offsets and offset not in counts:

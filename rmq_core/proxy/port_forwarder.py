@@ -1,7 +1,7 @@
 """The proxy's port for both TLS and plain connections, with certificates that are reloaded when their files change.
 
-gRPC listens either for TLS or for plain connections. So it listens for each on a port of the loopback, and a connection
-goes on to one of the two, byte for byte, by its first byte.
+A port of gRPC accepts either TLS or plain connections. So gRPC listens on two loopback ports, and the first byte of a
+connection decides to which of them its bytes are forwarded.
 
 Source: ``ProxyAndTlsProtocolNegotiator``, which does so within Netty.
 """
@@ -23,7 +23,7 @@ from rmq_formats.errors import OptionError
 
 LOOPBACK: Final = "127.0.0.1"
 FIRST_BYTE_S: Final = 10.0
-_HIGH_WATER_BYTES: Final = 256 << 10  # buffered on one side, above which the other is not read
+_HIGH_WATER_BYTES: Final = 256 << 10  # in the write buffer of one end, above which the other end is not read
 _BACKLOG: Final = 1024
 log = logging.getLogger("rmq.proxy")
 _VALID_DAYS: Final = 3650
@@ -44,26 +44,26 @@ class ForwardedClients:
         self._remote.pop(loopback_address, None)
 
     def address(self, loopback_address: str) -> str:
-        """Return the client's address; the same address where no front forwards."""
+        """Return the client's address; the same address if the connection is not forwarded."""
         return self._remote.get(loopback_address, loopback_address)
 
 
 FORWARDED_CLIENTS: Final = (
     ForwardedClients()
-)  # one for a process: gRPC gives its handlers nothing else to know a connection by
+)  # one for all servers: gRPC's handlers know only the address of a connection
 
 
 class PortForwarder:
     """Listener at one address that forwards each connection to the port for plain or for TLS connections."""
 
     def __init__(self, plain_port: int, tls_port: int) -> None:
-        """Both ports are on the loopback."""
+        """Create a forwarder to two ports of the loopback address."""
         self._ports = {False: plain_port, True: tls_port}
         self._server: asyncio.Server | None = None
         self.ends: set[_ForwardedEnd] = set()
 
     async def listen(self, address: str) -> str:
-        """Listen at ``host:port``; returns the address that is bound. Raises ListenError."""
+        """Listen at ``host:port``; return the bound address. Raises ListenError."""
         host, _, port = address.rpartition(":")
         loop = asyncio.get_running_loop()
         try:
@@ -92,10 +92,10 @@ class PortForwarder:
 
 
 class _ForwardedEnd(asyncio.Protocol):
-    """One end of a forwarded connection: bytes that arrive here leave at the other end, and both end together."""
+    """One end of a forwarded connection: writes its received bytes to the other end, and closes with it."""
 
-    def __init__(self, front: PortForwarder, other: "_ForwardedEnd | None" = None) -> None:
-        self._forwarder = front
+    def __init__(self, forwarder: PortForwarder, other: "_ForwardedEnd | None" = None) -> None:
+        self._forwarder = forwarder
         self.transport: asyncio.Transport | None = None
         self.other = other
 
@@ -132,8 +132,8 @@ class _ForwardedEnd(asyncio.Protocol):
 class _ClientEnd(_ForwardedEnd):
     """The client's end, whose first byte decides the target port."""
 
-    def __init__(self, front: PortForwarder) -> None:
-        super().__init__(front)
+    def __init__(self, forwarder: PortForwarder) -> None:
+        super().__init__(forwarder)
         self._task: asyncio.Task[None] | None = None
         self._timer = asyncio.get_running_loop().call_later(FIRST_BYTE_S, self.abort)
         self._loopback_address = ""
@@ -152,10 +152,10 @@ class _ClientEnd(_ForwardedEnd):
         super().connection_lost(error)
 
     async def _forward(self, data: bytes, transport: asyncio.Transport) -> None:
-        """Connect to the port of the loopback, and forward the bytes so far."""
+        """Connect to the loopback port, and forward the received bytes."""
         loop = asyncio.get_running_loop()
         try:
-            # gRPC sends its settings at once: the inner end knows where they go before it is connected.
+            # gRPC sends its settings at once, so the inner end must know the other end before it is connected.
             inner, end = await loop.create_connection(
                 lambda: _ForwardedEnd(self._forwarder, self), LOOPBACK, self._forwarder.port(data[0])
             )
@@ -173,7 +173,7 @@ class _ClientEnd(_ForwardedEnd):
 
 
 def certificates(file: TlsFile) -> grpc.ServerCredentials:
-    """Load the server's certificate. Raises OptionError, with the file, for one that gRPC cannot use."""
+    """Load the server's certificate. Raises OptionError with the file's name if gRPC cannot use it."""
     if file.key_password:
         raise OptionError(f"{file.path}: tls.server.keyPassword: gRPC takes keys without a password only")
     if file.client_auth is ClientAuth.OPTIONAL:
@@ -193,7 +193,7 @@ def certificates(file: TlsFile) -> grpc.ServerCredentials:
 
 
 def self_signed() -> grpc.ServerCredentials | None:
-    """Make a certificate for this run, in memory, as the original does; None where ``cryptography`` is not installed.
+    """Make a certificate for this run, in memory, as in Java; None if ``cryptography`` is not installed.
 
     The official clients of RocketMQ 5 in Java and Go speak TLS unless told otherwise, and trust any certificate.
     """

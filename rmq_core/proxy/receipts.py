@@ -1,7 +1,7 @@
 """Receipt handles: calls by them (acknowledgements, invisible times, dead letters), and renewal for push consumers.
 
-A renewed message is invisible until its acknowledgement, or until its client has ended. When it is due is counted from
-when it came, by this machine's own clock: that of its broker may be another.
+A renewed message is invisible until its acknowledgement, or until its client has ended. Renewals are timed by this
+machine's clock, as the broker's may differ.
 
 Source: ``AckMessageActivity``, ``ChangeInvisibleDurationActivity``, ``ForwardMessageToDLQActivity``,
 ``ReceiptHandleProcessor``, ``RenewEvent``.
@@ -35,15 +35,15 @@ from rmq_formats.errors import RmqError
 log = logging.getLogger("rmq.proxy")
 _RENEWAL_INTERVAL_S: Final = 5.0
 _RENEW_BEFORE_S: Final = 10.0
-_LONGEST_RENEWAL_S: Final = 3 * 3600.0  # after which a message comes back
-RELEASE_MS: Final = 1000  # of messages whose client is gone
+_MAX_RENEWAL_S: Final = 3 * 3600.0  # after which the message is delivered again
+RELEASE_MS: Final = 1000  # invisible time of messages of ended clients
 _RENEWAL_STEP_MS: Final = 60_000
-_MOST_RENEWAL_STEPS: Final = 10
-_MOST_RENEWED: Final = 1_000_000  # messages; of more none is renewed
-_MOST_RENEWED_OF_CLIENT: Final = 32_768  # likewise: eight times what the official clients keep in memory
-_MOST_RENEWALS: Final = 64  # renewals of one broker that are under way
+_MAX_RENEWAL_STEPS: Final = 10
+_MAX_RENEWED: Final = 1_000_000  # messages; further ones are not renewed
+_MAX_RENEWED_OF_CLIENT: Final = 32_768  # eight times as many as the official clients keep in memory
+_MAX_CONCURRENT_RENEWALS: Final = 64  # of one broker
 Change = Callable[[str, str, ReceiptHandle, int], Awaitable[ReceiptHandle]]
-Key = tuple[str, str, str]  # client, group, the first handle
+Key = tuple[str, str, str]  # client id, group, first receipt handle
 MOST_INVISIBLE_MS: Final = 12 * 3_600_000
 _TO_DEAD_LETTERS: Final = -1
 _ACKS_AT_ONCE: Final = 32
@@ -55,11 +55,12 @@ class _RenewedMessage:
     """Message under renewal.
 
     Attributes:
-        receipt: the newest.
-        since_s: when it came.
-        visible_s: when it is visible, unless it is renewed.
-        times: how often it was renewed.
-        under_way: its renewal, while the broker is asked.
+        topic: topic of the message.
+        receipt: newest receipt handle.
+        since_s: time of the delivery.
+        visible_s: time when the message becomes visible without a renewal.
+        times: number of renewals.
+        renewal_done: future of the current renewal; None without one.
     """
 
     topic: str
@@ -67,14 +68,14 @@ class _RenewedMessage:
     since_s: float
     visible_s: float
     times: int = 0
-    under_way: "asyncio.Future[None] | None" = None
+    renewal_done: "asyncio.Future[None] | None" = None
 
 
 class Renewal:
-    """Renewed receipt handles, by the text that their client has.
+    """Renewal of the invisible times of delivered messages, by the receipt handles of their clients.
 
     Attributes:
-        change: changes an invisible time; of a group, a topic, a receipt, to so many ms from now.
+        change: function that sets the invisible time of a message; its arguments are group, topic, receipt and ms.
     """
 
     change: Change
@@ -82,12 +83,12 @@ class Renewal:
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
         self._messages: dict[Key, _RenewedMessage] = {}
-        self._counts: dict[str, int] = {}  # of what is kept, by client
-        self._tasks: dict[str, asyncio.Task[None]] = {}  # by broker: one that does not answer must not hold up others
+        self._counts: dict[str, int] = {}  # of messages, by client
+        self._tasks: dict[str, asyncio.Task[None]] = {}  # by broker, so that a hanging broker does not delay others
 
     def start(self, client_id: str, group: str, topic: str, receipt: ReceiptHandle) -> None:
         """Start to renew a message that was just popped."""
-        if len(self._messages) < _MOST_RENEWED and self._counts.get(client_id, 0) < _MOST_RENEWED_OF_CLIENT:
+        if len(self._messages) < _MAX_RENEWED and self._counts.get(client_id, 0) < _MAX_RENEWED_OF_CLIENT:
             now_s = monotonic()
             visible_s = now_s + receipt.handle.invisible_ms / 1000
             self._put((client_id, group, receipt.encode()), _RenewedMessage(topic, receipt, now_s, visible_s))
@@ -112,12 +113,12 @@ class Renewal:
     async def stop_renewal(self, client_id: str, group: str, handle: str) -> AsyncIterator[ReceiptHandle | None]:
         """Stop the renewal of a message, and yield its newest receipt, or None if the message was not renewed.
 
-        Where what is done with it gets no answer of the broker, it is renewed again: its client will ask again.
+        After a TransportError in the block the message is renewed again, as the client will repeat its call.
         """
         key = client_id, group, handle
         message = self._pop(key)
-        if message is not None and message.under_way is not None:
-            await asyncio.wait([message.under_way])  # the broker has a new handle of it then
+        if message is not None and message.renewal_done is not None:
+            await asyncio.wait([message.renewal_done])  # which returns a new receipt handle
         try:
             yield None if message is None else message.receipt
         except TransportError:
@@ -153,43 +154,43 @@ class Renewal:
 
     async def _renew_all(self, keys: list[Key]) -> None:
         pending = iter(keys)
-        await asyncio.gather(*(self._renew_each(pending) for _ in range(min(_MOST_RENEWALS, len(keys)))))
+        await asyncio.gather(*(self._renew_each(pending) for _ in range(min(_MAX_CONCURRENT_RENEWALS, len(keys)))))
 
     async def _renew_each(self, pending: Iterator[Key]) -> None:
         for key in pending:
             message = self._messages.get(key)
             if message is None:
                 continue
-            done = message.under_way = asyncio.get_running_loop().create_future()
+            done = message.renewal_done = asyncio.get_running_loop().create_future()
             try:
                 await self._renew(key, message)
             except Exception:
                 log.exception("a renewal failed")
                 self._pop(key)
             finally:
-                message.under_way = None
+                message.renewal_done = None
                 done.set_result(None)
 
     async def _renew(self, key: Key, message: _RenewedMessage) -> None:
         client_id, group, _ = key
         now_s = monotonic()
-        is_over = not self._sessions.has(client_id) or now_s - message.since_s > _LONGEST_RENEWAL_S
-        step_ms = RELEASE_MS if is_over else _RENEWAL_STEP_MS * min(message.times + 1, _MOST_RENEWAL_STEPS)
+        is_over = not self._sessions.has(client_id) or now_s - message.since_s > _MAX_RENEWAL_S
+        step_ms = RELEASE_MS if is_over else _RENEWAL_STEP_MS * min(message.times + 1, _MAX_RENEWAL_STEPS)
         try:
             message.receipt = await self.change(group, message.topic, message.receipt, step_ms)
         except TransportError as error:
             if monotonic() < message.visible_s and not is_over:
                 return  # the broker may be back in time
-            self._abandon(key, error)
+            self._end_renewal(key, error)
         except RmqError as error:
-            self._abandon(key, error)
+            self._end_renewal(key, error)
         else:
             message.times += 1
             message.visible_s = now_s + step_ms / 1000
             if is_over:
                 self._pop(key)
 
-    def _abandon(self, key: Key, error: RmqError) -> None:
+    def _end_renewal(self, key: Key, error: RmqError) -> None:
         log.info("a message cannot be renewed, and comes back: %(error)s", {"error": error})
         self._pop(key)
 
@@ -200,17 +201,17 @@ class Receipts:
     def __init__(self, brokers: Brokers, renewal: Renewal) -> None:
         self.renewal = renewal
         self._brokers = brokers
-        self._tasks: set[asyncio.Task[Any]] = set()  # what goes on when its call has ended
+        self._tasks: set[asyncio.Task[Any]] = set()  # that continue after the end of their calls
         renewal.change = self.change
 
     async def close(self) -> None:
-        """Cancel the work that is under way."""
+        """Cancel all tasks, and wait for their end."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def begin(self, work: Coroutine[Any, Any, _T]) -> "asyncio.Task[_T]":
-        """Start work that must not end halfway when its call does."""
+        """Start a task that continues after the end of its call."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._on_task_end)
@@ -219,7 +220,7 @@ class Receipts:
     def _on_task_end(self, task: "asyncio.Task[Any]") -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.debug("%(error)s", {"error": error})  # its call has told it, unless it has ended
+            log.debug("%(error)s", {"error": error})  # the call returns the error, unless it has ended
 
     async def ack(self, request: Any, client_id: str, _: str) -> Any:
         """AckMessage."""
@@ -284,15 +285,19 @@ class Receipts:
     async def change(
         self, group: str, topic: str, receipt: ReceiptHandle, invisible_ms: int, *, suspends: bool = False
     ) -> ReceiptHandle:
-        """Change for how long a message is invisible, from now; return its new receipt.
+        """Set the invisible time of a message, from now; return the new receipt.
 
         Args:
-            suspends: its delivery is not to count; of a child all that came with it is then invisible so long.
+            group: consumer group.
+            topic: topic of the message.
+            receipt: current receipt.
+            invisible_ms: new invisible time.
+            suspends: do not count the delivery; for a lite topic, all messages of the pop get the invisible time.
 
         Raises:
             BrokerError: the broker refuses.
-            StatusError: the message of a child was acknowledged before.
-            TransportError: there is no answer.
+            StatusError: the message of a lite topic was acknowledged before.
+            TransportError: no response came.
         """
         handle = receipt.handle
         fields = ChangeInvisibleTime(
@@ -305,7 +310,7 @@ class Receipts:
         response = read_fields(command, ChangeInvisibleTimeAnswer)
         if receipt.lite_topic and not response.pop_time:
             raise StatusError(v2.INVALID_RECEIPT_HANDLE, "the message was acknowledged before")
-        # The new check point begins with the message itself: Java's proxy forgets that, and such a message comes back.
+        # The new check point begins at the message itself. Java's proxy keeps the old start: the message comes back.
         return receipt._replace(handle=changed_handle(handle, response))
 
     async def forward(self, request: Any, client_id: str, _: str) -> Any:
@@ -321,9 +326,9 @@ class Receipts:
         return rpc.ForwardMessageToDeadLetterQueueResponse(status=ok())
 
     async def _check_record(self, group: str, topic: str, receipt: ReceiptHandle) -> None:
-        """Refuse a handle with the place of another record: its text is the client's, and the record may be a secret.
+        """Refuse a handle with the offset of another record, which the client may not be allowed to read.
 
-        The original copies any record that the handle says. Raises StatusError.
+        Java's proxy copies the record at any offset. Raises StatusError.
         """
         handle = receipt.handle
         address = await self._brokers.address(topic, handle.broker_name)

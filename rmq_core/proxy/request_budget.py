@@ -1,8 +1,7 @@
 """Limits of calls: a memory budget of requests that are being read or handled, and the entries of a request.
 
-A call is read when its user is known, and not before: gRPC holds back what is not read. While as many calls are being
-read as the budget has room for, the next one waits; one that sends slowly is ended then, so that nobody holds up the
-others for longer than a moment.
+A request is read after the authentication of its user; until then gRPC holds its bytes back. If the budget has no room
+for another reader, the next call waits, and the slowest reader is ended after a second.
 """
 
 import asyncio
@@ -13,34 +12,36 @@ from typing import Any, Final
 
 from rmq_core.proxy.wire import StatusError, v2
 
-MOST_CALL_BYTES: Final = 8 << 20  # clients send one message, of 4 MiB at most; decoded it may take 24 times as much
-_MOST_READERS: Final = 32  # each may read that many bytes
-_PATIENCE_S: Final = 1.0  # with a call that sends slowly, while others wait
-_MOST_BYTES: Final = 256 << 20
+MOST_CALL_BYTES: Final = (
+    8 << 20
+)  # official clients send one message of up to 4 MiB; decoded, it may take 24 times as much
+_MAX_READERS: Final = 32  # calls being read at a time, each of up to ``MOST_CALL_BYTES``
+_SLOW_READ_S: Final = 1.0  # after which a reader is ended if others wait
+_MAX_BYTES: Final = 256 << 20
 
 
 class RequestBudget:
-    """Reads the requests of calls, within a budget."""
+    """Reader of the requests of calls, within a memory budget."""
 
-    def __init__(self, most_readers: int = _MOST_READERS, most_bytes: int = _MOST_BYTES) -> None:
+    def __init__(self, max_readers: int = _MAX_READERS, max_bytes: int = _MAX_BYTES) -> None:
         """Create an empty budget.
 
         Args:
-            most_readers: calls that are being read at once.
-            most_bytes: of requests that are read, until their calls end.
+            max_readers: maximum number of calls that are read at a time.
+            max_bytes: maximum bytes of read requests whose calls have not ended.
         """
         self.count = 0
-        self._most_readers = most_readers
-        self._most_bytes = most_bytes
-        self._readers: dict[asyncio.Task[Any], float] = {}  # since when, the longest first
+        self._max_readers = max_readers
+        self._max_bytes = max_bytes
+        self._readers: dict[asyncio.Task[Any], float] = {}  # by start time, the earliest first
         self._waiting: dict[asyncio.Future[None], None] = {}
 
     @asynccontextmanager
     async def request(self, context: Any) -> AsyncIterator[bytes]:
         """Read the request of a call; its bytes count until the block ends. Raises StatusError."""
         data = await self._read(context)
-        if self.count + len(data) > self._most_bytes:
-            raise StatusError(v2.TOO_MANY_REQUESTS, f"calls under way have more than {self._most_bytes} bytes")
+        if self.count + len(data) > self._max_bytes:
+            raise StatusError(v2.TOO_MANY_REQUESTS, f"calls under way have more than {self._max_bytes} bytes")
         self.count += len(data)
         try:
             yield data
@@ -48,7 +49,7 @@ class RequestBudget:
             self.count -= len(data)
 
     async def _read(self, context: Any) -> bytes:
-        while len(self._readers) >= self._most_readers:
+        while len(self._readers) >= self._max_readers:
             await self._wait()
         task = asyncio.current_task()
         assert task is not None
@@ -56,7 +57,7 @@ class RequestBudget:
         try:
             data = await context.read()
         except asyncio.CancelledError:
-            if task in self._readers:  # its client has cancelled it
+            if task in self._readers:  # the client has cancelled the call
                 raise
             task.uncancel()
             raise StatusError(v2.TOO_MANY_REQUESTS, "the request was sent too slowly while others waited") from None
@@ -68,15 +69,15 @@ class RequestBudget:
         return data
 
     async def _wait(self) -> None:
-        """Wait until a request is read; end the slowest call after some time without any."""
+        """Wait until a request is read; after ``_SLOW_READ_S`` end the slowest reader."""
         waiting = asyncio.get_running_loop().create_future()
         self._waiting[waiting] = None
         try:
-            async with asyncio.timeout(_PATIENCE_S):
+            async with asyncio.timeout(_SLOW_READ_S):
                 await waiting
         except TimeoutError:
             slowest, since_s = next(iter(self._readers.items()), (None, 0.0))
-            if slowest is not None and time.monotonic() - since_s >= _PATIENCE_S:
+            if slowest is not None and time.monotonic() - since_s >= _SLOW_READ_S:
                 del self._readers[slowest]
                 slowest.cancel()
         finally:
@@ -90,34 +91,34 @@ class RequestBudget:
 
 
 MOST_ENTRIES: Final = {"SendMessage": 1024, "AckMessage": 4096, "SyncLiteSubscription": 100_100}
-"""By call: fields of the request. The official clients send one message, and acknowledge one."""
+"""Maximum number of fields in the request of a call; the official clients send or acknowledge one message."""
 _FIXED: Final = {1: 8, 5: 4}  # bytes by wire type
 _NUMBER: Final = 0
 _BYTES: Final = 2
 
 
 def check_entries(name: str, data: bytes) -> None:
-    """Refuse a request with too many entries before its decoding: a message of two bytes becomes fifty.
+    """Refuse a request with too many entries before its decoding: two bytes may become an entry of fifty.
 
     Raises StatusError.
     """
-    most = MOST_ENTRIES.get(name)
-    if most is None:
+    max_entries = MOST_ENTRIES.get(name)
+    if max_entries is None:
         return
-    at, count = 0, 0
-    while at < len(data):
-        tag, at = _varint(data, at)
+    position, count = 0, 0
+    while position < len(data):
+        tag, position = _varint(data, position)
         kind = tag & 7
         if kind in _FIXED:
-            at += _FIXED[kind]
+            position += _FIXED[kind]
         elif kind in (_NUMBER, _BYTES):
-            value, at = _varint(data, at)
-            at += value if kind == _BYTES else 0
+            value, position = _varint(data, position)
+            position += value if kind == _BYTES else 0
         else:
             raise StatusError(v2.BAD_REQUEST, "the bytes are no message of the service")
         count += 1
-        if count > most:
-            raise StatusError(v2.BAD_REQUEST, f"a request has more than {most} entries")
+        if count > max_entries:
+            raise StatusError(v2.BAD_REQUEST, f"a request has more than {max_entries} entries")
 
 
 def _varint(data: bytes, begin: int) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""gRPC server of the proxy: dispatches the calls of the service, and answers errors as statuses.
+"""gRPC server of the proxy: dispatches the calls of the service, and converts errors to statuses.
 
 Source: ``GrpcMessagingApplication``, ``ContextInitPipeline``.
 """
@@ -34,20 +34,20 @@ from rmq_formats.errors import RmqError
 log = logging.getLogger("rmq.proxy")
 _SERVICE: Final = "apache.rocketmq.v2.MessagingService"
 _CLIENT_ID: Final = "x-mq-client-id"
-_MOST_CALLS: Final = 100_000
-_MOST_COMMAND_BYTES: Final = 512 << 10  # of a client on its stream: its settings have half as many
+_MAX_CALLS: Final = 100_000
+_MAX_COMMAND_BYTES: Final = 512 << 10  # of a command on a stream; settings have half as many
 _OPTIONS: Final = [
     ("grpc.max_receive_message_length", MOST_CALL_BYTES),
     ("grpc.max_send_message_length", -1),
     ("grpc.so_reuseport", 0),
-    # A connection whose other end is gone is found out by a ping; else its calls would wait for ever.
+    # Pings find half-open connections, whose calls would wait for ever.
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.keepalive_permit_without_calls", 1),
-    # The official clients ping as well, and gRPC would end their connections for it.
+    # The official clients send pings, too: by default gRPC would close their connections.
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
 ]
-_SILENT_EVERY_S: Final = 30.0
+_EXPIRY_INTERVAL_S: Final = 30.0
 _GRACE_S: Final = 1.0
 
 Unary = Callable[[Any, str, str], Awaitable[Any]]
@@ -73,15 +73,18 @@ class Proxy:
         """Create a proxy, which ``async with`` starts.
 
         Args:
-            listen: ``host:port``; port 0 takes a free one.
-            credentials: a super user's, that it signs its requests with; its clients have to sign their calls then.
-            authorizes: whether users' policies are asked, too.
-            tls: what it speaks TLS with; None is a certificate of its own, made at the start.
-            takes_plain: whether it takes plain connections, too; by default where ``tls`` is None.
-            auth_brokers: addresses of the brokers that say who users are; none takes the first masters known.
+            namesrv: addresses of name servers.
+            listen: ``host:port`` to listen on; port 0 means a free one.
+            credentials: credentials of a super user, to sign the proxy's requests; with them clients must sign calls.
+            options: options of the client of the brokers.
+            authorizes: check the policies of users, too.
+            tls: TLS settings of the server; None for a self-signed certificate, made at the start.
+            takes_plain: accept plain connections, too; by default only if ``tls`` is None.
+            collector: metric endpoint to announce to clients.
+            auth_brokers: addresses of brokers to query for users; if empty, the masters that are found first.
 
         Raises:
-            OptionError: no address of a name server, or a certificate that cannot be used.
+            OptionError: ``namesrv`` has no address, or a certificate cannot be used.
         """
         self.address = ""
         self._listen = listen
@@ -95,14 +98,14 @@ class Proxy:
 
     async def __aenter__(self) -> "Proxy":
         """Listen. Raises ListenError."""
-        logging.getLogger("grpc._cython.cygrpc").addFilter(_is_about_the_server)
+        logging.getLogger("grpc._cython.cygrpc").addFilter(_is_no_client_error)
         async with AsyncExitStack() as ending:
             await ending.enter_async_context(self._brokers)
             if self._access is not None:
-                with suppress(RemotingError):  # else a first call asks
+                with suppress(RemotingError):  # else the first call queries them
                     await self._brokers.auth_brokers()
             renewal = Renewal(self._sessions)
-            server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=_MOST_CALLS)
+            server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=_MAX_CALLS)
             await self._bind(server, ending)
             receipts = Receipts(self._brokers, renewal)
             ending.push_async_callback(receipts.close)
@@ -127,11 +130,11 @@ class Proxy:
         """Listen for TLS connections, plain ones, or both. Raises ListenError."""
         try:
             if self._tls is not None and self._takes_plain:
-                front = PortForwarder(
+                forwarder = PortForwarder(
                     server.add_insecure_port(f"{LOOPBACK}:0"), server.add_secure_port(f"{LOOPBACK}:0", self._tls)
                 )
-                ending.callback(front.close)
-                self.address = await front.listen(self._listen)
+                ending.callback(forwarder.close)
+                self.address = await forwarder.listen(self._listen)
                 return
             port = (
                 server.add_insecure_port(self._listen)
@@ -147,7 +150,7 @@ class Proxy:
 
     async def _expire_idle(self) -> None:
         while True:
-            await asyncio.sleep(_SILENT_EVERY_S)
+            await asyncio.sleep(_EXPIRY_INTERVAL_S)
             self._sessions.end_silent()
             await self._brokers.unregister_idle_producers(lambda topic: bool(self._sessions.producers_of(topic)))
 
@@ -224,14 +227,14 @@ class Proxy:
                 client_id, caller = await self._authenticate(context)
                 async with self._bytes.request(context) as data:
                     request = _decode(request_type, data)
-                needs = required_permissions(name, request)
-                await caller.check(needs)
+                permissions = required_permissions(name, request)
+                await caller.check(permissions)
                 self._sessions.get_or_create(client_id)
                 is_checked = False
                 async with aclosing(call(request, client_id, context.time_remaining())) as responses:
                     async for response in responses:
-                        if not is_checked:  # again, for it may have waited at the broker
-                            await caller.check_push(needs)
+                        if not is_checked:  # again, as the request may have waited at the broker
+                            await caller.check_push(permissions)
                             is_checked = True
                         yield response
             except RmqError as error:
@@ -264,8 +267,8 @@ class Proxy:
         return handle
 
 
-def _is_about_the_server(record: logging.LogRecord) -> bool:
-    """Return False for the three tracebacks that gRPC logs for metadata of a client that are not UTF-8."""
+def _is_no_client_error(record: logging.LogRecord) -> bool:
+    """Return False for gRPC's tracebacks about a client's metadata that are not UTF-8."""
     return not str(record.msg).startswith("Invalid encoding")
 
 
@@ -275,10 +278,10 @@ async def _cancel(task: "asyncio.Task[None]") -> None:
 
 
 async def _limit_commands(commands: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Yield the commands of a client, and refuse a command that is too long to be decoded. Raises StatusError."""
+    """Yield the commands of a client; refuse a too long command. Raises StatusError."""
     async for data in commands:
-        if len(data) > _MOST_COMMAND_BYTES:
-            raise StatusError(v2.BAD_REQUEST, f"a command has more than {_MOST_COMMAND_BYTES} bytes")
+        if len(data) > _MAX_COMMAND_BYTES:
+            raise StatusError(v2.BAD_REQUEST, f"a command has more than {_MAX_COMMAND_BYTES} bytes")
         yield data
 
 

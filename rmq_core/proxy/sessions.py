@@ -24,18 +24,18 @@ from rmq_core.remoting.bodies.configs import SubscriptionGroupConfig
 from rmq_formats.codecs.layout import MAX_BODY_BYTES
 from rmq_formats.errors import OptionError
 
-SILENT_S: Final = 120.0  # a client without a call for so long is gone
-_MOST_SESSIONS: Final = 100_000
-_MOST_PENDING: Final = 1000  # commands of a stream that is not read
-_MOST_ID_CHARS: Final = 512
-_MOST_SETTINGS_BYTES: Final = 256 << 10  # two thousand topics
+SILENT_S: Final = 120.0  # after its last call a client's session ends
+_MAX_SESSIONS: Final = 100_000
+_MAX_PENDING_COMMANDS: Final = 1000  # commands of a stream
+_MAX_ID_CHARS: Final = 512
+_MAX_SETTINGS_BYTES: Final = 256 << 10  # two thousand topics
 PRODUCER_ATTEMPTS: Final = 3
 RECEIVE_BATCH: Final = 32
 POLL_S: Final = 20
 
 
 class CollectorMode(StrEnum):
-    """The original's ``metricCollectorMode``."""
+    """Values of Java's setting ``metricCollectorMode``."""
 
     OFF = "off"
     ON = "on"
@@ -64,7 +64,7 @@ class Collector:
         return cls(parsed, host.strip("[]"), int(port))
 
     def metric(self, settings: Any) -> Any:
-        """Return the member ``metric`` of a client's settings: whether to measure, and where to send metrics."""
+        """Return the member ``metric`` of a client's settings: switch and address of its metrics."""
         if self.mode is CollectorMode.ON:
             address = v2.Address(host=self.host, port=self.port)
             return v2.Metric(on=True, endpoints=v2.Endpoints(scheme=_scheme(self.host), addresses=[address]))
@@ -77,7 +77,7 @@ NO_COLLECTOR: Final = Collector()
 
 
 def _scheme(host: str) -> int:
-    """Return the scheme of an address; the original calls all addresses IPv4."""
+    """Return the scheme of an address; Java's proxy returns IPv4 for all."""
     try:
         version = ip_address(host).version
     except ValueError:
@@ -90,12 +90,12 @@ class Session:
     """Client of the proxy.
 
     Attributes:
-        client_id: the id that it has given itself.
-        topics: that it sends transactions to, or may.
-        number: of it, among all that there have been.
-        commands: to it; None while it has no stream.
-        last_call_s: when its last call came, by the monotonic clock.
-        caller: the user who has opened its stream.
+        client_id: id that the client has chosen.
+        number: number of the session, unique in this process.
+        topics: topics that the client may send transactions to.
+        commands: commands to the client; None while it has no stream.
+        last_call_s: time of the client's last call, by the monotonic clock.
+        caller: user who opened the stream.
     """
 
     client_id: str
@@ -113,8 +113,8 @@ class Session:
         return True
 
     def open_stream(self) -> asyncio.Queue[Any]:
-        """Open a stream of commands; None ends the stream."""
-        self.commands = asyncio.Queue(_MOST_PENDING)
+        """Open a stream of commands, and return its queue; None in the queue ends the stream."""
+        self.commands = asyncio.Queue(_MAX_PENDING_COMMANDS)
         return self.commands
 
     def end_stream(self) -> None:
@@ -128,24 +128,24 @@ class Sessions:
     """All clients, by id.
 
     Attributes:
-        present: those with an open stream on which settings came, by number, as brokers are told of them.
-        on_end: called with the id of a client that has ended, or whose stream has.
+        present: clients with settings on an open stream, by session number, as reported to brokers.
+        on_end: callback with the client id after the end of a session or of its stream.
     """
 
     def __init__(self) -> None:
         self._sessions: dict[str, Session] = {}
         self._numbers = itertools.count(1)
         self.present: dict[int, ProxiedClient] = {}
-        self.on_end: Callable[[str], None] = _nothing
+        self.on_end: Callable[[str], None] = _ignore_end
 
     def get_or_create(self, client_id: str) -> Session:
-        """Return a client's session, which is made if there is none, and record that a call came.
+        """Return a client's session, or make one, and record the time of the call.
 
         Raises StatusError.
         """
         session = self._sessions.get(client_id)
         if session is None:
-            if len(self._sessions) >= _MOST_SESSIONS:
+            if len(self._sessions) >= _MAX_SESSIONS:
                 raise StatusError(v2.TOO_MANY_REQUESTS, "the proxy has too many clients")
             session = self._sessions[client_id] = Session(client_id, next(self._numbers))
         session.last_call_s = time.monotonic()
@@ -164,7 +164,7 @@ class Sessions:
             self.on_end(client_id)
 
     def end_stream(self, session: Session, commands: asyncio.Queue[Any]) -> None:
-        """End a stream of a client, which may have begun another."""
+        """End a stream of a client; a later stream of the client remains open."""
         if session.commands in (commands, None):
             self.present.pop(session.number, None)
             self.on_end(session.client_id)
@@ -172,9 +172,9 @@ class Sessions:
             session.end_stream()
 
     def end_silent(self) -> None:
-        """End the sessions of clients without a call for long; to be called periodically.
+        """End the sessions of clients without a call for ``SILENT_S``; call it periodically.
 
-        An open stream does not count: its other end may be gone. Clients send heartbeats, each 10 s.
+        An open stream does not count, as its connection may be half-open. Clients send heartbeats every 10 s.
         """
         since = time.monotonic() - SILENT_S
         for client_id, session in list(self._sessions.items()):
@@ -194,12 +194,12 @@ class Sessions:
         return self._sessions.get(client_id)
 
 
-def _nothing(_: str) -> None:
+def _ignore_end(_: str) -> None:
     return None
 
 
 def merge_settings(settings: Any, group: SubscriptionGroupConfig | None, collector: Collector) -> Any:
-    """Merge a client's settings with those that the server decides; a producer has no group. Raises StatusError."""
+    """Merge a client's settings with those of the server; a producer has no group. Raises StatusError."""
     merged = v2.Settings()
     merged.CopyFrom(settings)
     merged.metric.CopyFrom(collector.metric(settings))
@@ -225,17 +225,17 @@ def merge_settings(settings: Any, group: SubscriptionGroupConfig | None, collect
 
 def check_client_id(client_id: str) -> str:
     """Check a client's id. Raises StatusError."""
-    if not client_id.strip() or len(client_id) > _MOST_ID_CHARS:
+    if not client_id.strip() or len(client_id) > _MAX_ID_CHARS:
         raise StatusError(
-            v2.CLIENT_ID_REQUIRED, f"client id cannot be empty, nor have more than {_MOST_ID_CHARS} characters"
+            v2.CLIENT_ID_REQUIRED, f"client id cannot be empty, nor have more than {_MAX_ID_CHARS} characters"
         )
     return client_id
 
 
 def names_in(settings: Any) -> tuple[frozenset[str], str | None]:
     """Return topics and group of a client's settings; the group is None for a producer. Raises StatusError."""
-    if settings.ByteSize() > _MOST_SETTINGS_BYTES:
-        raise StatusError(v2.BAD_REQUEST, f"settings have more than {_MOST_SETTINGS_BYTES} bytes")
+    if settings.ByteSize() > _MAX_SETTINGS_BYTES:
+        raise StatusError(v2.BAD_REQUEST, f"settings have more than {_MAX_SETTINGS_BYTES} bytes")
     if settings.HasField("publishing"):
         return frozenset(topic_name(topic) for topic in settings.publishing.topics), None
     if settings.HasField("subscription"):
@@ -246,7 +246,7 @@ def names_in(settings: Any) -> tuple[frozenset[str], str | None]:
 
 def end(commands: asyncio.Queue[Any]) -> None:
     """End a stream of commands after its pending commands."""
-    if commands.full():  # nobody reads it
+    if commands.full():  # the client does not read its stream
         commands.get_nowait()
     commands.put_nowait(None)
 

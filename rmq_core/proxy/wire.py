@@ -1,6 +1,6 @@
-"""Messages of the gRPC service, generated at import, and the statuses that its answers have.
+"""Messages of the gRPC service, generated at import, and the statuses of its responses.
 
-Type checkers see none of the messages' members.
+Type checkers do not know the members of the messages.
 
 Source: ``ResponseBuilder``, ``GrpcValidator``.
 """
@@ -36,7 +36,7 @@ def ms_of(time: Any) -> int:
 
 
 class StatusError(RmqError):
-    """A call that is answered with an error; ``code`` is one of the gRPC service."""
+    """Error status of a call; ``code`` is one of the gRPC service."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
@@ -62,7 +62,7 @@ def ok(text: str = "OK") -> Any:
 
 
 def combined_status(statuses: Sequence[Any]) -> Any:
-    """Return the status of an answer with several entries: their common status, or ``MULTIPLE_RESULTS``."""
+    """Return the status of a response with several entries: their common status, or ``MULTIPLE_RESULTS``."""
     if len({status.code for status in statuses}) == 1:
         return statuses[0]
     return v2.Status(code=v2.MULTIPLE_RESULTS, message="MULTIPLE_RESULTS")

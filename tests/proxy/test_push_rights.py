@@ -43,7 +43,7 @@ class Users:
 
 @pytest.fixture
 async def users(guarded: Caller, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Users]:
-    monkeypatch.setattr("rmq_core.proxy.access._PUSH_AGE_S", 0.0)
+    monkeypatch.setattr("rmq_core.proxy.access._PUSH_MAX_AGE_S", 0.0)
     async with Admin(guarded.broker.state.config.namesrv_addr, credentials=ADMIN) as admin:
         yield Users(admin, guarded)
 

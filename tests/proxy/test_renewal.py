@@ -178,7 +178,7 @@ async def test_what_gets_no_answer_is_renewed_again(renewal: Renewal) -> None:
 
 
 async def test_one_client_cannot_take_the_place_of_all(renewal: Renewal, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(receipts, "_MOST_RENEWED_OF_CLIENT", 3)
+    monkeypatch.setattr(receipts, "_MAX_RENEWED_OF_CLIENT", 3)
     for number in range(5):
         renewal.start("c", "g", "T", receipt(number))
     renewal.start("other", "g", "T", receipt())

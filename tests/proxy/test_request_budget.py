@@ -37,7 +37,7 @@ async def held(budget: RequestBudget, call: Call, until: asyncio.Event) -> str:
 
 
 async def test_calls_under_way_have_so_many_bytes() -> None:
-    budget, until = RequestBudget(most_bytes=10), asyncio.Event()
+    budget, until = RequestBudget(max_bytes=10), asyncio.Event()
     calls = [Call() for _ in range(3)]
     work = [asyncio.ensure_future(held(budget, call, until)) for call in calls]
     for call in calls[:2]:
@@ -50,8 +50,8 @@ async def test_calls_under_way_have_so_many_bytes() -> None:
 
 
 async def test_a_call_that_is_sent_slowly_makes_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(request_budget, "_PATIENCE_S", 0.02)
-    budget, until = RequestBudget(most_readers=2), asyncio.Event()
+    monkeypatch.setattr(request_budget, "_SLOW_READ_S", 0.02)
+    budget, until = RequestBudget(max_readers=2), asyncio.Event()
     until.set()
     slow = [Call() for _ in range(2)]
     slow_work = [asyncio.ensure_future(held(budget, call, until)) for call in slow]
@@ -66,7 +66,7 @@ async def test_a_call_that_is_sent_slowly_makes_room_for_others(monkeypatch: pyt
 
 
 async def test_a_call_that_its_client_cancels_leaves_nothing() -> None:
-    budget = RequestBudget(most_readers=1)
+    budget = RequestBudget(max_readers=1)
     work = asyncio.ensure_future(held(budget, Call(), asyncio.Event()))
     await asyncio.sleep(0)
     work.cancel()
