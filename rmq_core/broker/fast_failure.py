@@ -14,7 +14,7 @@ from typing import Final
 
 from rmq_core.broker.config import BrokerConfig
 from rmq_core.remoting.codes import RequestCode, ResponseCode
-from rmq_core.remoting.connection import Connection, Handler, HandlerAnswer
+from rmq_core.remoting.connection import Connection, Handler, HandlerResponse
 from rmq_core.remoting.header import RemotingCommand
 
 _SENDS: Final = frozenset({
@@ -90,7 +90,7 @@ def fail_fast(
         return handler
     is_send = code in _SENDS
 
-    def handle(request: RemotingCommand, connection: Connection) -> HandlerAnswer:
+    def handle(request: RemotingCommand, connection: Connection) -> HandlerResponse:
         waited_ms = (now_s() - connection.read_time_s) * 1000
         if is_send and page_cache.busy_ms:
             return _refusal(request, connection, _BUSY, max(waited_ms, page_cache.busy_ms))

@@ -21,7 +21,7 @@ from rmq_core.remoting.bodies.codec import decode_body
 from rmq_core.remoting.bodies.configs import SubscriptionGroupConfig, TopicConfig
 from rmq_core.remoting.bodies.routes import ClusterInfo
 from rmq_core.remoting.codes import MASTER_ID, RequestCode, ResponseCode
-from rmq_core.remoting.connection import Connection, Handler, HandlerAnswer
+from rmq_core.remoting.connection import Connection, Handler, HandlerResponse
 from rmq_core.remoting.fields import Fields
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.requests import Group, Topic, UnregisterClient, ViewMessage
@@ -85,10 +85,10 @@ class Brokers:
     async def __aexit__(self, *_: object) -> None:
         await self.cluster.close()
 
-    def _on_transaction_check(self, command: RemotingCommand, connection: Connection) -> HandlerAnswer:
+    def _on_transaction_check(self, command: RemotingCommand, connection: Connection) -> HandlerResponse:
         return self.on_transaction_check(command, connection)
 
-    def _on_lite_unsubscribed(self, command: RemotingCommand, connection: Connection) -> HandlerAnswer:
+    def _on_lite_unsubscribed(self, command: RemotingCommand, connection: Connection) -> HandlerResponse:
         return self.on_lite_unsubscribed(command, connection)
 
     def _heartbeat(self) -> HeartbeatData | None:

@@ -19,7 +19,7 @@ from rmq_core.proxy.checks import may_be_child
 from rmq_core.proxy.wire import StatusError, ms_of, v2
 from rmq_core.remoting import clock
 from rmq_core.remoting.pop import PopHandle, TopicKind
-from rmq_core.remoting.pop_requests import PopAnswer
+from rmq_core.remoting.pop_requests import PopResponse
 from rmq_formats.codecs.compression import decompress
 from rmq_formats.codecs.hosts import Host
 from rmq_formats.codecs.layout import (
@@ -273,7 +273,7 @@ class PoppedMessage(NamedTuple):
     deliveries: int
 
 
-def popped_messages(fields: PopAnswer, body: bytes, broker: str) -> Iterator[PoppedMessage]:
+def popped_messages(fields: PopResponse, body: bytes, broker: str) -> Iterator[PoppedMessage]:
     """Yield the messages of a response; skip messages that cannot be acknowledged.
 
     Raises StatusError if the response is none of POP.
@@ -291,7 +291,7 @@ def popped_messages(fields: PopAnswer, body: bytes, broker: str) -> Iterator[Pop
         yield PoppedMessage(record, ReceiptHandle(handle, record.recorded_physical_offset), deliveries)
 
 
-def popped_lite_messages(fields: PopAnswer, body: bytes, broker: str, parent: str) -> Iterator[PoppedMessage]:
+def popped_lite_messages(fields: PopResponse, body: bytes, broker: str, parent: str) -> Iterator[PoppedMessage]:
     """Yield the messages of a response to a pop of lite topics. Raises StatusError.
 
     Messages of no lite topic are skipped, as they cannot be acknowledged. Java's proxy reads delivery counts only if

@@ -27,7 +27,7 @@ from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.errors import TransportError
 from rmq_core.remoting.fields import read_fields
 from rmq_core.remoting.pop import retry_topic
-from rmq_core.remoting.pop_requests import ChangeInvisibleTime, ChangeInvisibleTimeAnswer
+from rmq_core.remoting.pop_requests import ChangeInvisibleTime, ChangeInvisibleTimeResponse
 from rmq_core.remoting.requests import SendBackFields
 from rmq_formats.codecs.record import StoredMessage
 from rmq_formats.errors import RmqError
@@ -307,7 +307,7 @@ class Receipts:
         )  # fmt: skip
         address = await self._brokers.address(topic, handle.broker_name)
         command = await self._brokers.request(address, RequestCode.CHANGE_MESSAGE_INVISIBLETIME, fields)
-        response = read_fields(command, ChangeInvisibleTimeAnswer)
+        response = read_fields(command, ChangeInvisibleTimeResponse)
         if receipt.lite_topic and not response.pop_time:
             raise StatusError(v2.INVALID_RECEIPT_HANDLE, "the message was acknowledged before")
         # The new check point begins at the message itself. Java's proxy keeps the old start: the message comes back.

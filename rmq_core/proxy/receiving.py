@@ -24,7 +24,7 @@ from rmq_core.proxy.wire import StatusError, ms_of, ok, rpc, v2
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.fields import read_fields
 from rmq_core.remoting.header import RemotingCommand
-from rmq_core.remoting.pop_requests import PopAnswer, PopLiteMessage, PopMessage
+from rmq_core.remoting.pop_requests import PopLiteMessage, PopMessage, PopResponse
 from rmq_formats.codecs.layout import PROPERTY_TAGS, PROPERTY_UNIQ_KEY
 from rmq_formats.codecs.record import StoredMessage
 from rmq_formats.errors import RmqError
@@ -210,7 +210,7 @@ class ReceiveMessageActivity:
     async def _decode_messages(self, receive: _Receive, response: RemotingCommand) -> list[_ClientMessage]:
         """Return the messages of a response; a message with too many deliveries becomes a dead letter."""
         try:
-            fields = read_fields(response, PopAnswer)
+            fields = read_fields(response, PopResponse)
         except ValueError as error:
             raise StatusError(v2.INTERNAL_SERVER_ERROR, f"a broker's answer is none of POP: {error}") from error
         self._brokers.record_clock(receive.broker, fields.pop_time)

@@ -26,8 +26,8 @@ from rmq_core.remoting.requests import (
     CheckTransaction,
     EndTransaction,
     RecallMessage,
-    SendAnswer,
     SendMessageV2,
+    SendResponse,
 )
 from rmq_formats.codecs.hashing import consistent_hash, java_string_hash
 from rmq_formats.codecs.layout import FLAG_TRANSACTION_COMMIT, FLAG_TRANSACTION_ROLLBACK, PROPERTY_REAL_TOPIC
@@ -129,7 +129,7 @@ class SendMessageActivity:
         response = await self._brokers.request(
             address, RequestCode.SEND_MESSAGE_V2, fields, message.body, also=_STATUSES
         )
-        stored = read_fields(response, SendAnswer)
+        stored = read_fields(response, SendResponse)
         transaction_id = system.message_id
         if kind == v2.TRANSACTION:
             physical_offset = decode_message_id(stored.msg_id.partition(",")[0])[1]

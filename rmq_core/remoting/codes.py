@@ -183,7 +183,7 @@ class RequestCode(IntEnum):
 
 
 class ResponseCode(IntEnum):
-    """The code of an answer. 0 is success; sends know 10, 11 and 12 as stored, but not as safely as wanted."""
+    """Codes of responses. 0 is success; with 10, 11 and 12 a sent message is stored, but not as safely as required."""
 
     RPC_TIME_OUT = -1006
     RPC_SEND_TO_CHANNEL_FAILED = -1004

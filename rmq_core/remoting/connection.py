@@ -39,8 +39,8 @@ from rmq_formats.errors import FormatError
 
 log = logging.getLogger(__name__)
 
-HandlerAnswer = RemotingCommand | Awaitable[RemotingCommand | None] | None
-Handler = Callable[[RemotingCommand, "Connection"], HandlerAnswer]
+HandlerResponse = RemotingCommand | Awaitable[RemotingCommand | None] | None
+Handler = Callable[[RemotingCommand, "Connection"], HandlerResponse]
 """Handler of a request. It returns the response, or an awaitable of the response, or None: then the handler may
 ``send`` the response later, or never. An exception becomes an error response."""
 
@@ -229,7 +229,7 @@ class Connection(asyncio.Protocol):
     # Called by the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the transport and the addresses of a new connection."""
+        """Set the transport and the addresses of a new connection."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's transport does not inherit from it
         self._transport.set_write_buffer_limits(high=self._write_high_water_bytes)
         remote = Host.parse(address_text(transport.get_extra_info("peername")))
@@ -368,7 +368,7 @@ class Connection(asyncio.Protocol):
         handler = self._handlers.get(request.code)
         try:
             if self.refuses_requests and request.version > _GO_AWAY_ABOVE:
-                response: HandlerAnswer = request.response(ResponseCode.GO_AWAY, "please go away")
+                response: HandlerResponse = request.response(ResponseCode.GO_AWAY, "please go away")
             elif handler is None:
                 response = not_supported(request)
                 self._log_refusal(request, response)
@@ -455,12 +455,12 @@ class Connection(asyncio.Protocol):
         transport.writelines(out) if large else transport.write(b"".join(out))
 
 
-async def awaited(response: HandlerAnswer) -> RemotingCommand | None:
+async def awaited(response: HandlerResponse) -> RemotingCommand | None:
     """Await a handler's result in any of its forms; raises as the awaitable."""
     return response if isinstance(response, RemotingCommand) or response is None else await response
 
 
-def drop(response: HandlerAnswer) -> None:
+def drop(response: HandlerResponse) -> None:
     """Close the coroutine of a response that is no longer needed."""
     if iscoroutine(response):
         response.close()

@@ -86,7 +86,7 @@ _REASONS: Final[dict[int, str]] = {
 
 
 def not_supported(request: RemotingCommand) -> RemotingCommand:
-    """Build a response with REQUEST_CODE_NOT_SUPPORTED, and the reason of a known code."""
+    """Build a response with REQUEST_CODE_NOT_SUPPORTED, and the reason if there is one."""
     reason = _REASONS.get(request.code)
     remark = f" request type {request.code} not supported" + (f": {reason}" if reason else "")
     return request.response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)

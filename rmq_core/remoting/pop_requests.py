@@ -1,4 +1,4 @@
-"""The extension fields of requests and answers about POP and lite topics (5.5); see ``requests``.
+"""Extension fields of requests and responses of POP and of lite topics (5.5); see ``requests``.
 
 Source: ``PopMessageRequestHeader``, ``AckMessageRequestHeader``, ``ChangeInvisibleTimeRequestHeader``,
 ``NotificationRequestHeader``, ``PollingInfoRequestHeader``, ``PopLiteMessageRequestHeader`` and its neighbours.
@@ -8,7 +8,7 @@ from rmq_core.remoting.fields import Fields, Int32, Int64
 
 
 class PopMessage(Fields, frozen=True, kw_only=True):
-    """Fields of POP_MESSAGE (200050). ``queue_id`` -1: any; ``init_mode`` 0: a new group begins with the first."""
+    """Fields of POP_MESSAGE (200050). ``queue_id`` -1: any; ``init_mode`` 0: a new group starts at the min offset."""
 
     consumer_group: str
     topic: str
@@ -24,8 +24,8 @@ class PopMessage(Fields, frozen=True, kw_only=True):
     attempt_id: str | None = None
 
 
-class PopAnswer(Fields, frozen=True, kw_only=True):
-    """The answer to a pop."""
+class PopResponse(Fields, frozen=True, kw_only=True):
+    """Fields of the response to POP_MESSAGE."""
 
     pop_time: Int64 = 0
     invisible_time: Int64 = 0
@@ -57,7 +57,7 @@ class AckMessage(Fields, frozen=True, kw_only=True):
 
 
 class ChangeInvisibleTime(Fields, frozen=True, kw_only=True):
-    """Fields of CHANGE_MESSAGE_INVISIBLETIME (200053). ``suspend``: with a lite topic, of all that was popped of it."""
+    """Fields of CHANGE_MESSAGE_INVISIBLETIME (200053). ``suspend`` with a lite topic: of all its popped messages."""
 
     consumer_group: str
     topic: str
@@ -69,8 +69,8 @@ class ChangeInvisibleTime(Fields, frozen=True, kw_only=True):
     suspend: bool = False
 
 
-class ChangeInvisibleTimeAnswer(Fields, frozen=True, kw_only=True):
-    """Its answer."""
+class ChangeInvisibleTimeResponse(Fields, frozen=True, kw_only=True):
+    """Fields of the response to CHANGE_MESSAGE_INVISIBLETIME."""
 
     pop_time: Int64
     invisible_time: Int64
@@ -93,8 +93,8 @@ class Notification(Fields, frozen=True, kw_only=True):
     client_id: str | None = None
 
 
-class NotificationAnswer(Fields, frozen=True, kw_only=True):
-    """Its answer."""
+class NotificationResponse(Fields, frozen=True, kw_only=True):
+    """Fields of the response to NOTIFICATION."""
 
     has_msg: bool
     polling_full: bool = False
@@ -108,8 +108,8 @@ class PollingInfo(Fields, frozen=True, kw_only=True):
     queue_id: Int32
 
 
-class PollingInfoAnswer(Fields, frozen=True, kw_only=True):
-    """Its answer."""
+class PollingInfoResponse(Fields, frozen=True, kw_only=True):
+    """Fields of the response to POLLING_INFO."""
 
     polling_num: Int32
 
@@ -130,8 +130,8 @@ class PopLiteMessage(Fields, frozen=True, kw_only=True):
     attempt_id: str | None = None
 
 
-class PopLiteAnswer(Fields, frozen=True, kw_only=True):
-    """Its answer. ``order_count_info``: how often each message was taken before, ``0;0;1``."""
+class PopLiteResponse(Fields, frozen=True, kw_only=True):
+    """Fields of the response to POP_LITE_MESSAGE; ``order_count_info`` has earlier deliveries by message, ``0;0;1``."""
 
     pop_time: Int64
     invisible_time: Int64
@@ -164,7 +164,7 @@ class LiteClientName(Fields, frozen=True, kw_only=True):
 
 
 class LiteGroupName(Fields, frozen=True, kw_only=True):
-    """Fields of GET_LITE_GROUP_INFO (200078). ``top_k``: number of lite topics in the answer, where none is named."""
+    """Fields of GET_LITE_GROUP_INFO (200078). ``top_k``: number of lite topics in the response, if none is named."""
 
     group: str
     lite_topic: str = ""

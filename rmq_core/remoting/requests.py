@@ -1,4 +1,4 @@
-"""The extension fields of requests and answers, as structs for ``read_fields`` and ``write_fields``.
+"""Extension fields of requests and responses, as structs for ``read_fields`` and ``write_fields``.
 
 Members without a default have to be there (``@CFNotNull``). The fields that every 5.x client adds (``bname``,
 ``ns``, ``nsd``, ``oway``, ``lo``) are ignored: they are for proxies.
@@ -53,8 +53,8 @@ class SendMessageV2(SendMessage, frozen=True, kw_only=True, rename=_LETTERS):
     max_reconsume_times: Int32 | None = None
 
 
-class SendAnswer(Fields, frozen=True, kw_only=True):
-    """The answer to a send."""
+class SendResponse(Fields, frozen=True, kw_only=True):
+    """Fields of the response to a send."""
 
     msg_id: str
     queue_id: Int32
@@ -84,7 +84,7 @@ class PullMessage(Fields, frozen=True, kw_only=True):
 
 
 class PullResult(Fields, frozen=True, kw_only=True):
-    """Fields of the answer to a pull."""
+    """Fields of the response to a pull."""
 
     suggest_which_broker_id: Int64 = 0
     next_begin_offset: Int64

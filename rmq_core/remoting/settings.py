@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 from rmq_core.remoting.access.tls import TlsSettings
 from rmq_core.remoting.codes import ResponseCode
-from rmq_core.remoting.connection import Connection, Handler, HandlerAnswer
+from rmq_core.remoting.connection import Connection, Handler, HandlerResponse
 from rmq_core.remoting.errors import ResponseError
 from rmq_core.remoting.frames import MAX_FRAME_BYTES
 from rmq_core.remoting.header import RemotingCommand
@@ -257,7 +257,7 @@ class ServerSettings:
             (self.max_list_bytes, "maxListBytes") if has_list else (self.max_body_bytes, "maxBodyBytes")
         )
 
-        def handle(request: RemotingCommand, connection: Connection) -> HandlerAnswer:
+        def handle(request: RemotingCommand, connection: Connection) -> HandlerResponse:
             size = len(request.body)
             if size > max_bytes:
                 raise _refusal("B", size, max_bytes, setting_name)
@@ -283,7 +283,7 @@ def local_only(handlers: Mapping[int, Handler], codes: Container[int]) -> dict[i
 
 
 def _refuse_remote(handler: Handler) -> Handler:
-    def handle(request: RemotingCommand, connection: Connection) -> HandlerAnswer:
+    def handle(request: RemotingCommand, connection: Connection) -> HandlerResponse:
         if not is_local(connection):
             raise ResponseError(
                 ResponseCode.NO_PERMISSION,

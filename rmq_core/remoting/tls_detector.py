@@ -99,7 +99,7 @@ class TlsDetector(asyncio.Protocol):
         self._start_protocol(inner, bytes(self._early))
 
     def _reload(self) -> None:
-        """Reload changed certificates; log unusable files, and keep the former certificates."""
+        """Reload changed certificates; after an error log it, and use the former ones."""
         try:
             if self._tls.reload():
                 log.info("loaded the certificates of TLS again: their files have changed")

@@ -18,7 +18,7 @@ from rmq_core.remoting.codes import RequestCode
 from rmq_core.remoting.connection import Connection, Handler
 from rmq_core.remoting.fields import read_fields, write_fields
 from rmq_core.remoting.header import RemotingCommand
-from rmq_core.remoting.pop_requests import PopAnswer
+from rmq_core.remoting.pop_requests import PopResponse
 from tests.broker.conftest import Asker, Clock, eventually, messages, small_store
 
 STEPS_MS = [-3_600_000, 3 * 3_600_000]
@@ -203,7 +203,7 @@ async def test_a_popped_message_stays_away_for_its_time_and_an_acknowledged_one_
             await asker.send("T", body)
         answer = await asker.ask(RequestCode.POP_MESSAGE, POP | {"invisibleTime": 30_000, "order": "false"})
         found = messages(answer)
-        handles = Handles(read_fields(answer, PopAnswer), "broker-a")
+        handles = Handles(read_fields(answer, PopResponse), "broker-a")
         first = found[0]
         handle = handles.handle_of(first.properties, first.queue_id, first.queue_offset)
         acked = await asker.ask(RequestCode.ACK_MESSAGE, write_fields(ack_fields("cg", "T", handle)))

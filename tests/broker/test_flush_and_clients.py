@@ -14,7 +14,7 @@ from rmq_core.broker.config import BrokerConfig
 from rmq_core.remoting.bodies.clients import SubscriptionData
 from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.codes import RequestCode, ResponseCode
-from rmq_core.remoting.connection import WAITING_BYTES, Connection, Handler, HandlerAnswer
+from rmq_core.remoting.connection import WAITING_BYTES, Connection, Handler, HandlerResponse
 from rmq_core.remoting.header import RemotingCommand, request
 from rmq_core.store.config import FlushDiskType, StoreConfig
 from tests.broker.conftest import Asker, Clock, eventually, messages, small_store
@@ -105,7 +105,7 @@ class TestHungDisk:
         send = handlers[RequestCode.SEND_MESSAGE_V2]
         asked: list[RemotingCommand] = []
 
-        def note(command: RemotingCommand, connection: Connection) -> HandlerAnswer:
+        def note(command: RemotingCommand, connection: Connection) -> HandlerResponse:
             asked.append(command)
             return send(command, connection)
 

@@ -20,7 +20,7 @@ from rmq_core.broker.config import BrokerConfig, whitelist
 from rmq_core.broker.tables.clients import Login
 from rmq_core.broker.tables.names import RETRY_PREFIX
 from rmq_core.remoting.access.acl import ACCESS_KEY, is_signed_with
-from rmq_core.remoting.connection import Connection, Handler, HandlerAnswer
+from rmq_core.remoting.connection import Connection, Handler, HandlerResponse
 from rmq_core.remoting.error_responses import not_supported
 from rmq_core.remoting.errors import ResponseError
 from rmq_core.remoting.header import RemotingCommand
@@ -93,7 +93,7 @@ class Guard:
     def require_signature(self, handler: Handler) -> Handler:
         """Wrap a handler: only signed requests reach the handler."""
 
-        def handle(request: RemotingCommand, connection: Connection) -> HandlerAnswer:
+        def handle(request: RemotingCommand, connection: Connection) -> HandlerResponse:
             if request.code not in self._open_codes:
                 try:
                     self._authenticate(request, request.ext_fields.get(ACCESS_KEY, ""))
@@ -108,7 +108,7 @@ class Guard:
         if not self._authorizes:
             return handler
 
-        def handle(request: RemotingCommand, connection: Connection) -> HandlerAnswer:
+        def handle(request: RemotingCommand, connection: Connection) -> HandlerResponse:
             if request.code not in self._free:
                 name = request.ext_fields[ACCESS_KEY]
                 if not self._accounts.users[name].is_super:
@@ -195,7 +195,7 @@ class Guard:
 
     def _refuse_unauthenticated(
         self, request: RemotingCommand, connection: Connection, error: ResponseError
-    ) -> HandlerAnswer:
+    ) -> HandlerResponse:
         """Refuse a request that is not authenticated; delay the refusal for a host with many refusals."""
         count = self._failures.count(_host(connection.remote_address))
         if count <= FREE_REFUSALS:

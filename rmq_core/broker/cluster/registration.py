@@ -18,7 +18,7 @@ from rmq_core.remoting.bodies.codec import decode_body
 from rmq_core.remoting.bodies.routes import KVTable, RegisterBrokerBody, TopicRouteData, encode_registration
 from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.codes import RequestCode
-from rmq_core.remoting.connection import Connection, Handler, HandlerAnswer, awaited, drop
+from rmq_core.remoting.connection import Connection, Handler, HandlerResponse, awaited, drop
 from rmq_core.remoting.errors import RemotingError
 from rmq_core.remoting.fields import write_fields
 from rmq_core.remoting.header import RemotingCommand, request
@@ -73,14 +73,14 @@ class Registration:
         """
         topics = self._state.topics
 
-        def handle(request: RemotingCommand, connection: Connection) -> HandlerAnswer:
+        def handle(request: RemotingCommand, connection: Connection) -> HandlerResponse:
             version_before = topics.version
             response = handler(request, connection)
             return response if topics.version is version_before else self.delay_after_change(response)
 
         return handle
 
-    def delay_after_change(self, response: HandlerAnswer) -> HandlerAnswer:
+    def delay_after_change(self, response: HandlerResponse) -> HandlerResponse:
         """Delay a response until changed topics are registered; to be called in the loop turn of the change."""
         if response is None or not self._state.config.namesrvs:
             return response
@@ -193,7 +193,9 @@ class Registration:
             log.warning("cannot unregister: %(error)s", {"namesrv": address, "error": error})
 
 
-async def _respond_when_registered(response: HandlerAnswer, registered: asyncio.Future[None]) -> RemotingCommand | None:
+async def _respond_when_registered(
+    response: HandlerResponse, registered: asyncio.Future[None]
+) -> RemotingCommand | None:
     try:
         await asyncio.wait([registered], timeout=_ANSWER_TIMEOUT_S)
         return await awaited(response)

@@ -16,16 +16,16 @@ from rmq_core.broker.pop.order import ConsumerOrderInfo
 from rmq_core.broker.processors.lite_names import lite_queue_name
 from rmq_core.broker.state import BrokerState
 from rmq_core.remoting.codes import RequestCode, ResponseCode
-from rmq_core.remoting.connection import Connection, Handler, HandlerAnswer
+from rmq_core.remoting.connection import Connection, Handler, HandlerResponse
 from rmq_core.remoting.errors import ResponseError
 from rmq_core.remoting.fields import has_field, read_fields, write_fields
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.pop import IN_ORDER, MOST_INVISIBLE_MS, PopHandle
-from rmq_core.remoting.pop_requests import AckMessage, ChangeInvisibleTime, ChangeInvisibleTimeAnswer
+from rmq_core.remoting.pop_requests import AckMessage, ChangeInvisibleTime, ChangeInvisibleTimeResponse
 
 _LITE_TOPIC: Final = "liteTopic"
 _QUEUE_ID: Final = 0
-_NOTHING: Final = ChangeInvisibleTimeAnswer(pop_time=0, invisible_time=0, revive_qid=0)
+_NOTHING: Final = ChangeInvisibleTimeResponse(pop_time=0, invisible_time=0, revive_qid=0)
 
 
 class LiteAckProcessor:
@@ -43,13 +43,13 @@ class LiteAckProcessor:
         """Return the handlers by request code; ``pop_handlers`` are those of POP."""
         ack, change = pop_handlers[RequestCode.ACK_MESSAGE], pop_handlers[RequestCode.CHANGE_MESSAGE_INVISIBLETIME]
 
-        def ack_any(request: RemotingCommand, connection: Connection) -> HandlerAnswer:
+        def ack_any(request: RemotingCommand, connection: Connection) -> HandlerResponse:
             if not has_field(request, _LITE_TOPIC):
                 return ack(request, connection)
             fields = read_fields(request, AckMessage)
             return self.ack(request, fields) if (fields.lite_topic or "").strip() else ack(request, connection)
 
-        def change_any(request: RemotingCommand, connection: Connection) -> HandlerAnswer:
+        def change_any(request: RemotingCommand, connection: Connection) -> HandlerResponse:
             if not has_field(request, _LITE_TOPIC):
                 return change(request, connection)
             fields = read_fields(request, ChangeInvisibleTime)
@@ -109,7 +109,7 @@ class LiteAckProcessor:
                 self._orders.change(queue, group, _QUEUE_ID, fields.offset, pop_time_ms, visible_ms)
             except ValueError as error:
                 raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
-        response = ChangeInvisibleTimeAnswer(
+        response = ChangeInvisibleTimeResponse(
             pop_time=pop_time_ms, invisible_time=visible_ms - pop_time_ms, revive_qid=handle.revive_queue_id
         )
         return request.response(int(ResponseCode.SUCCESS), None, write_fields(response))

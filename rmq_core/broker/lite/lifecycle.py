@@ -18,7 +18,7 @@ from rmq_core.broker.tables.topics import is_lite
 from rmq_core.remoting.bodies.codec import decode_body
 from rmq_core.remoting.bodies.routes import TopicList
 from rmq_core.remoting.codes import RequestCode, ResponseCode
-from rmq_core.remoting.connection import Connection, Handler, HandlerAnswer, awaited
+from rmq_core.remoting.connection import Connection, Handler, HandlerResponse, awaited
 from rmq_core.remoting.fields import read_fields
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.requests import Topic
@@ -107,13 +107,13 @@ class LiteLifecycleManager:
         delete_topic = base_handlers[RequestCode.DELETE_TOPIC_IN_BROKER]
         delete_topics = base_handlers[RequestCode.DELETE_TOPIC_IN_BROKER_LIST]
 
-        def delete_one(request: RemotingCommand, connection: Connection) -> HandlerAnswer:
+        def delete_one(request: RemotingCommand, connection: Connection) -> HandlerResponse:
             parents = self._parents([read_fields(request, Topic).topic])
             if not parents:
                 return delete_topic(request, connection)
             return self._delete_with_children(parents, delete_topic, request, connection)
 
-        def delete_several(request: RemotingCommand, connection: Connection) -> HandlerAnswer:
+        def delete_several(request: RemotingCommand, connection: Connection) -> HandlerResponse:
             topics = decode_body(request.body or b"{}", TopicList, is_request=True).topic_list
             parents = self._parents(topics)
             if not parents:

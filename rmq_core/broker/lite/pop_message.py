@@ -22,12 +22,12 @@ from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import names, stats
 from rmq_core.broker.tables.topics import is_lite
 from rmq_core.remoting.codes import RequestCode, ResponseCode
-from rmq_core.remoting.connection import Connection, Handler, HandlerAnswer
+from rmq_core.remoting.connection import Connection, Handler, HandlerResponse
 from rmq_core.remoting.errors import ResponseError
 from rmq_core.remoting.fields import has_field, read_fields, write_fields
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.pop import IN_ORDER, MOST_INVISIBLE_MS, MOST_MESSAGES
-from rmq_core.remoting.pop_requests import Notification, NotificationAnswer, PopLiteAnswer, PopLiteMessage
+from rmq_core.remoting.pop_requests import Notification, NotificationResponse, PopLiteMessage, PopLiteResponse
 from rmq_core.store.results import GetResult, GetStatus, split_records
 
 _QUEUE_ID: Final = 0
@@ -171,7 +171,7 @@ class PopLiteMessageProcessor:
     def _answer(
         request: RemotingCommand, fields: PopLiteMessage, result: LitePopResult, code: ResponseCode, remark: str
     ) -> RemotingCommand:
-        answer_fields = PopLiteAnswer(
+        answer_fields = PopLiteResponse(
             pop_time=result.pop_time_ms, invisible_time=fields.invisible_time, revive_qid=IN_ORDER,
             order_count_info=";".join(map(str, result.counts)),
         )  # fmt: skip
@@ -223,7 +223,7 @@ class LiteNotificationProcessor:
         """Return the handlers by request code; ``pop_handlers`` are those of POP."""
         notify = pop_handlers[RequestCode.NOTIFICATION]
 
-        def notify_any(request: RemotingCommand, connection: Connection) -> HandlerAnswer:
+        def notify_any(request: RemotingCommand, connection: Connection) -> HandlerResponse:
             if not has_field(request, "isLiteConsumer"):
                 return notify(request, connection)
             fields = read_fields(request, Notification)
@@ -243,5 +243,5 @@ class LiteNotificationProcessor:
         must_wait = not has_events and not is_over and notification.deadline_ms > self._state.steady_ms()
         if must_wait and self._waiting.park(notification):
             return None
-        answer_fields = write_fields(NotificationAnswer(has_msg=has_events, polling_full=must_wait))
+        answer_fields = write_fields(NotificationResponse(has_msg=has_events, polling_full=must_wait))
         return notification.request.response(int(ResponseCode.SUCCESS), None, answer_fields)

@@ -22,7 +22,7 @@ from rmq_core.broker.tables.topics import is_lite
 from rmq_core.remoting.bodies.codec import decode_body
 from rmq_core.remoting.bodies.pop import LiteSubscription, LiteSubscriptions, OffsetOption
 from rmq_core.remoting.codes import RequestCode, ResponseCode
-from rmq_core.remoting.connection import Connection, Handler, HandlerAnswer
+from rmq_core.remoting.connection import Connection, Handler, HandlerResponse
 from rmq_core.remoting.errors import ResponseError
 from rmq_core.remoting.fields import write_fields
 from rmq_core.remoting.header import RemotingCommand, request
@@ -237,7 +237,7 @@ class LiteSubscriptionCtlProcessor:
     def handlers(self) -> dict[int, Handler]:
         return {RequestCode.LITE_SUBSCRIPTION_CTL: self.control}
 
-    def control(self, request: RemotingCommand, connection: Connection) -> HandlerAnswer:
+    def control(self, request: RemotingCommand, connection: Connection) -> HandlerResponse:
         """Apply changes of subscriptions (LITE_SUBSCRIPTION_CTL, 200071), after a check of all of them."""
         if not request.body:
             raise ResponseError(ResponseCode.ILLEGAL_OPERATION, "Request body is null.")

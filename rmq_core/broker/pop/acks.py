@@ -17,7 +17,7 @@ from rmq_core.broker.state import BrokerState
 from rmq_core.remoting.bodies.codec import decode_body
 from rmq_core.remoting.bodies.pop import BatchAck, BatchAcks
 from rmq_core.remoting.codes import RequestCode, ResponseCode
-from rmq_core.remoting.connection import Connection, Handler, HandlerAnswer
+from rmq_core.remoting.connection import Connection, Handler, HandlerResponse
 from rmq_core.remoting.errors import ResponseError
 from rmq_core.remoting.fields import read_fields, write_fields
 from rmq_core.remoting.header import RemotingCommand
@@ -30,7 +30,7 @@ from rmq_core.remoting.pop import (
     normal_topic,
     retry_topic,
 )
-from rmq_core.remoting.pop_requests import AckMessage, ChangeInvisibleTime, ChangeInvisibleTimeAnswer
+from rmq_core.remoting.pop_requests import AckMessage, ChangeInvisibleTime, ChangeInvisibleTimeResponse
 from rmq_core.store.results import PutResult, PutStatus
 from rmq_formats.errors import DecodeError
 
@@ -57,7 +57,7 @@ class AckMessageProcessor:
             RequestCode.CHANGE_MESSAGE_INVISIBLETIME: self.change,
         }
 
-    def ack(self, request: RemotingCommand, _: Connection) -> HandlerAnswer:
+    def ack(self, request: RemotingCommand, _: Connection) -> HandlerResponse:
         """Acknowledge one message (ACK_MESSAGE, 200051). An expired handle is accepted, without effect."""
         fields = read_fields(request, AckMessage)
         handle = self._handle(fields.extra_info, fields.topic, fields.queue_id, fields.offset)
@@ -67,7 +67,7 @@ class AckMessageProcessor:
         ack = self._ack_of(fields.topic, fields.consumer_group, handle, fields.offset)
         return self._answer(request, request.response(), [self._put_ack(ack, handle)])
 
-    def ack_batch(self, request: RemotingCommand, _: Connection) -> HandlerAnswer:
+    def ack_batch(self, request: RemotingCommand, _: Connection) -> HandlerResponse:
         """Acknowledge messages of several check points (BATCH_ACK_MESSAGE, 200151)."""
         try:
             acks = decode_body(request.body, BatchAcks, is_request=True).acks
@@ -107,7 +107,7 @@ class AckMessageProcessor:
             results.append(self._put_ack(acknowledgement, handle))
         return results
 
-    def change(self, request: RemotingCommand, _: Connection) -> HandlerAnswer:
+    def change(self, request: RemotingCommand, _: Connection) -> HandlerResponse:
         """Write a check point of its own for one message (CHANGE_MESSAGE_INVISIBLETIME, 200053)."""
         fields = read_fields(request, ChangeInvisibleTime)
         if not 0 <= fields.invisible_time <= MOST_INVISIBLE_MS:
@@ -128,7 +128,7 @@ class AckMessageProcessor:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, result.status.value)
         ack = self._ack_of(fields.topic, fields.consumer_group, handle, fields.offset)
         results = [result, self._put_ack(ack, handle)]
-        response = ChangeInvisibleTimeAnswer(
+        response = ChangeInvisibleTimeResponse(
             pop_time=now_ms, invisible_time=fields.invisible_time, revive_qid=handle.revive_queue_id
         )
         return self._answer(request, request.response(int(ResponseCode.SUCCESS), None, write_fields(response)), results)
@@ -143,7 +143,7 @@ class AckMessageProcessor:
             )
         except ValueError as error:
             raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
-        response = ChangeInvisibleTimeAnswer(
+        response = ChangeInvisibleTimeResponse(
             pop_time=handle.pop_time_ms, invisible_time=visible_ms - handle.pop_time_ms, revive_qid=IN_ORDER
         )
         return request.response(int(ResponseCode.SUCCESS), None, write_fields(response))
@@ -205,7 +205,7 @@ class AckMessageProcessor:
         if not self._orders.is_blocked(topic, group, queue_id, None, self._state.clock_ms()):
             self._polls.wake_soon(normal_topic(topic, group), group, queue_id)
 
-    def _answer(self, request: RemotingCommand, response: RemotingCommand, results: list[PutResult]) -> HandlerAnswer:
+    def _answer(self, request: RemotingCommand, response: RemotingCommand, results: list[PutResult]) -> HandlerResponse:
         """Respond after all appended records are as durable as messages must be."""
         if results and self._responder.must_wait:
             return self._responder.respond_when_durable(request, response, results[-1])

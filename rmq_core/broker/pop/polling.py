@@ -20,11 +20,11 @@ from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.pop import MOST_MESSAGES, TopicKind, retry_topic
 from rmq_core.remoting.pop_requests import (
     Notification,
-    NotificationAnswer,
+    NotificationResponse,
     PeekMessage,
     PollingInfo,
-    PollingInfoAnswer,
-    PopAnswer,
+    PollingInfoResponse,
+    PopResponse,
 )
 from rmq_core.store.results import GetResult, GetStatus
 
@@ -67,7 +67,7 @@ class PollingProcessor:
         must_wait = not has_messages and not is_over and notification.deadline_ms > self._state.steady_ms()
         if must_wait and self._polls.park(notification):
             return None
-        answer_fields = write_fields(NotificationAnswer(has_msg=has_messages, polling_full=must_wait))
+        answer_fields = write_fields(NotificationResponse(has_msg=has_messages, polling_full=must_wait))
         return notification.request.response(int(ResponseCode.SUCCESS), None, answer_fields)
 
     def _has_messages(self, fields: Notification) -> bool:
@@ -104,7 +104,7 @@ class PollingProcessor:
         check_pop_group(self._state, fields.consumer_group, fields.topic, fields.queue_id)
         polls = self._polls.requests_of((fields.topic, fields.consumer_group))
         count = sum(poll.queue_id == fields.queue_id for poll in polls)
-        return request.response(int(ResponseCode.SUCCESS), None, write_fields(PollingInfoAnswer(polling_num=count)))
+        return request.response(int(ResponseCode.SUCCESS), None, write_fields(PollingInfoResponse(polling_num=count)))
 
     def peek(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         """Return messages without popping (PEEK_MESSAGE, 200052)."""
@@ -127,7 +127,7 @@ class PollingProcessor:
             rest += max(0, result.max_offset - result.next_offset)
             if count >= fields.max_msg_nums:
                 break
-        answer_fields = write_fields(PopAnswer(pop_time=self._state.clock_ms(), rest_num=rest))
+        answer_fields = write_fields(PopResponse(pop_time=self._state.clock_ms(), rest_num=rest))
         if not count:
             return request.response(int(ResponseCode.PULL_NOT_FOUND), "NO_MESSAGE_IN_QUEUE", answer_fields)
         return request.response(int(ResponseCode.SUCCESS), "FOUND", answer_fields, b"".join(slices))

@@ -36,7 +36,7 @@ from rmq_core.remoting.pop import (
     encode_starts,
     retry_topic,
 )
-from rmq_core.remoting.pop_requests import PopAnswer, PopMessage
+from rmq_core.remoting.pop_requests import PopMessage, PopResponse
 from rmq_core.store.results import GetResult, GetStatus, PutStatus, split_records
 from rmq_formats.codecs.layout import PROPERTY_POP_CK
 from rmq_formats.codecs.properties import encode_properties, parse_decimal
@@ -329,7 +329,7 @@ class PopMessageProcessor:
         return self._respond_empty(pop.request, ResponseCode.POLLING_TIMEOUT, "NO_MESSAGE_IN_QUEUE")
 
     def _answer(self, request: RemotingCommand, fields: PopMessage, result: PopResult) -> RemotingCommand:
-        answer_fields = PopAnswer(
+        answer_fields = PopResponse(
             pop_time=result.pop_time_ms, invisible_time=fields.invisible_time, revive_qid=result.revive_queue_id,
             rest_num=result.rest, start_offset_info=encode_starts(result.starts),
             msg_offset_info=encode_offsets(result.offsets),
@@ -340,4 +340,4 @@ class PopMessageProcessor:
 
     @staticmethod
     def _respond_empty(request: RemotingCommand, code: ResponseCode, remark: str) -> RemotingCommand:
-        return request.response(int(code), remark, write_fields(PopAnswer()))
+        return request.response(int(code), remark, write_fields(PopResponse()))

@@ -37,7 +37,7 @@ from rmq_core.remoting.bodies.clients import (
 )
 from rmq_core.remoting.bodies.codec import decode_body, encode_body
 from rmq_core.remoting.codes import RequestCode, ResponseCode
-from rmq_core.remoting.connection import Connection, Handler, HandlerAnswer
+from rmq_core.remoting.connection import Connection, Handler, HandlerResponse
 from rmq_core.remoting.errors import ResponseError
 from rmq_core.remoting.fields import read_fields, write_fields
 from rmq_core.remoting.header import RemotingCommand
@@ -68,7 +68,7 @@ class ClientManageProcessor:
             RequestCode.CHECK_CLIENT_CONFIG: self.check_client,
         }
 
-    def heartbeat(self, request: RemotingCommand, connection: Connection) -> HandlerAnswer:
+    def heartbeat(self, request: RemotingCommand, connection: Connection) -> HandlerResponse:
         """HEART_BEAT (34): registers a client in its consumer and producer groups."""
         response = request.response(ext_fields={"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true"})
         if len(request.body) > _AT_ONCE_BYTES:

@@ -12,7 +12,7 @@ from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables.names import RETRY_PREFIX
 from rmq_core.broker.tables.table_file import TableFile, WrittenTable
 from rmq_core.remoting.codes import ResponseCode
-from rmq_core.remoting.connection import Connection, Handler, HandlerAnswer, awaited, drop
+from rmq_core.remoting.connection import Connection, Handler, HandlerResponse, awaited, drop
 from rmq_core.remoting.errors import ResponseError
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.store.results import PutResult, PutStatus
@@ -98,7 +98,7 @@ def respond_after_persist(handler: Handler, table: WrittenTable) -> Handler:
     A change that cannot be written is reverted: it would be lost at the next start.
     """
 
-    def handle(request: RemotingCommand, connection: Connection) -> HandlerAnswer:
+    def handle(request: RemotingCommand, connection: Connection) -> HandlerResponse:
         change_count_before = table.file.changes
         response = handler(request, connection)
         change_count = table.file.changes
@@ -113,7 +113,7 @@ def respond_after_persist(handler: Handler, table: WrittenTable) -> Handler:
 
 
 async def _respond_when_written(
-    request: RemotingCommand, response: HandlerAnswer, file: TableFile
+    request: RemotingCommand, response: HandlerResponse, file: TableFile
 ) -> RemotingCommand | None:
     try:
         fault = await await_write(file)

@@ -22,7 +22,7 @@ from rmq_core.broker.transaction.half import (
     real_queue,
 )
 from rmq_core.remoting.codes import RequestCode, ResponseCode
-from rmq_core.remoting.connection import Connection, Handler, HandlerAnswer
+from rmq_core.remoting.connection import Connection, Handler, HandlerResponse
 from rmq_core.remoting.errors import ResponseError
 from rmq_core.remoting.fields import read_fields
 from rmq_core.remoting.header import RemotingCommand
@@ -61,7 +61,7 @@ class EndTransactionProcessor:
             RequestCode.RESUME_CHECK_HALF_MESSAGE: self.resume_check,
         }
 
-    def end(self, request: RemotingCommand, connection: Connection) -> HandlerAnswer:
+    def end(self, request: RemotingCommand, connection: Connection) -> HandlerResponse:
         """Commit or roll back a half message (END_TRANSACTION, 37); like the original, ignore an unknown outcome."""
         state, fields = self._state, read_fields(request, EndTransaction)
         if fields.commit_or_rollback not in (FLAG_TRANSACTION_COMMIT, FLAG_TRANSACTION_ROLLBACK):

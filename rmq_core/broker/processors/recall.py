@@ -11,7 +11,7 @@ from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import names, stats
 from rmq_core.broker.timer.records import delete_key
 from rmq_core.remoting.codes import RequestCode, ResponseCode
-from rmq_core.remoting.connection import Connection, Handler, HandlerAnswer
+from rmq_core.remoting.connection import Connection, Handler, HandlerResponse
 from rmq_core.remoting.errors import ResponseError
 from rmq_core.remoting.fields import read_fields
 from rmq_core.remoting.header import RemotingCommand
@@ -54,7 +54,7 @@ class RecallMessageProcessor:
     def handlers(self) -> dict[int, Handler]:
         return {RequestCode.RECALL_MESSAGE: self.recall}
 
-    def recall(self, request: RemotingCommand, connection: Connection) -> HandlerAnswer:
+    def recall(self, request: RemotingCommand, connection: Connection) -> HandlerResponse:
         """Store a recall, due at the same time as the waiting message (RECALL_MESSAGE, 370)."""
         state = self._state
         fields = read_fields(request, RecallMessage)

@@ -18,7 +18,7 @@ from rmq_core.broker.tables import names, stats
 from rmq_core.broker.tables.timer_admission import DelayLevels
 from rmq_core.remoting.bodies.configs import SubscriptionGroupConfig
 from rmq_core.remoting.codes import RequestCode, ResponseCode, Version
-from rmq_core.remoting.connection import WAITING_BYTES, Connection, Handler, HandlerAnswer
+from rmq_core.remoting.connection import WAITING_BYTES, Connection, Handler, HandlerResponse
 from rmq_core.remoting.errors import ResponseError
 from rmq_core.remoting.fields import read_fields
 from rmq_core.remoting.header import RemotingCommand, encode_json
@@ -47,7 +47,7 @@ class SendMessageProcessor:
         state: BrokerState,
         writer: MessageWriter,
         responder: DurableResponder,
-        after_change: Callable[[HandlerAnswer], HandlerAnswer],
+        after_change: Callable[[HandlerResponse], HandlerResponse],
     ) -> None:
         """Wrap the response to a message that created its topic by ``after_change``."""
         self._state = state
@@ -67,7 +67,7 @@ class SendMessageProcessor:
             RequestCode.SEND_BATCH_MESSAGE: partial(self._send, SendMessageV2),
         }
 
-    def _send(self, kind: type[SendMessage], request: RemotingCommand, connection: Connection) -> HandlerAnswer:
+    def _send(self, kind: type[SendMessage], request: RemotingCommand, connection: Connection) -> HandlerResponse:
         """Store a message or a batch; the fields of V2 have short names."""
         topics, responder, fields = self._topics, self._responder, read_fields(request, kind)
         version_before, times = topics.version, self._times
@@ -126,7 +126,7 @@ class SendBackProcessor:
     def handlers(self) -> dict[int, Handler]:
         return {RequestCode.CONSUMER_SEND_MSG_BACK: self.send_back}
 
-    def send_back(self, request: RemotingCommand, _: Connection) -> HandlerAnswer:
+    def send_back(self, request: RemotingCommand, _: Connection) -> HandlerResponse:
         """Store a failed message again (CONSUMER_SEND_MSG_BACK, 36); respond when durable, unlike the original."""
         fields = read_fields(request, SendBackFields)
         state = self._state

@@ -9,7 +9,7 @@ from typing import Final
 
 from rmq_core.remoting.bodies.pop import BatchAck
 from rmq_core.remoting.pop import IN_ORDER, PopHandle, TopicKind, decode_starts, retry_topic
-from rmq_core.remoting.pop_requests import AckMessage, ChangeInvisibleTimeAnswer, PopAnswer
+from rmq_core.remoting.pop_requests import AckMessage, ChangeInvisibleTimeResponse, PopResponse
 from rmq_formats.codecs.layout import PROPERTY_POP_CK
 
 _MAX_BITS: Final = 4096  # bits of a check point in a batch
@@ -18,7 +18,7 @@ _MAX_BITS: Final = 4096  # bits of a check point in a batch
 class Handles:
     """Receipt handles of the messages of one response."""
 
-    def __init__(self, response: PopAnswer, broker_name: str) -> None:
+    def __init__(self, response: PopResponse, broker_name: str) -> None:
         """Parse the fields of a response to a pop. Raises ValueError for an invalid field."""
         self._answer = response
         self._broker_name = broker_name
@@ -53,7 +53,7 @@ def _deliveries(text: str) -> dict[tuple[int, int], int]:
     return deliveries
 
 
-def changed_handle(handle: PopHandle, response: ChangeInvisibleTimeAnswer) -> PopHandle:
+def changed_handle(handle: PopHandle, response: ChangeInvisibleTimeResponse) -> PopHandle:
     """Return the handle after a change of the invisible time: its new check point begins with the message."""
     start = handle.start_offset if response.pop_time == handle.pop_time_ms else handle.offset
     return handle._replace(start_offset=start, pop_time_ms=response.pop_time, invisible_ms=response.invisible_time)

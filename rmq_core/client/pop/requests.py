@@ -23,11 +23,11 @@ from rmq_core.remoting.fields import read_fields
 from rmq_core.remoting.pop import MOST_MESSAGES, PopHandle, retry_topic
 from rmq_core.remoting.pop_requests import (
     ChangeInvisibleTime,
-    ChangeInvisibleTimeAnswer,
+    ChangeInvisibleTimeResponse,
     Notification,
-    NotificationAnswer,
-    PopAnswer,
+    NotificationResponse,
     PopMessage,
+    PopResponse,
 )
 from rmq_core.remoting.requests import SendBackFields
 from rmq_core.remoting.uniq_key import UniqKeys
@@ -82,7 +82,7 @@ class PopRequests:
         if answer.code != ResponseCode.SUCCESS:
             return []
         messages = decode_records(answer.body, broker_name=broker_name)
-        response = read_fields(answer, PopAnswer)
+        response = read_fields(answer, PopResponse)
         try:
             handles = Handles(response, broker_name)
             for message in messages:
@@ -110,7 +110,7 @@ class PopRequests:
         response = await self._cluster.request(
             address, RequestCode.NOTIFICATION, fields, timeout_s=wait_s + options.request_timeout_s
         )
-        return read_fields(response, NotificationAnswer).has_msg
+        return read_fields(response, NotificationResponse).has_msg
 
     async def ack(self, messages: Sequence[ReceivedMessage]) -> None:
         """Acknowledge messages, several by a request for each topic and broker. Raises MessageError if not popped."""
@@ -146,7 +146,7 @@ class PopRequests:
         )  # fmt: skip
         address = self._cluster.address(handle.broker_name)
         response = await self._cluster.request_fields(
-            address, RequestCode.CHANGE_MESSAGE_INVISIBLETIME, fields, ChangeInvisibleTimeAnswer
+            address, RequestCode.CHANGE_MESSAGE_INVISIBLETIME, fields, ChangeInvisibleTimeResponse
         )
         message.properties[PROPERTY_POP_CK] = changed_handle(handle, response).encode()
 

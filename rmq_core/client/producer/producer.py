@@ -31,7 +31,7 @@ from rmq_core.remoting.connection import Handler
 from rmq_core.remoting.errors import RemotingError, RequestTimeoutError, TransportError
 from rmq_core.remoting.fields import read_fields
 from rmq_core.remoting.header import RemotingCommand
-from rmq_core.remoting.requests import SendAnswer
+from rmq_core.remoting.requests import SendResponse
 
 _UNREACHABLE_MS: Final = 2000  # time for which an unreachable broker is avoided
 DEFAULT_GROUP: Final = "DEFAULT_PRODUCER"
@@ -345,7 +345,7 @@ def _result(response: RemotingCommand, packet: Packet, queue: MessageQueue, addr
     status = _STATUSES.get(response.code)
     if status is None:
         raise BrokerError(address, response.code, response.remark)
-    stored = read_fields(response, SendAnswer)
+    stored = read_fields(response, SendResponse)
     if stored.queue_id != queue.queue_id:  # the broker may choose another queue, as for retry topics
         queue = msgspec.structs.replace(queue, queue_id=stored.queue_id)
     return SendResult(

@@ -56,7 +56,7 @@ _MAX_CACHED_GETTERS: Final = 1000  # by the names of fields: requests with one c
 
 
 def _cache_getter(names: tuple[str, ...]) -> Callable[[Mapping[str, str]], Iterable[str]]:
-    """Cache a getter of field values in signing order: sorting at each request takes three times as long."""
+    """Cache a getter of field values in signing order: sorting at each request is three times as slow."""
     keys = sorted(name for name in names if name != SIGNATURE)
     if not "".join(keys).isascii():  # Java's TreeMap orders by UTF-16 code units
         keys.sort(key=lambda key: key.encode("utf-16-be"))
@@ -93,7 +93,7 @@ def sign(command: RemotingCommand, credentials: Credentials) -> None:
 
 
 def is_signed_with(command: RemotingCommand, secret_key: str) -> bool:
-    """Return True if a request is signed with a secret key; the comparison takes constant time."""
+    """Return True if a request is signed with a secret key, in constant time."""
     fields = command.ext_fields
     if command.version <= _VERSION_4_9_3 and UNIQUE_KEY_QUERY in fields:  # which those clients set after signing
         fields = {name: value for name, value in fields.items() if name != UNIQUE_KEY_QUERY}

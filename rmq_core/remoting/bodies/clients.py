@@ -56,7 +56,7 @@ class HeartbeatData(BodyStruct, frozen=True, kw_only=True):
 
 
 class LongHeartbeat(BodyStruct, frozen=True, kw_only=True):
-    """The same, its consumer groups not decoded yet: there may be thousands."""
+    """Client's heartbeat (code 34) with encoded consumer groups, as there may be thousands."""
 
     client_id: str = field(name="clientID", default="")
     consumer_data_set: list[Raw] = []
@@ -65,7 +65,7 @@ class LongHeartbeat(BodyStruct, frozen=True, kw_only=True):
 
 
 class ProxiedClient(BodyStruct, frozen=True, kw_only=True):
-    """A client that is connected to a proxy, by a number of the proxy's (code 900034)."""
+    """A client of a proxy, with its session number there (code 900034)."""
 
     client_addr: str = ""
     client_id: str = field(name="clientID", default="")
@@ -84,7 +84,7 @@ class ProxiedClients(BodyStruct, frozen=True, kw_only=True):
 
 
 class ConnectionBody(BodyStruct, frozen=True, kw_only=True):
-    """A client that is connected."""
+    """A connected client."""
 
     client_addr: str = ""
     client_id: str = ""

@@ -1,4 +1,4 @@
-"""Encodes and decodes bodies as JSON, fastjson's dialect included, with values of other types as fastjson takes them.
+"""Encoder and decoder of JSON bodies, which accepts fastjson's dialect and fastjson's conversions of values.
 
 Java's fastjson writes two things that are no JSON: bare integers as keys (``{0:5}``) and objects as keys
 (``{{"brokerName":"b","queueId":0,"topic":"T"}:5}``, where a map is keyed by a message queue). Both are read;

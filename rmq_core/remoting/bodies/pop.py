@@ -20,28 +20,28 @@ from rmq_core.remoting.bodies.codec import (
 )
 from rmq_core.remoting.bodies.stats import ConsumeOffset, TopicOffset
 
-# Attributes of groups that brokers and proxies heed. Source: ``SubscriptionGroupAttributes``.
+# Attributes of groups that brokers and proxies use. Source: ``SubscriptionGroupAttributes``.
 LITE_PARENT: Final = "lite.bind.topic"
 LITE_QUOTA: Final = "lite.sub.client.quota"
 
 Allocation = Callable[[str, Sequence[MessageQueue], Sequence[str]], list[MessageQueue]]
-"""Takes a client's id, the sorted queues and the sorted ids of the group's clients; gives that client's queues,
-none if it is not among them."""
+"""Function of a client id, the sorted queues and the sorted client ids of the group; it returns the client's queues,
+none if the client is not in the group."""
 
 
 class BatchAck(BodyStruct, frozen=True, kw_only=True):
     """Acknowledged messages of one check point, in BATCH_ACK_MESSAGE's body.
 
     Attributes:
-        b: base64 of the bits, as ``java.util.BitSet`` has them: bit i is the queue offset ``so`` + i.
+        b: base64 of a ``java.util.BitSet``: bit i stands for the queue offset ``so`` + i.
         c: consumer group.
-        it: for how long they are invisible, ms.
-        pt: when they were popped.
+        it: invisible time, ms.
+        pt: time of the pop, ms since 1970.
         q: queue id.
-        r: kind of the topic that they were popped from.
+        r: kind of the popped topic.
         rq: revive queue.
         so: start offset.
-        t: the normal topic.
+        t: topic, without the prefix of a retry topic.
     """
 
     b: str = ""
@@ -63,7 +63,7 @@ class BatchAcks(BodyStruct, frozen=True, kw_only=True):
 
 
 class QueryAssignment(BodyStruct, frozen=True, kw_only=True):
-    """Body of QUERY_ASSIGNMENT (400): which queues of a topic a client is to read."""
+    """Body of QUERY_ASSIGNMENT (400), a request for the queues of a client."""
 
     client_id: str = ""
     consumer_group: str = ""
@@ -73,20 +73,20 @@ class QueryAssignment(BodyStruct, frozen=True, kw_only=True):
 
 
 class Assignment(BodyStruct, frozen=True, kw_only=True):
-    """A queue, or with the queue id -1 all of a broker, to read."""
+    """Queue assigned to a client; the queue id -1 means all queues of a broker."""
 
     message_queue: MessageQueue
     mode: RequestMode
 
 
 class Assignments(BodyStruct, frozen=True, kw_only=True):
-    """Answer to QUERY_ASSIGNMENT."""
+    """Response to QUERY_ASSIGNMENT."""
 
     message_queue_assignments: list[Assignment] | None = None
 
 
 def averagely(client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]) -> list[MessageQueue]:
-    """Allocate contiguous blocks of queues; the first clients get a further queue each on a remainder."""
+    """Allocate contiguous blocks of queues; the first clients get one more queue each if there is a remainder."""
     if client_id not in client_ids:
         return []
     index, (size, more) = client_ids.index(client_id), divmod(len(queues), len(client_ids))
@@ -116,13 +116,13 @@ class OffsetOption(BodyStruct, frozen=True, kw_only=True):
 
 
 class LiteSubscription(BodyStruct, frozen=True, kw_only=True):
-    """A change of what a client subscribes to.
+    """Change of a client's subscriptions to lite topics.
 
     Attributes:
         action: PARTIAL_ADD, PARTIAL_REMOVE, COMPLETE_ADD or COMPLETE_REMOVE.
-        lite_topic_set: children.
-        offset_option: where the group is to begin in them.
-        topic: their parent.
+        lite_topic_set: names of the lite topics.
+        offset_option: start position of the group in the lite topics.
+        topic: parent topic of the lite topics.
     """
 
     action: LiteSubscriptionAction = ""
@@ -141,17 +141,17 @@ class LiteSubscriptions(BodyStruct, frozen=True, kw_only=True):
 
 
 class BrokerLiteInfo(BodyStruct, frozen=True, kw_only=True):
-    """Answer to GET_BROKER_LITE_INFO (200074).
+    """Response to GET_BROKER_LITE_INFO (200074).
 
     Attributes:
-        cq_table_size: topics and light queues.
-        event_map_size: clients that may be told of messages.
-        group_meta: groups by the topic that they are bound to.
-        lite_subscription_count: subscriptions of all clients.
-        max_lmq_num: light queues at most.
-        offset_table_size: entries in the table of consumer offsets.
-        order_info_count: light queues with messages that are under way.
-        topic_meta: minutes after which a lite topic expires, by parent.
+        cq_table_size: number of topics and light queues.
+        event_map_size: number of clients that are notified of messages.
+        group_meta: groups by parent topic.
+        lite_subscription_count: number of subscriptions of all clients.
+        max_lmq_num: maximum number of light queues.
+        offset_table_size: number of consumer offsets.
+        order_info_count: number of light queues with unacknowledged messages.
+        topic_meta: time to live of lite topics by parent topic, min.
     """
 
     cq_table_size: int
@@ -167,7 +167,7 @@ class BrokerLiteInfo(BodyStruct, frozen=True, kw_only=True):
 
 
 class ParentTopicInfo(BodyStruct, frozen=True, kw_only=True):
-    """Answer to GET_PARENT_TOPIC_INFO (200075)."""
+    """Response to GET_PARENT_TOPIC_INFO (200075)."""
 
     groups: list[str] | None
     lite_topic_count: int
@@ -177,14 +177,14 @@ class ParentTopicInfo(BodyStruct, frozen=True, kw_only=True):
 
 
 class ClientGroup(BodyStruct, frozen=True, kw_only=True):
-    """A client of a group; ``*`` stands for all of a wildcard group."""
+    """Client of a group; ``*`` means all clients of a wildcard group."""
 
     client_id: str
     group: str
 
 
 class LiteTopicInfo(BodyStruct, frozen=True, kw_only=True):
-    """Answer to GET_LITE_TOPIC_INFO (200076). ``sharding_to_broker``: whether this broker is to have its messages."""
+    """Response to GET_LITE_TOPIC_INFO (200076); ``sharding_to_broker`` is True if this broker stores the lite topic."""
 
     lite_topic: str
     parent_topic: str
@@ -194,7 +194,7 @@ class LiteTopicInfo(BodyStruct, frozen=True, kw_only=True):
 
 
 class LiteClientInfo(BodyStruct, frozen=True, kw_only=True):
-    """Answer to GET_LITE_CLIENT_INFO (200077). Times in ms since 1970; -1 for a client that is not known."""
+    """Response to GET_LITE_CLIENT_INFO (200077); times in ms since 1970, -1 for an unknown client."""
 
     client_id: str
     group: str
@@ -206,7 +206,7 @@ class LiteClientInfo(BodyStruct, frozen=True, kw_only=True):
 
 
 class LiteLag(BodyStruct, frozen=True, kw_only=True):
-    """How far a group lags in a lite topic; the time in ms since 1970."""
+    """Consumer lag of a group in a lite topic; the time in ms since 1970."""
 
     earliest_unconsumed_timestamp: int = -1
     lag_count: int
@@ -214,15 +214,15 @@ class LiteLag(BodyStruct, frozen=True, kw_only=True):
 
 
 class LiteGroupInfo(BodyStruct, frozen=True, kw_only=True):
-    """Answer to GET_LITE_GROUP_INFO (200078).
+    """Response to GET_LITE_GROUP_INFO (200078).
 
     Attributes:
-        earliest_unconsumed_timestamp: store time of the first message that is not consumed, ms since 1970; or -1.
-        lag_count_top_k: lite topics with the most messages that are not consumed.
-        lag_timestamp_top_k: those whose first such message is the oldest.
-        lite_topic_offset_wrapper: the group's place in it.
-        parent_topic: that it is bound to.
-        total_lag_count: messages that are not consumed.
+        earliest_unconsumed_timestamp: store time of the first unconsumed message, ms since 1970; -1 without one.
+        lag_count_top_k: lite topics with the most unconsumed messages.
+        lag_timestamp_top_k: lite topics with the oldest unconsumed messages.
+        lite_topic_offset_wrapper: consumer offset of the group in ``lite_topic``.
+        parent_topic: parent topic of the group.
+        total_lag_count: number of unconsumed messages.
     """
 
     earliest_unconsumed_timestamp: int = -1

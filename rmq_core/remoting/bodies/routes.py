@@ -79,7 +79,7 @@ class BrokerMemberGroup(BodyStruct, frozen=True, kw_only=True):
 
 
 class BrokerMembers(BodyStruct, frozen=True, kw_only=True):
-    """A master and its slaves: the answer to GET_BROKER_MEMBER_GROUP (901)."""
+    """A master and its slaves: the response to GET_BROKER_MEMBER_GROUP (901)."""
 
     broker_member_group: BrokerMemberGroup = BrokerMemberGroup()
 

@@ -12,7 +12,7 @@ from rmq_core.remoting.bodies.codec import BodyStruct, Maybe, MessageQueue, Queu
 
 
 class TopicOffset(BodyStruct, frozen=True, kw_only=True):
-    """Min and max offset of a queue; the store time in ms of its last message, 0 if there is none."""
+    """Min and max offset of a queue; the store time of its last message, ms since 1970, 0 without one."""
 
     last_update_timestamp: int = 0
     max_offset: int = 0
@@ -75,7 +75,7 @@ class QueueTimeSpan(BodyStruct, frozen=True, kw_only=True):
 
 
 class ConsumeTimeSpans(BodyStruct, frozen=True, kw_only=True):
-    """Time spans by queue: the answer to QUERY_CONSUME_TIME_SPAN (303)."""
+    """Time spans by queue: the response to QUERY_CONSUME_TIME_SPAN (303)."""
 
     consume_time_span_set: list[QueueTimeSpan] = []
 
@@ -89,7 +89,7 @@ class BrokerStatsItem(BodyStruct, frozen=True, kw_only=True):
 
 
 class BrokerStats(BodyStruct, frozen=True, kw_only=True):
-    """One counter over a minute, an hour and a day: the answer to VIEW_BROKER_STATS_DATA (315)."""
+    """One counter over a minute, an hour and a day: the response to VIEW_BROKER_STATS_DATA (315)."""
 
     stats_day: BrokerStatsItem = BrokerStatsItem()
     stats_hour: BrokerStatsItem = BrokerStatsItem()
@@ -120,7 +120,7 @@ class HaClient(BodyStruct, frozen=True, kw_only=True):
 
 
 class HaStatus(BodyStruct, frozen=True, kw_only=True):
-    """The state of replication: the answer to GET_BROKER_HA_STATUS (907)."""
+    """The state of replication: the response to GET_BROKER_HA_STATUS (907)."""
 
     ha_client_runtime_info: HaClient = HaClient()
     ha_connection_info: list[HaConnection] = []
@@ -133,10 +133,10 @@ class QueueUnit(BodyStruct, frozen=True, kw_only=True):
     """A ConsumeQueue unit (``ConsumeQueueData``).
 
     Attributes:
-        eval: whether a group's filter may let its message through, by its ConsumeQueueExt unit.
-        extend_data_json: that unit.
-        msg: what is wrong with it.
-        physic_size: of the record, B.
+        eval: True if the group's filter may match the message, by the ConsumeQueueExt unit.
+        extend_data_json: ConsumeQueueExt unit of the message.
+        msg: problem of the unit.
+        physic_size: size of the record, B.
     """
 
     eval: bool = False
@@ -148,7 +148,7 @@ class QueueUnit(BodyStruct, frozen=True, kw_only=True):
 
 
 class QueueUnits(BodyStruct, frozen=True, kw_only=True):
-    """Units of a queue, and its bounds (code 321); with a group, its subscription and its filter as text."""
+    """Units of a queue with its min and max offset (code 321); for a group, also its subscription and filter."""
 
     filter_data: Maybe[str] = UNSET
     max_queue_index: int
@@ -158,7 +158,7 @@ class QueueUnits(BodyStruct, frozen=True, kw_only=True):
 
 
 class QueueExtData(BodyStruct, frozen=True, kw_only=True):
-    """A ConsumeQueueExt unit in the answer of 321."""
+    """A ConsumeQueueExt unit in the response with code 321."""
 
     bit_map_size: int
     filter_bit_map: str
