@@ -30,7 +30,7 @@ from rmq_formats.spark.options.schemas import COMMITLOG
 from rmq_formats.storage.queue_logs import broker_directory, tiered_queues
 from rmq_formats.storage.segments import canonical_path, open_storage
 from rmq_formats.storage.store_files import open_store
-from rmq_formats.storage.store_variants import Variant
+from rmq_formats.storage.store_layouts import StoreLayout
 from rmq_lakehouse.selection import store_identifier
 from rmq_lakehouse.store_log import check_topics, find_topics_by_spark, snapshot_log
 from rmq_offline.job_arguments import (
@@ -126,11 +126,11 @@ def check(arguments: argparse.Namespace) -> argparse.Namespace:
 
 def _refuse_batch_topics(store: str, choice: ReplaySelection) -> None:
     """Refuse topics with inner batches: each would be sent as one message with the batch for a body."""
-    variants = open_store(store).layouts
-    batch_topics = sorted(filter(choice.query.wants_topic, variants.batch_topics))
+    layouts = open_store(store).layouts
+    batch_topics = sorted(filter(choice.query.wants_topic, layouts.batch_topics))
     if batch_topics:
         raise StoreLayoutError(
-            f"{variants.evidence[Variant.BATCH_QUEUES]}: topic {batch_topics[0]} has inner batches, "
+            f"{layouts.evidence[StoreLayout.BATCH_QUEUES]}: topic {batch_topics[0]} has inner batches, "
             "which rmq does not split; choose other topics with --topics"
         )
 

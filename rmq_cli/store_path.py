@@ -12,7 +12,8 @@ from pathlib import Path
 from struct import unpack_from
 from typing import Final
 
-from rmq_formats.codecs import paths
+from rmq_formats.codecs import dledger, paths, rocksdb_config, tiered
+from rmq_formats.codecs.batch_consumequeue import is_batch_queue_file
 from rmq_formats.codecs.consumequeue import Unit
 from rmq_formats.codecs.index import IndexHeader
 from rmq_formats.codecs.layout import (
@@ -28,15 +29,13 @@ from rmq_formats.codecs.layout import (
     UNIT_BYTES,
 )
 from rmq_formats.codecs.record_layout import RECORD_FIXED_BYTES_V1, SIZE_AND_MAGIC, head_struct
-from rmq_formats.codecs.variants import dledger, rocksdb_config, tiered
-from rmq_formats.codecs.variants.batch_consumequeue import is_batch_queue_file
 from rmq_formats.errors import StoreError, StoreLayoutError, StoreNotFoundError
 from rmq_formats.read.log_end import readable_segments
 from rmq_formats.storage.queue_files import queue_directories
 from rmq_formats.storage.queue_logs import tiered_segments
 from rmq_formats.storage.segments import Segment, Storage, list_segments, open_storage, opened, read_range
 from rmq_formats.storage.store_files import StoreFiles, nearby_store, refuse_no_store
-from rmq_formats.storage.store_variants import is_rocksdb, is_rocksdb_table
+from rmq_formats.storage.store_layouts import is_rocksdb, is_rocksdb_table
 
 _HEAD_BYTES: Final = 4096  # enough to know any file by
 _TAIL_BYTES: Final = 8

@@ -33,7 +33,7 @@ from rmq_formats.kernels.encode.template import (
     VARYING_UNIQ_KEY_BYTES,
     encode_records,
 )
-from rmq_formats.storage import store_variants
+from rmq_formats.storage import layout_refusals
 from rmq_formats.storage.contained import is_there, parent_directory, replace_file
 from rmq_formats.storage.store_files import open_store
 from rmq_offline.write.topics import topic_config
@@ -191,7 +191,7 @@ def _check_unused(store: Path) -> None:
     for name in ("commitlog", "consumequeue", "index", "batchconsumequeue", "compaction"):
         if (store / name).is_dir() and any((store / name).iterdir()):
             raise StoreError(f"{store} already holds a store: {name} is not empty")
-    store_variants.refuse(store_variants.log_replacement_refusal(open_store(str(store)).layouts))
+    layout_refusals.refuse(layout_refusals.log_replacement_refusal(open_store(str(store)).layouts))
     if (store / "abort").exists():
         raise StoreError(f"{store} is in use, or was when its broker died: it has an abort file")
 

@@ -15,7 +15,7 @@ from rmq_formats.errors import FormatError
 from rmq_formats.read import broker_config
 from rmq_formats.read.config_documents import documents_at
 from rmq_formats.read.index_lookup import IndexFile
-from rmq_formats.read.variants.rocksdb_queues import QueueDatabase, opened_queues
+from rmq_formats.read.rocksdb_queues import QueueDatabase, opened_queues
 from rmq_formats.storage.queue_logs import QueueLog, compacted_logs, tiered_brokers, tiered_logs
 from rmq_formats.storage.rocksdb import opened_rocksdb
 from rmq_formats.storage.segments import Segment, Storage, opened, read_range

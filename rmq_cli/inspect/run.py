@@ -28,7 +28,7 @@ from rmq_formats.codecs.checkpoint import Checkpoint
 from rmq_formats.errors import FormatError, OptionError, StoreError, without_secrets
 from rmq_formats.read.unqueued import UNQUEUED_TEXTS, unqueued_sums
 from rmq_formats.storage.log_paths import configured_log_directories
-from rmq_formats.storage.store_variants import Variant
+from rmq_formats.storage.store_layouts import StoreLayout
 from rmq_offline.diagnosis.recovery import BYTES_PER_SECOND, StartEstimate, estimate_start
 from rmq_offline.verify.findings import Finding
 
@@ -139,15 +139,15 @@ def gather(place: ClassifiedPath) -> Facts:
         parts = [place.child(kind) for kind in PathKind if _is_part(place, kind)]
         facts.abort = place.storage.exists(paths.abort_file(place.path))
         layouts = place.files.layouts
-        facts.layouts = {variant.value: without_secrets(path) for variant, path in layouts.evidence.items()} or None
-        if Variant.DLEDGER in layouts or configured_log_directories(place.path):  # the log is in other directories
+        facts.layouts = {layout.value: without_secrets(path) for layout, path in layouts.evidence.items()} or None
+        if StoreLayout.DLEDGER in layouts or configured_log_directories(place.path):  # the log is in other directories
             parts = [place, *(part for part in parts if part.kind is not PathKind.COMMITLOG)]
         readers: dict[str, Reader] = {}
         database = layouts.only_queue_database
         if database is not None:
             parts = [part for part in parts if part.kind is not PathKind.CONSUMEQUEUE]
             readers["consumequeue"] = lambda place: file_summaries.database_facts(place.storage, database)
-        if Variant.ROCKSDB_CONFIG in layouts:
+        if StoreLayout.ROCKSDB_CONFIG in layouts:
             readers["rocksdb_config"] = file_summaries.config_facts
         readers["rocksdbstore"] = file_summaries.rocksdbstore_facts
         for field, read in readers.items():
@@ -157,7 +157,7 @@ def gather(place: ClassifiedPath) -> Facts:
                 facts.errors += (str(error),)
         with suppress(StoreError, FormatError):
             facts.start = estimate_start(place.files, log_segments(place))
-        if Variant.COMPACTION in layouts:
+        if StoreLayout.COMPACTION in layouts:
             facts.compacted = file_summaries.compacted_facts(place)
         if not any(part.kind in {PathKind.COMMITLOG, PathKind.STORE} for part in parts):
             facts.errors += _why_no_log(place)

@@ -6,9 +6,9 @@ from typing import Final, TypeVar
 from rmq_formats.codecs import config_json, paths
 from rmq_formats.codecs.config_json import StoredGroupConfig, StoredTopicConfig, TopicAndGroup
 from rmq_formats.errors import DecodeError, StoreError, StoreLayoutError, StoreNotFoundError
-from rmq_formats.read.variants import rocksdb_config
-from rmq_formats.read.variants.rocksdb_config import StoredTable
-from rmq_formats.storage import store_variants
+from rmq_formats.read import rocksdb_config
+from rmq_formats.read.rocksdb_config import StoredTable
+from rmq_formats.storage import store_layouts
 from rmq_formats.storage.segments import Storage, opened, read_range
 from rmq_formats.storage.store_files import StoreFiles
 
@@ -46,7 +46,7 @@ def stored_batch_topics(store: StoreFiles) -> frozenset[str]:
         RmqError: the topics are in a RocksDB that cannot be read, as ``stored_topics``.
     """
     layouts = store.layouts
-    if store_variants.Variant.ROCKSDB_CONFIG not in layouts:
+    if store_layouts.StoreLayout.ROCKSDB_CONFIG not in layouts:
         return layouts.batch_topics
     configs = (stored_topics(store) or {}).items()
     return layouts.batch_topics | {name for name, item in configs if item.has_batch_queues}

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from rmq_formats.codecs import config_json
+from rmq_formats.codecs import rocksdb_config as codec
+from rmq_formats.codecs.rocksdb_config import Table
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
-from rmq_formats.codecs.variants import rocksdb_config as codec
-from rmq_formats.codecs.variants.rocksdb_config import Table
 from rmq_formats.errors import DecodeError, FormatError
-from rmq_formats.read import broker_config
+from rmq_formats.read import broker_config, rocksdb_config
 from rmq_formats.read.broker_config import LIGHT_OFFSETS, offsets_file, read_config
-from rmq_formats.read.variants import rocksdb_config
 from rmq_formats.storage.rocksdb import RocksDb, opened_rocksdb
 from rmq_formats.storage.segments import Storage
 from rmq_formats.storage.store_files import StoreFiles

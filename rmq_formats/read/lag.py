@@ -25,9 +25,9 @@ from rmq_formats.read.index_lookup import read_store_timestamp_ms
 from rmq_formats.read.log_end import readable_segments
 from rmq_formats.read.plan import plan_read
 from rmq_formats.read.query import AccessPath, Query, Queue, ReadOptions
+from rmq_formats.read.queue_choice import QueueChoice, StoreQueues, choose_queues, opened_units
 from rmq_formats.read.ranges import log_bounds
 from rmq_formats.read.task import read_task
-from rmq_formats.read.variants.queue_choice import QueueChoice, StoreQueues, choose_queues, opened_units
 from rmq_formats.storage.segments import Segment
 from rmq_formats.storage.store_files import StoreFiles, open_store
 

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from rmq_formats.codecs import paths
-from rmq_formats.codecs.variants import tiered
+from rmq_formats.codecs import paths, tiered
 from rmq_formats.errors import StoreNotFoundError, StoreSizeError
 from rmq_formats.storage.queue_files import queue_topics
 from rmq_formats.storage.segments import Segment, Storage, list_segments

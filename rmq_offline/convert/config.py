@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Final
 
 from rmq_formats.codecs import paths
+from rmq_formats.codecs import rocksdb_config as codec
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
-from rmq_formats.codecs.variants import rocksdb_config as codec
 from rmq_formats.read.broker_config import LIGHT_OFFSETS
 from rmq_formats.read.config_documents import (
     FORBIDDEN,

@@ -21,15 +21,15 @@ from rmq_formats.read.broker_config import lists_all_topics, stored_batch_topics
 from rmq_formats.read.config_documents import GROUPS, OFFSETS, TOPICS
 from rmq_formats.read.log_end import readable_segments
 from rmq_formats.read.query import Include, Queue
+from rmq_formats.read.queue_choice import open_queue
 from rmq_formats.read.queue_offset_lookup import QueueOffsetLookup
 from rmq_formats.read.queues import ConsumeQueue
 from rmq_formats.read.ranges import log_bounds
-from rmq_formats.read.variants.queue_choice import open_queue
-from rmq_formats.read.variants.rocksdb_queues import DatabaseQueue, QueueDatabase, opened_queues
+from rmq_formats.read.rocksdb_queues import DatabaseQueue, QueueDatabase, opened_queues
 from rmq_formats.storage.queue_files import queue_directories
 from rmq_formats.storage.segments import LocalStorage
 from rmq_formats.storage.store_files import StoreFiles, open_store
-from rmq_formats.storage.store_variants import Variant
+from rmq_formats.storage.store_layouts import StoreLayout
 from rmq_formats.store import Store
 from rmq_offline.convert.config import copy_config, write_databases, write_json
 from rmq_offline.convert.files import copy_file, copy_tree
@@ -119,12 +119,12 @@ def convert_to_classic(source: Source, new: Path, runner: Runner) -> Converted:
         StoreLayoutError: a classic store.
     """
     store, layouts = source.files, source.files.layouts
-    if not {Variant.DLEDGER, Variant.ROCKSDB_QUEUES, Variant.ROCKSDB_CONFIG} & set(layouts.evidence):
+    if not {StoreLayout.DLEDGER, StoreLayout.ROCKSDB_QUEUES, StoreLayout.ROCKSDB_CONFIG} & set(layouts.evidence):
         raise StoreLayoutError(f"{store.root}: has no DLedger CommitLog and no RocksDB: it is a classic store already")
-    in_rocksdb = Variant.ROCKSDB_CONFIG in layouts
+    in_rocksdb = StoreLayout.ROCKSDB_CONFIG in layouts
 
     def prepare() -> None:
-        copy_config(store, new, with_tables=not in_rocksdb, with_timers=Variant.DLEDGER not in layouts)
+        copy_config(store, new, with_tables=not in_rocksdb, with_timers=StoreLayout.DLEDGER not in layouts)
         if in_rocksdb:
             write_json(store, new, TOPICS)
             write_json(store, new, GROUPS)
@@ -149,12 +149,12 @@ def convert_to_rocksdb(source: Source, new: Path, runner: Runner) -> Converted:
         StoreLayoutError: a store that has them there already, or one with batch queues, which RocksDB has none of.
     """
     store, layouts = source.files, source.files.layouts
-    if layouts.rebuilds_as_database and Variant.DLEDGER not in layouts:
+    if layouts.rebuilds_as_database and StoreLayout.DLEDGER not in layouts:
         raise StoreLayoutError(f"{store.root}: has its ConsumeQueue in RocksDB already")
     _refuse_batch_queues(store.root, sorted(stored_batch_topics(store)))
 
     def prepare() -> None:
-        copy_config(store, new, with_tables=False, with_timers=Variant.DLEDGER not in layouts)
+        copy_config(store, new, with_tables=False, with_timers=StoreLayout.DLEDGER not in layouts)
         write_databases(store, new)
 
     sizes: StoreSizes = replace(source.sizes, consumequeue_ext_file_bytes=0)
@@ -180,7 +180,7 @@ def _make(
     segments = readable_segments(store)
     prepare()  # config is small, and what is wrong with it is told before the log is copied
     damages = write_log(store.storage, segments, new, source.sizes.commitlog_file_bytes)
-    changes = _FROM_DLEDGER if Variant.DLEDGER in store.layouts else _copy_rest(store, new)
+    changes = _FROM_DLEDGER if StoreLayout.DLEDGER in store.layouts else _copy_rest(store, new)
     old = store.root if _retains_units(store, options) else str(new)
     report = rebuild_store(old, str(new), options, runner)
     if finding_kinds.QUEUE_OFFSET_REPEATED.code in report.finding_counts:
@@ -190,7 +190,7 @@ def _make(
 
 def _retains_units(store: StoreFiles, options: RebuildOptions) -> bool:
     """Return whether the new RocksDB gets the units of the queue files, since records stay at their offsets."""
-    return options.queue_database and store.storage.is_local and Variant.DLEDGER not in store.layouts
+    return options.queue_database and store.storage.is_local and StoreLayout.DLEDGER not in store.layouts
 
 
 def _copy_rest(store: StoreFiles, new: Path) -> tuple[str, ...]:

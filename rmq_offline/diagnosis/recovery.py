@@ -12,8 +12,8 @@ from rmq_formats.codecs.checkpoint import Checkpoint
 from rmq_formats.codecs.layout import RECORD_VERSIONS
 from rmq_formats.codecs.record_layout import HOST_FLAGS, head_struct, store_timestamp_at
 from rmq_formats.read.dirty import read_checkpoint
+from rmq_formats.read.queue_choice import dispatched_end_of_files
 from rmq_formats.read.ranges import log_bounds
-from rmq_formats.read.variants.queue_choice import dispatched_end_of_files
 from rmq_formats.storage.segments import Segment, Storage, opened, read_range
 from rmq_formats.storage.store_files import StoreFiles
 

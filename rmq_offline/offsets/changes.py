@@ -17,8 +17,8 @@ from rmq_formats.read.config_documents import LIGHT_TABLE, OFFSETS
 from rmq_formats.storage.contained import parent_directory, read_file, replace_file
 from rmq_formats.storage.segments import LocalStorage
 from rmq_formats.storage.store_files import StoreFiles, open_store, refuse_no_store
+from rmq_formats.storage.store_layouts import StoreLayout
 from rmq_formats.storage.store_lock import store_lock
-from rmq_formats.storage.store_variants import Variant
 from rmq_formats.store import Store, Time
 from rmq_offline.offsets.positions import Position, read_positions
 from rmq_offline.verify.checkpoint_and_config import CommittedOffset, parse_consumer_offsets, parse_delay_offsets
@@ -70,7 +70,7 @@ def read_documents(store: StoreFiles) -> list[OffsetsDocument]:
         FormatError: the offsets are in a RocksDB that is damaged.
     """
     documents = []
-    if Variant.ROCKSDB_CONFIG in store.layouts:
+    if StoreLayout.ROCKSDB_CONFIG in store.layouts:
         committed_offsets = [
             CommittedOffset(topic, queue_id, offset, group)
             for (topic, group), queues in stored_offsets(store).items()

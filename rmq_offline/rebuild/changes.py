@@ -36,7 +36,7 @@ from rmq_offline.verify.checkpoint_and_config import (
 )
 from rmq_offline.verify.config_files import read_config_texts
 from rmq_offline.verify.findings import FindingList
-from rmq_offline.verify.variants.rocksdb_config import read_rocksdb_config
+from rmq_offline.verify.rocksdb_config import read_rocksdb_config
 
 ALL: Final = "all"
 _Longs = NDArray[np.int64]

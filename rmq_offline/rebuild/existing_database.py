@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
 from rmq_formats.errors import FormatError, RmqError
 from rmq_formats.kernels import units as unit_kernel
-from rmq_formats.read.variants.rocksdb_queues import QueueDatabase, opened_queues
+from rmq_formats.read.rocksdb_queues import QueueDatabase, opened_queues
 from rmq_formats.scan.derived_images import Placement, Rows, place_last
 from rmq_formats.storage.segments import open_storage
 from rmq_formats.storage.store_files import StoreFiles
@@ -23,7 +23,7 @@ from rmq_offline.tasks.waves import Area, write_text
 from rmq_offline.verify.facts import LogFacts
 from rmq_offline.verify.findings import FindingList
 from rmq_offline.verify.queue import QueueName
-from rmq_offline.verify.variants.rocksdb_queue import RocksDbQueueCheck, StoredQueue
+from rmq_offline.verify.rocksdb_queue import RocksDbQueueCheck, StoredQueue
 
 Units = tuple[NDArray[np.int64], NDArray[np.void]]
 

@@ -30,6 +30,7 @@ from rmq_offline.tasks.job_steps import JobSteps
 from rmq_offline.tasks.waves import Area, write_text
 from rmq_offline.verify import checkpoint_and_config, finding_kinds
 from rmq_offline.verify.absent_queues import AbsentQueues, is_deleted
+from rmq_offline.verify.batch_queue import BatchQueueCheck
 from rmq_offline.verify.config_files import read_config_texts
 from rmq_offline.verify.facts import LogFacts
 from rmq_offline.verify.findings import FindingList, Severity
@@ -38,7 +39,6 @@ from rmq_offline.verify.phases.stored_files import StoredFiles
 from rmq_offline.verify.queue import QueueCheck, QueueFile, QueueName
 from rmq_offline.verify.queue_state import QueueState, build_state_from_log, find_record_gaps
 from rmq_offline.verify.units import read_units
-from rmq_offline.verify.variants.batch_queue import BatchQueueCheck
 
 Queue = tuple[str, int]
 _OF_RECORDS: Final = (

@@ -22,7 +22,7 @@ from rmq_formats.errors import (
 from rmq_formats.read.broker_config import lists_all_topics, stored_batch_topics, stored_topics
 from rmq_formats.read.log_end import readable_segments
 from rmq_formats.scan.splits import Split, frozen_end, plan_splits
-from rmq_formats.storage import store_variants
+from rmq_formats.storage import layout_refusals
 from rmq_formats.storage.rocksdb import library
 from rmq_formats.storage.segments import Segment, Storage, opened
 from rmq_formats.storage.store_files import StoreFiles, open_store
@@ -206,7 +206,7 @@ def _with_batch_topics(scans: Sequence[ScanResult], store: StoreFiles, options: 
     unlisted_topics = batch if not options.batch_topics and stored_topics(store) is None else frozenset()
     if not lists_all_topics(store):
         unlisted_topics |= batch - options.batch_topics
-    store_variants.refuse(store_variants.records_refusal(store.root, (), sorted(unlisted_topics)))
+    layout_refusals.refuse(layout_refusals.records_refusal(store.root, (), sorted(unlisted_topics)))
     return replace(options, batch_topics=options.batch_topics | batch)
 
 
@@ -236,7 +236,7 @@ def check_rebuild(store: StoreFiles, out: str | None, options: RebuildOptions) -
 def _refuse_layouts(store: StoreFiles, options: RebuildOptions) -> None:
     """Refuse a store whose queues a rebuild would get wrong. Raises StoreLayoutError."""
     if options.consumequeue:
-        store_variants.refuse(store_variants.rebuild_refusal(store.layouts))
+        layout_refusals.refuse(layout_refusals.rebuild_refusal(store.layouts))
         if options.queue_database or store.layouts.rebuilds_as_database:
             if not store.storage.is_local:
                 raise StoreLayoutError(

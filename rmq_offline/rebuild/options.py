@@ -21,7 +21,7 @@ from rmq_formats.read.index_tags import find_index_tags
 from rmq_formats.storage.queue_files import walk_queues
 from rmq_formats.storage.segments import Segment, Storage, open_storage
 from rmq_formats.storage.store_files import StoreFiles, open_store
-from rmq_formats.storage.store_variants import Variant
+from rmq_formats.storage.store_layouts import StoreLayout
 from rmq_offline.tasks.store_sizes import StoreSizes
 from rmq_offline.verify.delay_levels import infer_delay_levels
 from rmq_offline.verify.findings import FindingList
@@ -134,7 +134,7 @@ def _live_topics(live_topics_of: str, store: str) -> frozenset[str]:
     storage, path = open_storage(live_topics_of)
     files = open_store(store)
     is_own = path == f"{paths.config_dir(files.root)}/topics.json"
-    if is_own and Variant.ROCKSDB_CONFIG in files.layouts:
+    if is_own and StoreLayout.ROCKSDB_CONFIG in files.layouts:
         if not lists_all_topics(files):
             raise StoreLayoutError(
                 f"{paths.config_dir(files.root)}/rdb: config in RocksDB of v2 has no topic that the broker made by "

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from rmq_formats.codecs.layout import FLAG_BORN_HOST_V6, UNIT_BYTES
 from rmq_formats.codecs.record_layout import RECORD_SYS_FLAG_AT, store_timestamp_at
-from rmq_formats.codecs.variants.rocksdb_queue import (
+from rmq_formats.codecs.rocksdb_queue import (
     CHECKPOINT_KEY,
     OFFSETS_FAMILY,
     UNIT_VALUE_BYTES,
@@ -28,12 +28,12 @@ from rmq_formats.codecs.variants.rocksdb_queue import (
 )
 from rmq_formats.errors import FormatError, StoreError, StoreLockedError
 from rmq_formats.read.queues import message_units, read_units
-from rmq_formats.read.variants.rocksdb_queues import QueueDatabase
+from rmq_formats.read.rocksdb_queues import QueueDatabase
 from rmq_formats.storage.queue_files import QueueFiles, walk_queues
 from rmq_formats.storage.rocksdb import Pairs, make_rocksdb
 from rmq_formats.storage.segments import LocalStorage, Segment, opened
+from rmq_formats.storage.store_layouts import is_rocksdb
 from rmq_formats.storage.store_lock import is_locked
-from rmq_formats.storage.store_variants import is_rocksdb
 from rmq_offline.rebuild.existing_database import Units, expired_units, list_database_queues
 
 _FILES: Final = "queue-files"  # of the work area: what the database is made of

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmq_formats.codecs import paths
+from rmq_formats.codecs.batch_consumequeue import split_file
 from rmq_formats.codecs.consumequeue import UNIT_DTYPE, is_pre_blank, is_unwritten
 from rmq_formats.codecs.layout import FLAG_BORN_HOST_V6, LOST_UNIT_SIZE, MAGIC_V1, MAGIC_V2, UNIT_BYTES
 from rmq_formats.codecs.record_layout import (
@@ -27,13 +28,12 @@ from rmq_formats.codecs.record_layout import (
     RECORD_SYS_FLAG_AT,
 )
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
-from rmq_formats.codecs.variants.batch_consumequeue import split_file
 from rmq_formats.errors import RmqError, StoreError
-from rmq_formats.read.variants.rocksdb_queues import QueueDatabase, opened_queues
+from rmq_formats.read.rocksdb_queues import QueueDatabase, opened_queues
 from rmq_formats.storage.queue_files import walk_queues
 from rmq_formats.storage.segments import Segment, Storage, opened
 from rmq_formats.storage.store_files import StoreFiles, open_store
-from rmq_formats.storage.store_variants import is_rocksdb
+from rmq_formats.storage.store_layouts import is_rocksdb
 
 _ROWS_AT_ONCE: Final = 1 << 15
 _HEAD_COLUMNS: Final = max(HEAD_BYTES)

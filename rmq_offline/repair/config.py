@@ -26,8 +26,8 @@ from rmq_formats.scan.segment import scan_segment
 from rmq_formats.storage.contained import parent_directory, write_file
 from rmq_formats.storage.segments import opened
 from rmq_formats.storage.store_files import StoreFiles, open_store
+from rmq_formats.storage.store_layouts import StoreLayout
 from rmq_formats.storage.store_lock import store_lock
-from rmq_formats.storage.store_variants import Variant
 from rmq_offline.rebuild.changes import read_committed_offsets
 from rmq_offline.rebuild.publication import NO_TERMS, lock_if_there
 from rmq_offline.rebuild.queue_views import opened_tree
@@ -97,9 +97,9 @@ def repair_config(store: str, *, apply: bool) -> ConfigReport:
         StoreError: a file that cannot be read or written.
     """
     files = open_repairable_store(store)
-    if Variant.ROCKSDB_CONFIG in files.layouts:
+    if StoreLayout.ROCKSDB_CONFIG in files.layouts:
         raise StoreLayoutError(
-            f"{files.layouts.evidence[Variant.ROCKSDB_CONFIG]}: topics and groups are in this RocksDB"
+            f"{files.layouts.evidence[StoreLayout.ROCKSDB_CONFIG]}: topics and groups are in this RocksDB"
         )
     with os_errors_as_store_errors(files.root):
         if not apply:

@@ -15,9 +15,8 @@ from typing import BinaryIO, Final, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from rmq_formats.codecs import paths
-from rmq_formats.codecs.variants import dledger
-from rmq_formats.codecs.variants.dledger import (
+from rmq_formats.codecs import dledger, paths
+from rmq_formats.codecs.dledger import (
     ENTRY_HEAD_BYTES,
     ENTRY_MAGIC,
     FILE_END_BYTES,
@@ -36,7 +35,7 @@ from rmq_formats.storage.segments import LocalStorage, Segment, list_segments, o
 from rmq_offline.repair.filler import Fill, LogRange
 from rmq_offline.repair.scan import PaddedFile
 from rmq_offline.tasks.publish import sync_directory, sync_file_system
-from rmq_offline.verify import finding_kinds, variant_kinds
+from rmq_offline.verify import finding_kinds, layout_finding_kinds
 from rmq_offline.verify.dledger_entries import EntryUnits, index_directory, repaired_terms
 
 MAX_HEADERS: Final = 4096  # to be written anew; of a log with more nothing is certain
@@ -251,7 +250,7 @@ def _check_heads(
         log.stretches.append(
             LogRange(
                 relative_path(log.root, segment.path), segment.start_offset, pos, ENTRY_HEAD_BYTES, ENTRY_HEAD_BYTES,
-                variant_kinds.ENTRY_HEADER.code, f"header of entry {indexes[row]}", Fill.BYTES,
+                layout_finding_kinds.ENTRY_HEADER.code, f"header of entry {indexes[row]}", Fill.BYTES,
                 written=head.encode().hex(),
             )
         )  # fmt: skip

@@ -220,7 +220,7 @@ class _Repair:
             store=self.root, is_applied=False, is_resumed=is_resumed, directory=None, steps=steps(plan),
             lost=counts.get(finding_kinds.UNIT_LOST, 0), before=counts, left=gaps.unexplained,
             explained=gaps.quarantined, closed=gaps.closed, seconds=0.0, outcome=outcome, disturbed=(),
-            layouts=tuple(variant.value for variant in layouts.evidence),
+            layouts=tuple(layout.value for layout in layouts.evidence),
         )  # fmt: skip
 
 

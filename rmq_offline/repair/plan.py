@@ -15,7 +15,7 @@ from rmq_formats.codecs import paths
 from rmq_formats.errors import FormatError, StoreError, StoreLayoutError
 from rmq_formats.read.broker_config import stored_topics
 from rmq_formats.read.log_end import cut_segments, find_leftovers
-from rmq_formats.read.variants.rocksdb_queues import opened_queues
+from rmq_formats.read.rocksdb_queues import opened_queues
 from rmq_formats.storage.log_paths import configured_log_directories
 from rmq_formats.storage.queue_files import named_topics
 from rmq_formats.storage.segments import LocalStorage, Segment, list_segments, opened
@@ -25,7 +25,7 @@ from rmq_offline.repair.filler import Fill, LogRange
 from rmq_offline.repair.lost_units import is_index_touched, lost_ranges, touched_queues, with_lost_messages
 from rmq_offline.repair.scan import scan_log
 from rmq_offline.tasks.store_sizes import StoreSizes
-from rmq_offline.verify import finding_kinds, variant_kinds
+from rmq_offline.verify import finding_kinds, layout_finding_kinds
 from rmq_offline.verify.delay_levels import infer_delay_levels
 from rmq_offline.verify.findings import Finding, FindingList, Severity
 from rmq_offline.verify.not_repaired import NOT_REPAIRED
@@ -243,12 +243,14 @@ def _plan_entries(root: str, plan: RepairPlan, segments: Sequence[Segment], repo
         return plan
     entry_repair, log_ranges, sizes = plan_entries(
         root, [segment for segment in segments if segment.head_bytes], plan.store_sizes.commitlog_file_bytes,
-        makes_index=bool(log_kinds & {variant_kinds.ENTRY_UNIT, variant_kinds.ENTRY_UNIT_SURPLUS}),
-        writes_checkpoint=variant_kinds.DLEDGER_CHECKPOINT in log_kinds,
+        makes_index=bool(log_kinds & {layout_finding_kinds.ENTRY_UNIT, layout_finding_kinds.ENTRY_UNIT_SURPLUS}),
+        writes_checkpoint=layout_finding_kinds.DLEDGER_CHECKPOINT in log_kinds,
     )  # fmt: skip
     unrepaired = plan.left
     if entry_repair.checkpoint is None:
-        unrepaired += tuple(finding for finding in report.findings if finding.kind == variant_kinds.DLEDGER_CHECKPOINT)
+        unrepaired += tuple(
+            finding for finding in report.findings if finding.kind == layout_finding_kinds.DLEDGER_CHECKPOINT
+        )
     moves = [
         f"{entry_repair.directory}/{name}"
         for name, is_made in (("index", entry_repair.makes_index), ("checkpoint", entry_repair.checkpoint is not None))

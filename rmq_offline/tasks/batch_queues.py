@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from rmq_formats.codecs.variants.batch_consumequeue import batch_units
+from rmq_formats.codecs.batch_consumequeue import batch_units
 from rmq_formats.kernels import units as unit_kernel
 from rmq_formats.kernels.inner_batches import (
     BATCH_BASE_OFFSET,

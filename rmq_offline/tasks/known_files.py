@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from rmq_formats.codecs import paths
-from rmq_formats.codecs.variants.batch_consumequeue import BATCH_HEAD_BYTES, is_batch_queue_file
-from rmq_formats.storage import store_variants
+from rmq_formats.codecs.batch_consumequeue import BATCH_HEAD_BYTES, is_batch_queue_file
+from rmq_formats.storage import layout_refusals
 from rmq_formats.storage.segments import Entry, Storage, opened, read_range
 from rmq_formats.storage.store_files import StoreFiles
 
@@ -34,7 +34,7 @@ def refuse_unknown(store: StoreFiles, directories: Sequence[str]) -> None:
         else:
             strays = _queue_strays(storage, directory, with_content=name == "consumequeue" and storage.is_local)
         for path, what in strays:
-            store_variants.refuse(store_variants.unknown_file_refusal(path, what))
+            layout_refusals.refuse(layout_refusals.unknown_file_refusal(path, what))
 
 
 _DATABASE_FILE: Final = re.compile(

@@ -17,7 +17,7 @@ from rmq_formats.read.log_end import dispatched_end
 from rmq_formats.scan.splits import Split, plan_splits
 from rmq_formats.storage.segments import Segment, opened
 from rmq_formats.storage.store_files import StoreFiles, no_store_error, open_store
-from rmq_formats.storage.store_variants import Variant
+from rmq_formats.storage.store_layouts import StoreLayout
 from rmq_offline.tasks.job_steps import JobSteps, TaskBatch, run_alone
 from rmq_offline.tasks.runner import OnProgress, Runner, counted_progress
 from rmq_offline.tasks.segment_ends import find_ends
@@ -60,7 +60,7 @@ _DIRECTORIES: Final[dict[str, Kind]] = {
     "config": finding_kinds.CONFIG_LOST,
 }
 NOT_CHECKED: Final = (
-    (Variant.TIERED, finding_kinds.OTHER_NOT_CHECKED, "it is of tiered storage, whose place --tier would tell"),
+    (StoreLayout.TIERED, finding_kinds.OTHER_NOT_CHECKED, "it is of tiered storage, whose place --tier would tell"),
 )
 
 
@@ -200,7 +200,7 @@ class _Verification:
             findings=sort_findings(self.findings.kept),
             counts=dict(self.findings.counts),
             faulty_queues=self.findings.queues,
-            layouts=tuple(variant.value for variant in self.store.layouts.evidence),
+            layouts=tuple(layout.value for layout in self.store.layouts.evidence),
         ).without_secrets()
 
     def _record_phase_time(self, phase: str) -> None:
@@ -260,14 +260,14 @@ class _Verification:
 
     def _report_unverified_layouts(self, checks: Sequence[SplitCheck]) -> None:
         """Report each layout that is not verified, with the reason."""
-        for variant, kind, reason in NOT_CHECKED:
-            if variant in self.store.layouts and (variant is not Variant.TIERED or self.options.tier is None):
-                self.findings.add(Finding(kind, f"not checked, because {reason}", self.store.layouts.evidence[variant]))
+        for layout, kind, reason in NOT_CHECKED:
+            if layout in self.store.layouts and (layout is not StoreLayout.TIERED or self.options.tier is None):
+                self.findings.add(Finding(kind, f"not checked, because {reason}", self.store.layouts.evidence[layout]))
         light = sorted({topic for check in checks for topic in check.light_topics})
         if (
             light
-            and Variant.LIGHT_QUEUES not in self.store.layouts
-            and Variant.ROCKSDB_QUEUES not in self.store.layouts
+            and StoreLayout.LIGHT_QUEUES not in self.store.layouts
+            and StoreLayout.ROCKSDB_QUEUES not in self.store.layouts
         ):
             detail = (
                 f"not checked, because messages of topic {light[0]} have places in light queues (LMQ), and the broker "
@@ -286,11 +286,11 @@ class _Verification:
     def _scan(self, plan: _Plan) -> JobSteps[list[SplitCheck]]:
         total = sum(split.size_bytes for split in plan.splits)
         on_check = counted_progress(self.on_progress, "scan", total, lambda check: check.split.size_bytes)
-        has_files = Variant.ROCKSDB_QUEUES not in self.store.layouts or self.store.layouts.has_queue_files
+        has_files = StoreLayout.ROCKSDB_QUEUES not in self.store.layouts or self.store.layouts.has_queue_files
         options = ScanOptions(
             sizes=plan.sizes,
             partitions=len(plan.queues),
-            to_light_queues=plan.database is not None or (has_files and Variant.LIGHT_QUEUES in self.store.layouts),
+            to_light_queues=plan.database is not None or (has_files and StoreLayout.LIGHT_QUEUES in self.store.layouts),
             has_database=plan.database is not None,
             batch_topics=self.store.layouts.batch_topics,
         )
@@ -360,7 +360,7 @@ class _Verification:
         job_queues.write_facts(self.work, facts)
         job_index.write_key_table(self.work, checks)
         small_files = SmallFilesCheck(self.store, self.findings, self.race_findings)
-        has_files = Variant.ROCKSDB_QUEUES not in self.store.layouts or self.store.layouts.has_queue_files
+        has_files = StoreLayout.ROCKSDB_QUEUES not in self.store.layouts or self.store.layouts.has_queue_files
         committed_offsets = small_files.check(plan.queues, checks)
         logs = list_queue_logs(self.store, self.options.tier, self.findings)
         job_queues.write_queue_inputs(

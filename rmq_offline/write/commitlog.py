@@ -22,7 +22,7 @@ from rmq_formats.codecs.layout import BLANK_BYTES
 from rmq_formats.codecs.record_layout import RECORD_FIXED_BYTES_V1
 from rmq_formats.errors import OptionError, StoreError, os_errors_as_store_errors
 from rmq_formats.kernels.encode import rows
-from rmq_formats.storage import store_variants
+from rmq_formats.storage import layout_refusals
 from rmq_formats.storage.segments import Segment, Storage, opened, read_range
 from rmq_formats.storage.store_files import open_store
 from rmq_formats.storage.store_lock import store_lock
@@ -123,8 +123,8 @@ def refuse_write(root: str, *, overwrite: bool) -> None:
     """Refuse a store whose other layouts a write would get wrong. Raises StoreLayoutError."""
     store = open_store(root)
     layouts = store.layouts
-    store_variants.refuse(
-        store_variants.log_replacement_refusal(layouts) if overwrite else store_variants.write_refusal(layouts)
+    layout_refusals.refuse(
+        layout_refusals.log_replacement_refusal(layouts) if overwrite else layout_refusals.write_refusal(layouts)
     )
     if overwrite:
         refuse_unknown(store, _REPLACED)

@@ -24,7 +24,7 @@ from rmq_formats.errors import OptionError, StoreError, StoreSizeError, os_error
 from rmq_formats.kernels import dispatch as kernel
 from rmq_formats.kernels import units as unit_kernel
 from rmq_formats.scan.derived_images import place_by_offset
-from rmq_formats.storage import store_variants
+from rmq_formats.storage import layout_refusals
 from rmq_formats.storage.queue_files import QueueFiles, walk_queues
 from rmq_formats.storage.segments import open_storage
 from rmq_formats.storage.store_files import open_store
@@ -83,7 +83,7 @@ def begin_derived(
             f"{root}: queues and Index are written to a local directory; rmq rebuild makes them elsewhere"
         )
     check_target(root)
-    _refuse_variants(root, options)
+    _refuse_layouts(root, options)
     options.sizes.check()
     if not overwrite:
         for path, size in _existing_sizes(root, options):
@@ -95,10 +95,10 @@ def begin_derived(
     return DerivedWrite(options, overwrite, begin_job(root, leftover), leftover)
 
 
-def _refuse_variants(root: str, options: RebuildOptions) -> None:
+def _refuse_layouts(root: str, options: RebuildOptions) -> None:
     store = open_store(root)
     if options.consumequeue:
-        store_variants.refuse(store_variants.queue_write_refusal(store.layouts))
+        layout_refusals.refuse(layout_refusals.queue_write_refusal(store.layouts))
     refuse_unknown(store, ["consumequeue" if options.consumequeue else "index"])
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq_formats.codecs import config_json
-from rmq_formats.codecs.variants.rocksdb_config import (
+from rmq_formats.codecs.rocksdb_config import (
     OffsetKey,
     Table,
     decode_json_value,

@@ -14,7 +14,7 @@ from rmq_offline.verify.job import verify_store
 from rmq_offline.verify.phases.plan import VerifyOptions
 from tests.cli.conftest import Rmq, rmq
 from tests.conftest import MIXED_DELAY_LEVELS
-from tests.variants.conftest import Untouched, refusal, untouched
+from tests.layouts.conftest import Untouched, refusal, untouched
 
 __all__ = ["rmq", "untouched"]  # fixtures
 LEVELS = ("--delay-levels", MIXED_DELAY_LEVELS)

@@ -13,7 +13,7 @@ from typing import Final
 from rmq_core.store.files.disk import Disk
 from rmq_formats.codecs import config_json, paths
 from rmq_formats.errors import DecodeError, StoreError, StoreLockedError
-from rmq_formats.storage import store_variants
+from rmq_formats.storage import layout_refusals, store_layouts
 from rmq_formats.storage.store_lock import store_lock
 
 _LOCK_CONTENT: Final = b"lock"  # DefaultMessageStore#start
@@ -27,7 +27,7 @@ class _Name:
 
 
 class LocalTree:
-    """Files of this machine, as ``store_variants`` looks at them."""
+    """Files of this machine, as ``detect_layouts`` looks at them."""
 
     def entries(self, path: str) -> Sequence[_Name]:
         """Names in a directory; empty where there is none."""
@@ -53,8 +53,8 @@ def refuse_layouts(root: str, *, light_queues: bool) -> frozenset[str]:
     Raises:
         StoreLayoutError: it has such.
     """
-    layouts = store_variants.detect_layouts(LocalTree(), root)
-    store_variants.refuse(store_variants.broker_refusal(layouts, light_queues=light_queues))
+    layouts = store_layouts.detect_layouts(LocalTree(), root)
+    layout_refusals.refuse(layout_refusals.broker_refusal(layouts, light_queues=light_queues))
     return _batch_topics(root, layouts.batch_topics)
 
 

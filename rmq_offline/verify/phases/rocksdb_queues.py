@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from rmq_formats.errors import FormatError, StoreError, StoreLockedError
 from rmq_formats.kernels import units as unit_kernel
-from rmq_formats.read.variants.rocksdb_queues import QueueDatabase, opened_queues
+from rmq_formats.read.rocksdb_queues import QueueDatabase, opened_queues
 from rmq_formats.storage.segments import Storage
 from rmq_formats.storage.store_files import StoreFiles
 from rmq_offline.verify import finding_kinds
@@ -14,7 +14,7 @@ from rmq_offline.verify.delay_levels import sample_database_delays
 from rmq_offline.verify.findings import Finding, FindingList
 from rmq_offline.verify.phases.queue_layouts import PartitionState, QueueRecords
 from rmq_offline.verify.queue import QueueName
-from rmq_offline.verify.variants.rocksdb_queue import RocksDbQueueCheck, StoredQueue
+from rmq_offline.verify.rocksdb_queue import RocksDbQueueCheck, StoredQueue
 
 
 @dataclass(frozen=True, slots=True)

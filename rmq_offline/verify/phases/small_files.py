@@ -10,18 +10,18 @@ from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
 from rmq_formats.errors import DecodeError, StoreError
 from rmq_formats.storage.segments import Segment, Storage, opened, read_range
 from rmq_formats.storage.store_files import StoreFiles
-from rmq_formats.storage.store_variants import Variant
-from rmq_offline.verify import checkpoint_and_config, finding_kinds, variant_kinds
+from rmq_formats.storage.store_layouts import StoreLayout
+from rmq_offline.verify import checkpoint_and_config, finding_kinds, layout_finding_kinds
 from rmq_offline.verify.config_files import read_config_texts
+from rmq_offline.verify.controller_files import check_broker_identity, check_epochs
+from rmq_offline.verify.dledger_files import check_dledger_files
 from rmq_offline.verify.facts import LogFacts
 from rmq_offline.verify.findings import Finding, FindingList
 from rmq_offline.verify.phases import scan as job_scan
 from rmq_offline.verify.phases.queue_directories import QueuesByPartition
 from rmq_offline.verify.phases.queues import TopicsAndOffsets
 from rmq_offline.verify.phases.scan import SplitCheck
-from rmq_offline.verify.variants.controller_files import check_broker_identity, check_epochs
-from rmq_offline.verify.variants.dledger_files import check_dledger_files
-from rmq_offline.verify.variants.rocksdb_config import RocksDbConfig, read_rocksdb_config
+from rmq_offline.verify.rocksdb_config import RocksDbConfig, read_rocksdb_config
 
 _NAMED_DIRECTORIES: Final = ("commitlog", "consumequeue", "index", "config")
 
@@ -110,7 +110,7 @@ class SmallFilesCheck:
             path,
             latest_ms,
             job_scan.checked_log_end(checks),
-            has_sixth=Variant.FROM_5_4 in self.store.layouts,
+            has_sixth=StoreLayout.FROM_5_4 in self.store.layouts,
         ):
             (self.race_findings if finding.kind == finding_kinds.CHECKPOINT_LATER else self.findings).add(finding)
 
@@ -128,21 +128,21 @@ class SmallFilesCheck:
             segments: of the log, that can be read.
             facts: of the log.
         """
-        if Variant.CONTROLLER not in self.store.layouts:
+        if StoreLayout.CONTROLLER not in self.store.layouts:
             return
         for finding in check_broker_identity(self.store):
             self.findings.add(finding)
         for finding in check_epochs(self.store, segments, facts):
-            (self.race_findings if finding.kind is variant_kinds.EPOCH_BEYOND else self.findings).add(finding)
+            (self.race_findings if finding.kind is layout_finding_kinds.EPOCH_BEYOND else self.findings).add(finding)
 
     def _lacks_topics(self, texts: Mapping[str, str]) -> bool:
         """Return whether there is a config without ``topics.json``, and the topics are not elsewhere."""
-        is_elsewhere = "topics.json" in texts or Variant.ROCKSDB_CONFIG in self.store.layouts
+        is_elsewhere = "topics.json" in texts or StoreLayout.ROCKSDB_CONFIG in self.store.layouts
         return not is_elsewhere and self.store.storage.exists(paths.config_dir(self.store.root))
 
     def _read_topic_names(self, text: str | None, stored: RocksDbConfig) -> frozenset[str] | None:
         """Return the broker's topics; None without a readable list."""
-        if Variant.ROCKSDB_CONFIG in self.store.layouts:
+        if StoreLayout.ROCKSDB_CONFIG in self.store.layouts:
             return stored.known_topics
         if text is not None:
             with suppress(DecodeError):

@@ -13,6 +13,8 @@ from rmq_formats.codecs import (
     config_json,
     consumequeue,
     consumequeue_ext,
+    controller,
+    dledger,
     hosts,
     index,
     message_id,
@@ -20,22 +22,16 @@ from rmq_formats.codecs import (
     properties,
     timer,
 )
+from rmq_formats.codecs.batch_consumequeue import count_messages, inner_messages, is_batch_queue_file, is_inner_batch
 from rmq_formats.codecs.checkpoint import Checkpoint
 from rmq_formats.codecs.consumequeue_ext import ExtUnit
 from rmq_formats.codecs.layout import INDEX_SLOT_BYTES
 from rmq_formats.codecs.record import StoredMessage, decode_record, encode_record
 from rmq_formats.codecs.record_frame import FrameShape, crc_fault, frame_shape, record_properties
 from rmq_formats.codecs.trace import decode_trace
-from rmq_formats.codecs.variants import controller, dledger
-from rmq_formats.codecs.variants.batch_consumequeue import (
-    count_messages,
-    inner_messages,
-    is_batch_queue_file,
-    is_inner_batch,
-)
 from rmq_formats.errors import FormatError
 from rmq_formats.read.index_lookup import IndexFile
-from rmq_formats.storage import store_variants
+from rmq_formats.storage import store_layouts
 from tests.lab.decoders.samples import files_under, golden_files, records
 from tests.lab.decoders.target import Read, Target
 from tests.lab.rounds import ViolationError
@@ -231,7 +227,7 @@ def _read_timer_checkpoint(data: bytes) -> None:
 
 def _tell_layout(data: bytes) -> None:
     for tell in (
-        is_batch_queue_file, store_variants.is_rocksdb_table, dledger.begins_with_index, dledger.begins_with_entry,
+        is_batch_queue_file, store_layouts.is_rocksdb_table, dledger.begins_with_index, dledger.begins_with_entry,
     ):  # fmt: skip
         tell(data)
 
