@@ -23,7 +23,7 @@ from rmq_offline.job_arguments import (
 from rmq_offline.rebuild.job import check_rebuild, rebuild_store
 from rmq_offline.rebuild.options import RebuildOptions, live_topics_path, options_from_arguments
 from rmq_offline.rebuild.publication import Terms, terms_from_arguments
-from rmq_offline.rebuild.several import rebuild_stores
+from rmq_offline.rebuild.stores import rebuild_stores
 from rmq_offline.spark.job import run_job
 from rmq_offline.spark.runner import SparkRunner
 from rmq_offline.tasks.origin import LeftoverPolicy, parse_leftover_policy

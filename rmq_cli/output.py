@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
+    from rmq_offline.tasks.brokers_report import BrokersReport, Report
     from rmq_offline.tasks.runner import OnProgress, Progress
-    from rmq_offline.verify.several import BrokersReport, Report
 
 printable = errors.printable  # the commands' name for it
 EXIT_CLEAN, EXIT_FINDINGS, EXIT_FAILED, EXIT_INTERRUPTED = 0, 1, 2, 130

@@ -19,7 +19,7 @@ from rmq_offline.tasks.origin import LeftoverPolicy
 from rmq_offline.tasks.runner import ProcessRunner
 
 if TYPE_CHECKING:
-    from rmq_offline.rebuild.several import OptionsOf
+    from rmq_offline.rebuild.stores import OptionsOf
 
 LISTED: Final = 50  # findings in the table: the report has more
 _PHASES: Final = {"scan": "Reading the CommitLog", "write": "Writing queues and Index"}
@@ -44,7 +44,7 @@ def run_several(
     report_file: str | None, as_json: bool, leftover: LeftoverPolicy,
 ) -> int:  # fmt: skip
     """Rebuild several stores, and print the reports. Returns the exit code. Raises RmqError."""
-    from rmq_offline.rebuild.several import rebuild_stores  # noqa: PLC0415 # one store needs no verification
+    from rmq_offline.rebuild.stores import rebuild_stores  # noqa: PLC0415 # one store needs no verification
 
     _check_report(report_file)
     with interruptible_workers():

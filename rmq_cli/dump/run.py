@@ -12,7 +12,7 @@ from rmq_cli.dump import json_lines, text_lines
 from rmq_cli.dump import rows as file_rows
 from rmq_cli.dump.rows import ReportFault
 from rmq_cli.store_path import ClassifiedPath, PathKind, classify_path, is_queue_log, log_segments, may_have_gaps
-from rmq_formats.codecs import config_json
+from rmq_formats.codecs import consumer_offsets_json
 from rmq_formats.codecs.checkpoint import Checkpoint
 from rmq_formats.codecs.record import StoredMessage
 from rmq_formats.codecs.record_frame import Damage
@@ -131,7 +131,7 @@ def _whole(place: ClassifiedPath) -> object:
     data = place.storage.read_bytes(place.path)
     if place.kind is PathKind.CHECKPOINT:
         return Checkpoint.decode(data)
-    return config_json.config_document(place.path, data.decode("utf-8", "replace"))
+    return consumer_offsets_json.config_document(place.path, data.decode("utf-8", "replace"))
 
 
 def _json(rows: Iterator[Any]) -> Iterator[bytes]:

@@ -7,7 +7,7 @@ import numpy as np
 
 from rmq_cli.dump.rows import batch_unit_arrays, entry_index, ext_units
 from rmq_cli.store_path import ClassifiedPath, QueueSegments, entry_index_files, index_files, queues
-from rmq_formats.codecs import config_json
+from rmq_formats.codecs import consumer_offsets_json
 from rmq_formats.codecs.checkpoint import Checkpoint
 from rmq_formats.codecs.consumequeue import UNIT_DTYPE
 from rmq_formats.codecs.layout import PRE_BLANK_SIZE, UNIT_BYTES
@@ -345,4 +345,4 @@ def config(place: ClassifiedPath) -> Any:
     if place.is_directory:
         return documents_at(place.storage, place.path)
     text = place.storage.read_bytes(place.path).decode("utf-8", "replace")
-    return config_json.config_document(place.path, text)
+    return consumer_offsets_json.config_document(place.path, text)

@@ -7,7 +7,7 @@ Where the store has them in RocksDB, they are what ``mqadmin rocksDBConfigToJson
 from dataclasses import dataclass
 from typing import Final
 
-from rmq_formats.codecs import config_json
+from rmq_formats.codecs import consumer_offsets_json, fastjson
 from rmq_formats.codecs import rocksdb_config as codec
 from rmq_formats.codecs.rocksdb_config import Table
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
@@ -109,7 +109,7 @@ def _from_files(store: StoreFiles, kind: Kind) -> Document | None:
 
 
 def _parse_document(text: str, kind: Kind) -> Document:
-    document = config_json.offsets_document(text) if kind is OFFSETS else config_json.loads(text)
+    document = consumer_offsets_json.offsets_document(text) if kind is OFFSETS else fastjson.loads(text)
     if not isinstance(document, dict) or not isinstance(document.get(kind.table, {}), dict):
         raise DecodeError(f"it has no table {kind.table}")
     light = document.pop(LIGHT_TABLE, None)
@@ -154,15 +154,15 @@ def documents_at(storage: Storage, path: str) -> Document:
 
 def _document_v1(database: RocksDb, kind: Kind) -> Document:
     version = rocksdb_config.version_v1(database, kind.database)
-    rows = {name: config_json.loads(text) for name, text in rocksdb_config.named_v1(database, kind.database)}
+    rows = {name: fastjson.loads(text) for name, text in rocksdb_config.named_v1(database, kind.database)}
     if kind is OFFSETS:
         rows = {name: value.get("offsetTable", {}) for name, value in rows.items() if isinstance(value, dict)}
     document: Document = {kind.table: rows}
     if version is not None:
-        document["dataVersion"] = config_json.loads(version)
+        document["dataVersion"] = fastjson.loads(version)
     if kind is GROUPS:
         document[FORBIDDEN] = {
-            key.decode("utf-8", "replace"): config_json.loads(value.decode("utf-8", "replace"))
+            key.decode("utf-8", "replace"): fastjson.loads(value.decode("utf-8", "replace"))
             for key, value in database.pairs(codec.FORBIDDEN_FAMILY_V1)
         }
     return document
@@ -178,7 +178,7 @@ def _document_v2(database: RocksDb, kind: Kind) -> Document:
             for key, queues in offsets_by_group
         }
     else:
-        rows = {name: config_json.loads(text) for name, text in rocksdb_config.named_v2(database, kind.numbered)}
+        rows = {name: fastjson.loads(text) for name, text in rocksdb_config.named_v2(database, kind.numbered)}
     document: Document = {kind.table: rows}
     if version is not None:
         document["dataVersion"] = codec.decode_data_version(version)

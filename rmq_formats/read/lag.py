@@ -15,9 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_formats.arrow.schema import CONSUMER_OFFSETS, Mode, schema_of
-from rmq_formats.codecs.config_json import StoredTopicConfig, TopicAndGroup
+from rmq_formats.codecs.consumer_offsets_json import TopicAndGroup
 from rmq_formats.codecs.layout import FLAG_INNER_BATCH
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
+from rmq_formats.codecs.topics_json import StoredTopicConfig
 from rmq_formats.errors import FormatError, StoreError, StoreNotFoundError
 from rmq_formats.read.broker_config import lists_all_topics, stored_offsets, stored_topics
 from rmq_formats.read.dirty import dirty_reason, read_checkpoint

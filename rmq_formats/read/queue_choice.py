@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from rmq_formats.codecs import paths
-from rmq_formats.codecs.config_json import StoredTopicConfig
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
+from rmq_formats.codecs.topics_json import StoredTopicConfig
 from rmq_formats.errors import FormatError, OptionError, RmqError, StoreError, StoreLockedError, StoreNotFoundError
 from rmq_formats.read.batch_queues import BatchQueue
 from rmq_formats.read.broker_config import lists_all_topics, stored_batch_topics, stored_topics

@@ -4,10 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from rmq_formats.codecs import config_json, paths
+from rmq_formats.codecs import consumer_offsets_json, paths, subscription_groups_json, topics_json
 from rmq_formats.codecs import rocksdb_config as codec
-from rmq_formats.codecs.config_json import StoredGroupConfig, StoredTopicConfig, TopicAndGroup
+from rmq_formats.codecs.consumer_offsets_json import TopicAndGroup
 from rmq_formats.codecs.rocksdb_config import Table
+from rmq_formats.codecs.subscription_groups_json import StoredGroupConfig
+from rmq_formats.codecs.topics_json import StoredTopicConfig
 from rmq_formats.errors import DecodeError, FormatError, StoreLayoutError
 from rmq_formats.storage.rocksdb import DEFAULT_FAMILY, RocksDb, opened_rocksdb
 from rmq_formats.storage.store_files import StoreFiles
@@ -45,12 +47,12 @@ def stored_topics(store: StoreFiles) -> StoredTable[dict[str, StoredTopicConfig]
         StoreError: rocksdict is not installed.
         FormatError: a damaged database.
     """
-    return _table_by_name(store, codec.TOPICS_V1, Table.TOPICS, config_json.topic_config)
+    return _table_by_name(store, codec.TOPICS_V1, Table.TOPICS, topics_json.topic_config)
 
 
 def stored_groups(store: StoreFiles) -> StoredTable[dict[str, StoredGroupConfig]] | None:
     """Read the consumer groups, as ``stored_topics``."""
-    return _table_by_name(store, codec.GROUPS_V1, Table.GROUPS, config_json.group_config)
+    return _table_by_name(store, codec.GROUPS_V1, Table.GROUPS, subscription_groups_json.group_config)
 
 
 def stored_offsets(store: StoreFiles) -> StoredTable[Offsets] | None:
@@ -114,7 +116,7 @@ def _table(
             if path == _directory(store.root, codec.DATABASE_V2):
                 return StoredTable(path, read_v2(database))
             version = version_v1(database, name)
-            counter = 0 if version is None else config_json.data_version_counter(version)
+            counter = 0 if version is None else topics_json.data_version_counter(version)
             return StoredTable(path, parse_v1(named_v1(database, name)), counter)
         except DecodeError as error:
             raise FormatError(str(error), path=path) from error
@@ -152,8 +154,8 @@ def named_v2(database: RocksDb, table: Table) -> list[tuple[str, str]]:
 def _offsets_v1(rows: list[tuple[str, str]]) -> Offsets:
     offsets_by_group: Offsets = {}
     for name, text in rows:
-        offsets = config_json.group_offsets(name, text)
-        key = config_json.topic_and_group(name)
+        offsets = consumer_offsets_json.group_offsets(name, text)
+        key = consumer_offsets_json.topic_and_group(name)
         if key is not None:
             offsets_by_group[key] = offsets
     return offsets_by_group

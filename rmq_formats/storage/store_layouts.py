@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, Protocol
 
-from rmq_formats.codecs import config_json, paths, rocksdb_config
+from rmq_formats.codecs import paths, rocksdb_config, topics_json
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
 from rmq_formats.errors import DecodeError, StoreError
 
@@ -196,7 +196,7 @@ def _recognise_config(tree: Tree, config: str, evidence: dict[StoreLayout, str])
 
 def _batch_topics(text: str) -> set[str]:
     try:
-        configs = config_json.topic_configs(text)
+        configs = topics_json.topic_configs(text)
     except DecodeError:
         return set()
     return {name for name, item in configs.items() if item.has_batch_queues}

@@ -23,7 +23,7 @@ from rmq_formats.read.config_documents import (
 )
 from rmq_formats.storage.rocksdb import DEFAULT_FAMILY, Pairs, make_rocksdb
 from rmq_formats.storage.store_files import StoreFiles
-from rmq_offline.convert.files import copy_file, refuse_link_out
+from rmq_offline.convert.file_copies import copy_file, refuse_link_out
 
 TIMER_CHECKPOINT: Final = "timercheck"  # of timerlog and timerwheel, which hold physical offsets
 _TABLE_FILES: Final = frozenset(f"{name}{end}" for kind in KINDS for name in kind.files for end in ("", ".bak"))

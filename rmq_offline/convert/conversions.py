@@ -31,9 +31,9 @@ from rmq_formats.storage.segments import LocalStorage
 from rmq_formats.storage.store_files import StoreFiles, open_store
 from rmq_formats.storage.store_layouts import StoreLayout
 from rmq_formats.store import Store
+from rmq_offline.convert.commitlog import write_log
 from rmq_offline.convert.config import copy_config, write_databases, write_json
-from rmq_offline.convert.files import copy_file, copy_tree
-from rmq_offline.convert.log import write_log
+from rmq_offline.convert.file_copies import copy_file, copy_tree
 from rmq_offline.rebuild.job import rebuild_store
 from rmq_offline.rebuild.options import RebuildOptions
 from rmq_offline.rebuild.report import RebuildReport

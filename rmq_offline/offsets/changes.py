@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from rmq_formats.codecs import paths
-from rmq_formats.codecs.config_json import check_consumer_offsets, check_delay_offsets, offsets_document
+from rmq_formats.codecs.consumer_offsets_json import check_consumer_offsets, check_delay_offsets, offsets_document
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
 from rmq_formats.errors import OptionError, StoreError, StoreLayoutError
 from rmq_formats.read.broker_config import offsets_file, read_config, stored_offsets
@@ -21,7 +21,7 @@ from rmq_formats.storage.store_layouts import StoreLayout
 from rmq_formats.storage.store_lock import store_lock
 from rmq_formats.store import Store, Time
 from rmq_offline.offsets.positions import Position, read_positions
-from rmq_offline.verify.checkpoint_and_config import CommittedOffset, parse_consumer_offsets, parse_delay_offsets
+from rmq_offline.verify.committed_offsets import CommittedOffset, parse_consumer_offsets, parse_delay_offsets
 
 DELAY_OFFSETS: Final = "delayOffset.json"
 QUARANTINE: Final = "quarantine"

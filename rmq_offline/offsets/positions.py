@@ -9,7 +9,7 @@ from rmq_formats.read.dirty import dirty_reason
 from rmq_formats.read.lag import GroupQueue, LagTask, read_lag
 from rmq_formats.read.queue_choice import choose_queues
 from rmq_formats.storage.store_files import StoreFiles
-from rmq_offline.verify.checkpoint_and_config import CommittedOffset
+from rmq_offline.verify.committed_offsets import CommittedOffset
 
 
 class State(StrEnum):

@@ -27,7 +27,7 @@ from rmq_offline.rebuild.queue_views import (
     view,
     with_placeholders,
 )
-from rmq_offline.verify.checkpoint_and_config import (
+from rmq_offline.verify.committed_offsets import (
     CONSUMER_OFFSETS,
     LIGHT_CONSUMER_OFFSETS,
     CommittedOffset,

@@ -19,10 +19,10 @@ from rmq_formats.scan.derived_images import Placement, Rows, place_last
 from rmq_formats.storage.segments import open_storage
 from rmq_formats.storage.store_files import StoreFiles
 from rmq_offline.rebuild.options import RebuildOptions
-from rmq_offline.tasks.waves import Area, write_text
-from rmq_offline.verify.facts import LogFacts
+from rmq_offline.tasks.work_files import Area, write_text
+from rmq_offline.verify.consumequeue import QueueName
 from rmq_offline.verify.findings import FindingList
-from rmq_offline.verify.queue import QueueName
+from rmq_offline.verify.log_facts import LogFacts
 from rmq_offline.verify.rocksdb_queue import RocksDbQueueCheck, StoredQueue
 
 Units = tuple[NDArray[np.int64], NDArray[np.void]]

@@ -27,16 +27,16 @@ from rmq_offline.rebuild.existing_ext import assign_ext_addresses, set_values
 from rmq_offline.rebuild.options import RebuildOptions
 from rmq_offline.tasks import spill
 from rmq_offline.tasks.job_steps import JobSteps
-from rmq_offline.tasks.waves import Area, write_text
-from rmq_offline.verify import checkpoint_and_config, finding_kinds
+from rmq_offline.tasks.work_files import Area, write_text
+from rmq_offline.verify import committed_offsets, finding_kinds
 from rmq_offline.verify.absent_queues import AbsentQueues, is_deleted
 from rmq_offline.verify.batch_queue import BatchQueueCheck
 from rmq_offline.verify.config_files import read_config_texts
-from rmq_offline.verify.facts import LogFacts
+from rmq_offline.verify.consumequeue import QueueCheck, QueueFile, QueueName
 from rmq_offline.verify.findings import FindingList, Severity
+from rmq_offline.verify.log_facts import LogFacts
 from rmq_offline.verify.phases.queue_directories import QueuesByPartition, list_queues
 from rmq_offline.verify.phases.stored_files import StoredFiles
-from rmq_offline.verify.queue import QueueCheck, QueueFile, QueueName
 from rmq_offline.verify.queue_state import QueueState, build_state_from_log, find_record_gaps
 from rmq_offline.verify.units import read_units
 
@@ -92,8 +92,8 @@ def _note_name(partition: int) -> str:
 def _claimed_queues(store: StoreFiles) -> Iterator[Queue]:
     """Yield the queues with a consumer offset above 0."""
     texts = read_config_texts(store.storage, paths.config_dir(store.root), FindingList())
-    for name in (checkpoint_and_config.CONSUMER_OFFSETS, checkpoint_and_config.LIGHT_CONSUMER_OFFSETS):
-        for committed in checkpoint_and_config.parse_consumer_offsets(texts.get(name, "{}")):
+    for name in (committed_offsets.CONSUMER_OFFSETS, committed_offsets.LIGHT_CONSUMER_OFFSETS):
+        for committed in committed_offsets.parse_consumer_offsets(texts.get(name, "{}")):
             if committed.queue_offset > 0:
                 yield committed.topic, committed.queue_id
 

@@ -41,13 +41,13 @@ from rmq_offline.rebuild.publication import NO_TERMS, Outcome, Publication, Term
 from rmq_offline.rebuild.queue_database import make_queue_database, refuse_open_database
 from rmq_offline.rebuild.report import RebuildReport
 from rmq_offline.rebuild.tasks import IndexTask, ScanResult, WriteResult
-from rmq_offline.tasks import waves
+from rmq_offline.tasks import split_tasks, work_files
 from rmq_offline.tasks.job_steps import JobSteps, TaskBatch, run_alone
-from rmq_offline.tasks.known_files import refuse_unknown
 from rmq_offline.tasks.origin import LeftoverPolicy, boot_id, foreign_reason, sealed
 from rmq_offline.tasks.runner import OnProgress, Runner, counted_progress
 from rmq_offline.tasks.segment_ends import find_ends, require_readable_ends
-from rmq_offline.tasks.workspace import LocalArea, WorkArea, temporary_area, work_area
+from rmq_offline.tasks.unknown_files import refuse_unknown
+from rmq_offline.tasks.work_area import LocalArea, WorkArea, temporary_area, work_area
 from rmq_offline.verify import finding_kinds
 from rmq_offline.verify.findings import Finding
 
@@ -151,8 +151,8 @@ def rebuild_steps(
         ends = require_readable_ends((yield from find_ends(files.storage, segments)))
         splits = plan_splits(files.storage, segments, min_splits=parallelism, ends=ends)
         _prepare(area, segments, splits, options, leftover)
-        standing = yield from list_existing_queues(files, options, waves.partition_count(splits))
-        partitions = waves.partition_count(splits) if standing is None else len(standing)
+        standing = yield from list_existing_queues(files, options, split_tasks.partition_count(splits))
+        partitions = split_tasks.partition_count(splits) if standing is None else len(standing)
         former = existing_database_path(files, options)
         options = with_existing_light_queues(options, () if standing is None else standing.topics, former)
         clock.mark("plan")
@@ -271,7 +271,7 @@ def _prepare(
     if leftover is not LeftoverPolicy.START_ANEW and _is_own_plan(area, plan, leftover) and not area.has_links():
         return
     area.clear(_directories(options))
-    waves.write_text(area, "plan.json", json.dumps(sealed(plan, area.target)))
+    work_files.write_text(area, "plan.json", json.dumps(sealed(plan, area.target)))
 
 
 def _is_own_plan(area: WorkArea, plan: Mapping[str, Any], leftover: LeftoverPolicy) -> bool:
@@ -312,7 +312,7 @@ def _scan(
     on_split_done = counted_progress(on_progress, "scan", total, lambda result: sizes[result.number])
     task = functools.partial(tasks.scan_split, options=options, area=area, partitions=partitions)
     results: list[ScanResult] = yield TaskBatch(task, splits, on_split_done)
-    return waves.rescan_misaligned_splits(splits, results, lambda split, begin: task(split, begin=begin))
+    return split_tasks.rescan_misaligned_splits(splits, results, lambda split, begin: task(split, begin=begin))
 
 
 def _write_task(task: int | IndexTask, split_count: int, options: RebuildOptions, area: WorkArea) -> WriteResult:
@@ -343,7 +343,7 @@ def _write(
 def _note_written(area: WorkArea, written: Sequence[WriteResult]) -> None:
     """Record the written queues, and delete the intermediate files."""
     if not area.exists(_WRITTEN):
-        waves.write_text(area, _WRITTEN, "\n".join(result.to_json() for result in written))
+        work_files.write_text(area, _WRITTEN, "\n".join(result.to_json() for result in written))
     area.drop_spills()
 
 

@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from rmq_formats.codecs.record_frame import Damage
 from rmq_formats.scan.splits import Split
-from rmq_offline.tasks.waves import Area
-from rmq_offline.tasks.workspace import read_longs, write_longs
-from rmq_offline.verify.facts import LogFacts
+from rmq_offline.tasks.work_files import Area, read_longs, write_longs
+from rmq_offline.verify.log_facts import LogFacts
 
 _FACTS = "spill/facts.msgpack"
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 
-from rmq_formats.codecs import config_json, paths
+from rmq_formats.codecs import paths, topics_json
 from rmq_formats.codecs.index import INDEX_TAGS
 from rmq_formats.codecs.layout import UNIT_BYTES
 from rmq_formats.errors import (
@@ -142,7 +142,7 @@ def _live_topics(live_topics_of: str, store: str) -> frozenset[str]:
             )
         return frozenset(stored_topics(files) or ())
     try:
-        return frozenset(config_json.topic_names(storage.read_bytes(path).decode("utf-8", "replace")))
+        return frozenset(topics_json.topic_names(storage.read_bytes(path).decode("utf-8", "replace")))
     except StoreNotFoundError as error:
         raise OptionError(f"--topics-json {live_topics_of}: no such file") from error
     except DecodeError as error:

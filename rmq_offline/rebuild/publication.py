@@ -25,7 +25,7 @@ from rmq_offline.rebuild.changes import Compared, QueueChanges, SameQueue, find_
 from rmq_offline.tasks.job_steps import JobSteps
 from rmq_offline.tasks.origin import LeftoverPolicy
 from rmq_offline.tasks.quarantine import FormerFiles, allocated_bytes, bring_back_command
-from rmq_offline.tasks.workspace import LocalArea, WorkArea
+from rmq_offline.tasks.work_area import LocalArea, WorkArea
 
 _OF_QUEUES: Final = ("consumequeue", "consumequeue_ext", "batchconsumequeue")
 

@@ -27,10 +27,10 @@ from rmq_offline.rebuild.existing_database import open_existing_database, place_
 from rmq_offline.rebuild.existing_queues import ExistingQueues, Queue, RetainedQueue
 from rmq_offline.rebuild.options import RebuildOptions
 from rmq_offline.tasks import batch_queues
-from rmq_offline.tasks.waves import Area
+from rmq_offline.tasks.work_files import Area
 from rmq_offline.verify import finding_kinds
-from rmq_offline.verify.facts import LogFacts
 from rmq_offline.verify.findings import Finding
+from rmq_offline.verify.log_facts import LogFacts
 
 NO_ROWS: Final = np.empty((0, unit_kernel.ROW_COLUMNS), dtype=np.int64)
 PlaceRecords: TypeAlias = Callable[[Rows], Placement]

@@ -31,7 +31,8 @@ from rmq_offline.rebuild.existing_queues import Queue
 from rmq_offline.rebuild.options import RebuildOptions
 from rmq_offline.rebuild.queue_sources import NO_ROWS, Files, PlaceRecords, queue_sources, write_queue
 from rmq_offline.tasks import batch_queues, spill
-from rmq_offline.tasks.waves import MAX_REPORTED, Area, write_text
+from rmq_offline.tasks.split_tasks import MAX_REPORTED
+from rmq_offline.tasks.work_files import Area, write_text
 from rmq_offline.verify.findings import Finding
 
 

@@ -34,7 +34,7 @@ from rmq_offline.rebuild.queue_views import opened_tree
 from rmq_offline.repair.journal import move_aside
 from rmq_offline.repair.preconditions import open_repairable_store
 from rmq_offline.tasks.quarantine import next_directory
-from rmq_offline.verify.checkpoint_and_config import config_fault
+from rmq_offline.verify.config_files import config_fault
 
 TOPICS: Final = "topics.json"
 GROUPS: Final = "subscriptionGroup.json"

@@ -21,7 +21,7 @@ from rmq_offline.rebuild.queue_database import refuse_open_database
 from rmq_offline.repair.filler import Fill, LogRange
 from rmq_offline.repair.journal import DIRECTORY, refuse_links
 from rmq_offline.repair.plan import RepairPlan
-from rmq_offline.tasks.known_files import refuse_unknown
+from rmq_offline.tasks.unknown_files import refuse_unknown
 from rmq_offline.verify import finding_kinds
 
 

@@ -16,8 +16,8 @@ from rmq_formats.storage.segments import OpenRange, Segment, Storage, opened
 from rmq_formats.storage.store_files import StoreFiles
 from rmq_offline.repair.filler import MIN_BYTES, Fill, LogRange
 from rmq_offline.verify import finding_kinds
+from rmq_offline.verify.commitlog import topic_fault
 from rmq_offline.verify.findings import Kind
-from rmq_offline.verify.log import topic_fault
 
 
 @dataclass(frozen=True, slots=True)

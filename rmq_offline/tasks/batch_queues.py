@@ -11,8 +11,7 @@ from rmq_formats.kernels.inner_batches import (
     BATCH_MESSAGES,
     BATCH_PHYSICAL_OFFSET,
 )
-from rmq_offline.tasks.waves import Area
-from rmq_offline.tasks.workspace import read_longs, write_longs
+from rmq_offline.tasks.work_files import Area, read_longs, write_longs
 
 
 def _spill_name(split_number: int) -> str:

@@ -10,9 +10,9 @@ from rmq_formats.codecs.batch_consumequeue import split_file
 from rmq_formats.codecs.layout import BATCH_UNIT_BYTES
 from rmq_formats.errors import StoreError
 from rmq_offline.verify import finding_kinds
-from rmq_offline.verify.facts import LogFacts
+from rmq_offline.verify.consumequeue import QueueFile, QueueName
 from rmq_offline.verify.findings import Finding, FindingList, Kind
-from rmq_offline.verify.queue import QueueFile, QueueName
+from rmq_offline.verify.log_facts import LogFacts
 
 _FIELD_KINDS: Final = (("size", finding_kinds.UNIT_SIZE), ("tags_code", finding_kinds.UNIT_TAGS_CODE))
 

@@ -12,8 +12,8 @@ from rmq_formats.read.ranges import walk_start
 from rmq_formats.storage.segments import Segment, Storage, opened, read_range
 from rmq_formats.storage.store_files import StoreFiles
 from rmq_offline.verify import layout_finding_kinds
-from rmq_offline.verify.facts import LogFacts
 from rmq_offline.verify.findings import Finding
+from rmq_offline.verify.log_facts import LogFacts
 
 EPOCHS: Final = "epochFileCheckpoint"
 IDENTITY: Final = "brokerIdentity"

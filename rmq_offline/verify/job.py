@@ -21,13 +21,13 @@ from rmq_formats.storage.store_layouts import StoreLayout
 from rmq_offline.tasks.job_steps import JobSteps, TaskBatch, run_alone
 from rmq_offline.tasks.runner import OnProgress, Runner, counted_progress
 from rmq_offline.tasks.segment_ends import find_ends
+from rmq_offline.tasks.split_tasks import partition_count, rescan_misaligned_splits
 from rmq_offline.tasks.store_sizes import StoreSizes
-from rmq_offline.tasks.waves import partition_count, rescan_misaligned_splits
-from rmq_offline.tasks.workspace import WorkArea, temporary_area
-from rmq_offline.verify import checkpoint_and_config, finding_kinds
+from rmq_offline.tasks.work_area import WorkArea, temporary_area
+from rmq_offline.verify import checkpoint, finding_kinds
 from rmq_offline.verify.delay_levels import infer_levels_from_delays, sample_file_delays
-from rmq_offline.verify.facts import LogFacts
 from rmq_offline.verify.findings import Finding, FindingList, Kind
+from rmq_offline.verify.log_facts import LogFacts
 from rmq_offline.verify.phases import index as job_index
 from rmq_offline.verify.phases import queues as job_queues
 from rmq_offline.verify.phases import scan as job_scan
@@ -385,7 +385,7 @@ class _Verification:
                 self.findings.add(finding)
         path = paths.checkpoint_file(self.store.root)
         ends_ms = [result.span.end_timestamp_ms for result in indexes if result.span is not None]
-        for finding in checkpoint_and_config.check_index_timestamp(
+        for finding in checkpoint.check_index_timestamp(
             read_checkpoint_bytes(self.store.storage, path)[0], path, ends_ms
         ):
             self.race_findings.add(

@@ -24,9 +24,9 @@ from rmq_formats.scan.segment import scan_segment, without_record_sums
 from rmq_formats.storage.queue_logs import QueueLog
 from rmq_formats.storage.segments import Segment, Storage, opened, read_range
 from rmq_offline.verify import layout_finding_kinds
-from rmq_offline.verify.facts import are_in_ranges
+from rmq_offline.verify.consumequeue import QueueName
 from rmq_offline.verify.findings import Finding, FindingList, Kind
-from rmq_offline.verify.queue import QueueName
+from rmq_offline.verify.log_facts import are_in_ranges
 
 Longs = NDArray[np.int64]
 
@@ -215,7 +215,8 @@ class QueueLogCheck:
             log_offset = int(records.log_offsets[run[0]])
             finding = self.name.finding(
                 layout_finding_kinds.QUEUE_LOG_UNIT_MISSING, f"{len(run)} records without a unit",
-                path=self._path(log_offset), physical_offset=log_offset, queue_offset=int(records.queue_offsets[run[0]]), count=len(run),
+                path=self._path(log_offset), physical_offset=log_offset,
+                queue_offset=int(records.queue_offsets[run[0]]), count=len(run),
             )  # fmt: skip
             (self.race_findings if run[-1] == len(records.log_offsets) - 1 else self.findings).add(finding)
 

@@ -9,7 +9,7 @@ from rmq_formats.read import broker_config
 from rmq_formats.storage.store_files import StoreFiles
 from rmq_formats.storage.store_layouts import StoreLayout
 from rmq_offline.verify import finding_kinds
-from rmq_offline.verify.checkpoint_and_config import CommittedOffset
+from rmq_offline.verify.committed_offsets import CommittedOffset
 from rmq_offline.verify.findings import Finding, FindingList
 
 _Table = TypeVar("_Table")

@@ -10,9 +10,9 @@ from rmq_formats.codecs.rocksdb_queue import QueueBound
 from rmq_formats.kernels import units as unit_kernel
 from rmq_formats.scan.derived_images import Placement, place_last
 from rmq_offline.verify import finding_kinds
-from rmq_offline.verify.facts import LogFacts
+from rmq_offline.verify.consumequeue import MAX_REPORTED, QueueName, find_former_codes
 from rmq_offline.verify.findings import FindingList
-from rmq_offline.verify.queue import MAX_REPORTED, QueueName, find_former_codes
+from rmq_offline.verify.log_facts import LogFacts
 from rmq_offline.verify.queue_state import sort_in_log_order
 
 _FINE: Final = 0

@@ -11,8 +11,8 @@ from rmq_formats.codecs.layout import PRE_BLANK_SIZE, UNIT_BYTES
 from rmq_formats.kernels import units as unit_kernel
 from rmq_formats.scan.queue_merge import are_lost_units
 from rmq_offline.verify import finding_kinds
-from rmq_offline.verify.facts import LogFacts, Longs
 from rmq_offline.verify.findings import Kind
+from rmq_offline.verify.log_facts import LogFacts, Longs
 
 Mask = NDArray[np.bool_]
 

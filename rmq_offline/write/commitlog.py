@@ -28,10 +28,10 @@ from rmq_formats.storage.store_files import open_store
 from rmq_formats.storage.store_lock import store_lock
 from rmq_offline.rebuild.job import check_rebuild, rebuild_store
 from rmq_offline.rebuild.options import RebuildOptions
-from rmq_offline.tasks.known_files import refuse_unknown
 from rmq_offline.tasks.origin import LeftoverPolicy
 from rmq_offline.tasks.publish import publish
 from rmq_offline.tasks.runner import ProcessRunner, Runner
+from rmq_offline.tasks.unknown_files import refuse_unknown
 from rmq_offline.write import objects
 from rmq_offline.write.job import WriteJob, begin_job, check_target, end_killed_write
 from rmq_offline.write.log_end import is_empty, log_end, log_file_bytes, log_segments, queue_ends, usual_file_bytes

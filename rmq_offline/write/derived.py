@@ -33,10 +33,10 @@ from rmq_offline.rebuild import tasks
 from rmq_offline.rebuild.options import RebuildOptions
 from rmq_offline.rebuild.tasks import IndexTask, ScanResult
 from rmq_offline.tasks import spill
-from rmq_offline.tasks.known_files import refuse_unknown
 from rmq_offline.tasks.origin import LeftoverPolicy
 from rmq_offline.tasks.runner import ProcessRunner
-from rmq_offline.tasks.workspace import LocalArea
+from rmq_offline.tasks.unknown_files import refuse_unknown
+from rmq_offline.tasks.work_area import LocalArea
 from rmq_offline.verify import finding_kinds
 from rmq_offline.verify.findings import Finding
 from rmq_offline.write.job import WriteJob, begin_job, check_target

@@ -26,11 +26,11 @@ from rmq_formats.errors import StoreError, StoreNotFoundError
 from rmq_formats.storage.segments import PUBLISHING, WRITE_DIRECTORY
 from rmq_offline.rebuild.job import rebuild_store
 from rmq_offline.rebuild.options import RebuildOptions
-from rmq_offline.tasks.object_workspace import MANIFEST, ObjectArea, check_name
+from rmq_offline.tasks.object_work_area import MANIFEST, ObjectArea, check_name
 from rmq_offline.tasks.origin import LeftoverPolicy, check_origin, sealed
 from rmq_offline.tasks.runner import Runner
 from rmq_offline.tasks.store_sizes import StoreSizes
-from rmq_offline.tasks.waves import write_text
+from rmq_offline.tasks.work_files import write_text
 from rmq_offline.write.job import NOTE, check_number
 from rmq_offline.write.piece import Piece, WrittenTask, write_pieces
 from rmq_offline.write.topics import TOPICS

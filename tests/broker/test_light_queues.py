@@ -22,7 +22,7 @@ from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.pop import PopHandle, TopicKind, decode_offsets, decode_starts
 from rmq_core.store.config import StoreConfig
-from rmq_formats.codecs.config_json import light_consumer_offsets
+from rmq_formats.codecs.consumer_offsets_json import light_consumer_offsets
 from rmq_formats.codecs.layout import PROPERTY_POP_CK
 from tests.broker.conftest import Asker, Clock, eventually, messages, small_store
 from tests.broker.pop.conftest import Popped, Popper

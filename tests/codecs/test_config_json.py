@@ -5,15 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq_formats.codecs.config_json import (
-    StoredGroupConfig,
-    StoredTopicConfig,
-    consumer_offsets,
-    group_configs,
-    loads,
-    topic_configs,
-    topic_names,
-)
+from rmq_formats.codecs.consumer_offsets_json import consumer_offsets
+from rmq_formats.codecs.fastjson import loads
+from rmq_formats.codecs.subscription_groups_json import StoredGroupConfig, group_configs
+from rmq_formats.codecs.topics_json import StoredTopicConfig, topic_configs, topic_names
 from rmq_formats.errors import DecodeError
 
 values = st.recursive(

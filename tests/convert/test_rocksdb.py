@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rocksdict import Options, Rdict
 
-from rmq_formats.codecs import config_json
+from rmq_formats.codecs import fastjson, topics_json
 from rmq_formats.codecs.consumequeue import Unit
 from rmq_formats.codecs.rocksdb_queue import unit_key
 from rmq_formats.read import broker_config
@@ -82,7 +82,7 @@ def test_rocksdb_becomes_files_and_rocksdb_again(
         assert table_of(document(files, TOPICS), TOPICS) == table_of(document(store, TOPICS), TOPICS)
     else:  # of v2, which has no topics that the broker made
         assert any("no topic that the broker made by itself" in change for change in changes)
-        topics = config_json.topic_configs((files / "config" / "topics.json").read_text("utf-8"))
+        topics = topics_json.topic_configs((files / "config" / "topics.json").read_text("utf-8"))
         assert {item.topic for item in Store(store).messages()} <= set(topics)
         assert not any(topic.startswith("%LMQ%") for topic in topics)
     convert(rmq, files, "rocksdb", back)
@@ -95,8 +95,8 @@ def test_offsets_of_light_queues_stand_where_a_broker_with_them_reads_them(
     store, database, back = golden("lmq") / "store", tmp_path / "database", tmp_path / "back"
     convert(rmq, store, "rocksdb", database)
     convert(rmq, database, "classic", back)
-    light = config_json.loads((back / "config" / "lmqConsumerOffset.json").read_text("utf-8"))
-    original = config_json.loads((store / "config" / "lmqConsumerOffset.json").read_text("utf-8"))
+    light = fastjson.loads((back / "config" / "lmqConsumerOffset.json").read_text("utf-8"))
+    original = fastjson.loads((store / "config" / "lmqConsumerOffset.json").read_text("utf-8"))
     assert isinstance(light, dict)
     assert isinstance(original, dict)
     for table in ("offsetTable", "lmqOffsetTable"):

@@ -11,10 +11,10 @@ from rmq_formats.codecs.dledger import ENTRY_HEAD_BYTES, INDEX_UNIT_BYTES, Entry
 from rmq_formats.scan.segment import scan_segment
 from rmq_formats.storage.segments import LocalStorage, opened
 from rmq_offline.tasks.runner import ProcessRunner
+from rmq_offline.verify.commitlog import LogCheck
 from rmq_offline.verify.dledger_entries import repaired_terms
 from rmq_offline.verify.findings import Finding, FindingList
 from rmq_offline.verify.job import verify_store
-from rmq_offline.verify.log import LogCheck
 from rmq_offline.verify.phases.plan import VerifyOptions
 from rmq_offline.verify.report import VerifyReport
 

@@ -12,7 +12,7 @@ from rmq_formats.storage.layout_refusals import write_refusal
 from rmq_formats.storage.segments import LocalStorage
 from rmq_formats.storage.store_layouts import StoreLayout, detect_layouts, dledger_directories
 from rmq_offline.spark.consumequeue_source import ConsumeQueueSource
-from rmq_offline.tasks.workspace import LocalArea
+from rmq_offline.tasks.work_area import LocalArea
 from tests.layouts.conftest import Untouched
 from tests.support.stores.rebuilt_stores import rebuild, small_store
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from rmq_core.store.files.disk import Disk
-from rmq_formats.codecs import config_json, paths
+from rmq_formats.codecs import paths, topics_json
 from rmq_formats.errors import DecodeError, StoreError, StoreLockedError
 from rmq_formats.storage import layout_refusals, store_layouts
 from rmq_formats.storage.store_lock import store_lock
@@ -65,7 +65,7 @@ def _batch_topics(root: str, batch_topics: frozenset[str]) -> frozenset[str]:
     for end in ("", ".bak"):
         with suppress(OSError, DecodeError, UnicodeDecodeError):
             text = Path(f"{paths.config_dir(root)}/topics.json{end}").read_text("utf-8")
-            configs = config_json.topic_configs(text)
+            configs = topics_json.topic_configs(text)
             return frozenset(name for name in batch_topics if name not in configs or configs[name].has_batch_queues)
     return batch_topics
 

@@ -14,12 +14,13 @@ from rmq_formats.errors import SpillError, StoreError
 from rmq_formats.storage.segments import OpenRange, open_storage, opened, read_range
 from rmq_offline.tasks import spill
 from rmq_offline.tasks.store_sizes import StoreSizes
-from rmq_offline.tasks.workspace import WorkArea, read_longs, write_longs
+from rmq_offline.tasks.work_area import WorkArea
+from rmq_offline.tasks.work_files import read_longs, write_longs
 from rmq_offline.verify import finding_kinds
-from rmq_offline.verify.facts import Longs
 from rmq_offline.verify.findings import Finding, FindingList, Kind
-from rmq_offline.verify.index import IndexCheck, IndexSpan
 from rmq_offline.verify.index_entries import Hashes, IndexInput
+from rmq_offline.verify.index_file import IndexCheck, IndexSpan
+from rmq_offline.verify.log_facts import Longs
 from rmq_offline.verify.phases.queues import read_facts
 from rmq_offline.verify.phases.scan import SplitCheck
 

@@ -16,10 +16,10 @@ from rmq_offline.tasks.store_sizes import StoreSizes
 from rmq_offline.verify import finding_kinds
 from rmq_offline.verify.absent_queues import AbsentQueues, is_deleted
 from rmq_offline.verify.batch_queue import BatchQueueCheck
-from rmq_offline.verify.facts import LogFacts
+from rmq_offline.verify.consumequeue import QueueCheck, QueueFile, QueueName
 from rmq_offline.verify.findings import FindingList
+from rmq_offline.verify.log_facts import LogFacts
 from rmq_offline.verify.phases.stored_files import StoredFiles
-from rmq_offline.verify.queue import QueueCheck, QueueFile, QueueName
 
 NO_ROWS: Final = np.empty((0, unit_kernel.ROW_COLUMNS), dtype=np.int64)
 _DELETED: Final = (finding_kinds.TOPIC_DELETED, finding_kinds.QUEUE_ABSENT)

@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rmq_formats.codecs import config_json, paths, tiered
+from rmq_formats.codecs import fastjson, paths, tiered
 from rmq_formats.errors import DecodeError, RmqError, StoreError
 from rmq_formats.read.stores import read_broker_names
 from rmq_formats.storage.queue_logs import (
@@ -22,8 +22,8 @@ from rmq_formats.storage.segments import Storage, open_storage
 from rmq_formats.storage.store_files import StoreFiles, open_store
 from rmq_offline.verify import layout_finding_kinds
 from rmq_offline.verify.config_files import MAX_CONFIG_BYTES
+from rmq_offline.verify.consumequeue import QueueName
 from rmq_offline.verify.findings import Finding, FindingList
-from rmq_offline.verify.queue import QueueName
 from rmq_offline.verify.queue_log import QueueLogCheck, check_metadata_segments
 
 _DELETED: Final = 2  # status of a segment whose file will be deleted
@@ -99,7 +99,7 @@ def _segment_sizes(store: StoreFiles, findings: FindingList) -> dict[tuple[str, 
     if not store.storage.exists(path):
         return {}
     try:
-        return dict(_sizes_by_queue(config_json.loads(_read_text(store.storage, path, MAX_CONFIG_BYTES))))
+        return dict(_sizes_by_queue(fastjson.loads(_read_text(store.storage, path, MAX_CONFIG_BYTES))))
     except (RmqError, OSError) as error:
         findings.add(Finding(layout_finding_kinds.TIER_METADATA, str(error), path))
         return {}
@@ -165,7 +165,7 @@ def _check_position(store: StoreFiles, name: QueueName, end_offset: int, finding
     """Compare a compacted queue's entry in ``position-checkpoint`` with the queue's last message."""
     path = f"{store.root}/{COMPACTION}/position-checkpoint"
     try:
-        value = config_json.loads(_read_text(store.storage, path, _MAX_POSITIONS_BYTES))
+        value = fastjson.loads(_read_text(store.storage, path, _MAX_POSITIONS_BYTES))
         table = value.get("queueOffsetMap") if isinstance(value, dict) else None
         if not isinstance(table, dict):
             raise DecodeError("no queueOffsetMap")

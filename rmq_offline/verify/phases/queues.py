@@ -15,14 +15,14 @@ from rmq_formats.kernels.live_dispatch_tables import LIGHT_UNIT
 from rmq_formats.storage.store_files import open_store
 from rmq_offline.tasks import batch_queues, spill
 from rmq_offline.tasks.store_sizes import StoreSizes
-from rmq_offline.tasks.waves import write_text
-from rmq_offline.tasks.workspace import WorkArea, read_longs, write_longs
+from rmq_offline.tasks.work_area import WorkArea
+from rmq_offline.tasks.work_files import read_longs, write_longs, write_text
 from rmq_offline.verify import finding_kinds
 from rmq_offline.verify.absent_queues import AbsentQueues
-from rmq_offline.verify.checkpoint_and_config import CommittedOffset
-from rmq_offline.verify.committed_offsets import check_committed_offset, check_offset_without_queue
-from rmq_offline.verify.facts import LogFacts
+from rmq_offline.verify.committed_offsets import CommittedOffset, check_committed_offset, check_offset_without_queue
+from rmq_offline.verify.consumequeue import QueueName
 from rmq_offline.verify.findings import FindingList
+from rmq_offline.verify.log_facts import LogFacts
 from rmq_offline.verify.phases.queue_directories import QueuesByPartition, is_named_topic
 from rmq_offline.verify.phases.queue_layouts import (
     NO_ROWS,
@@ -34,7 +34,6 @@ from rmq_offline.verify.phases.queue_layouts import (
 )
 from rmq_offline.verify.phases.queue_logs import QueueLogInput, check_queue_log
 from rmq_offline.verify.phases.rocksdb_queues import DatabaseReference, RocksDbQueueLayout, reopen_database
-from rmq_offline.verify.queue import QueueName
 
 
 @dataclass(frozen=True, slots=True)

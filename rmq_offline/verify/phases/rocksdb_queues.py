@@ -10,10 +10,10 @@ from rmq_formats.read.rocksdb_queues import QueueDatabase, opened_queues
 from rmq_formats.storage.segments import Storage
 from rmq_formats.storage.store_files import StoreFiles
 from rmq_offline.verify import finding_kinds
+from rmq_offline.verify.consumequeue import QueueName
 from rmq_offline.verify.delay_levels import sample_database_delays
 from rmq_offline.verify.findings import Finding, FindingList
 from rmq_offline.verify.phases.queue_layouts import PartitionState, QueueRecords
-from rmq_offline.verify.queue import QueueName
 from rmq_offline.verify.rocksdb_queue import RocksDbQueueCheck, StoredQueue
 
 

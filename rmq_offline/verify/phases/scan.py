@@ -17,11 +17,12 @@ from rmq_formats.scan.splits import Split, split_frames
 from rmq_formats.storage.segments import open_storage, opened
 from rmq_offline.tasks import batch_queues, spill
 from rmq_offline.tasks.store_sizes import StoreSizes
-from rmq_offline.tasks.workspace import WorkArea, read_longs, write_longs
+from rmq_offline.tasks.work_area import WorkArea
+from rmq_offline.tasks.work_files import read_longs, write_longs
 from rmq_offline.verify import finding_kinds
+from rmq_offline.verify.commitlog import LogCheck
 from rmq_offline.verify.dledger_entries import EntrySpan, check_entry_boundary
 from rmq_offline.verify.findings import Finding, FindingList
-from rmq_offline.verify.log import LogCheck
 from rmq_offline.verify.timestamps import Moment, check_boundary, pack_moments, unpack_moments
 
 MAX_MARKS: Final = 200  # damaged stretches of a split that the map shows

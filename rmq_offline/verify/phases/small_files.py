@@ -4,19 +4,19 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
-from rmq_formats.codecs import config_json, paths
+from rmq_formats.codecs import paths, topics_json
 from rmq_formats.codecs.layout import CHECKPOINT_FILE_BYTES
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
 from rmq_formats.errors import DecodeError, StoreError
 from rmq_formats.storage.segments import Segment, Storage, opened, read_range
 from rmq_formats.storage.store_files import StoreFiles
 from rmq_formats.storage.store_layouts import StoreLayout
-from rmq_offline.verify import checkpoint_and_config, finding_kinds, layout_finding_kinds
+from rmq_offline.verify import checkpoint, committed_offsets, finding_kinds, layout_finding_kinds
 from rmq_offline.verify.config_files import read_config_texts
 from rmq_offline.verify.controller_files import check_broker_identity, check_epochs
 from rmq_offline.verify.dledger_files import check_dledger_files
-from rmq_offline.verify.facts import LogFacts
 from rmq_offline.verify.findings import Finding, FindingList
+from rmq_offline.verify.log_facts import LogFacts
 from rmq_offline.verify.phases import scan as job_scan
 from rmq_offline.verify.phases.queue_directories import QueuesByPartition
 from rmq_offline.verify.phases.queues import TopicsAndOffsets
@@ -71,14 +71,14 @@ class SmallFilesCheck:
         elif queues.topics and self._lacks_topics(texts):
             detail = "neither it nor its .bak is there"
             self.findings.add(Finding(finding_kinds.CONFIG_TOPICS, detail, f"{config}/topics.json"))
-        plain, light = checkpoint_and_config.CONSUMER_OFFSETS, checkpoint_and_config.LIGHT_CONSUMER_OFFSETS
+        plain, light = committed_offsets.CONSUMER_OFFSETS, committed_offsets.LIGHT_CONSUMER_OFFSETS
         groups = {
-            f"{config}/{name}": list(checkpoint_and_config.parse_consumer_offsets(texts.get(name, "{}")))
+            f"{config}/{name}": list(committed_offsets.parse_consumer_offsets(texts.get(name, "{}")))
             for name in (plain, light)
         }
         if stored.committed_offsets is not None:
             groups = {stored.offsets_path or f"{config}/{plain}": list(stored.committed_offsets)}
-        delays = checkpoint_and_config.parse_delay_offsets(texts.get("delayOffset.json", "{}"))
+        delays = committed_offsets.parse_delay_offsets(texts.get("delayOffset.json", "{}"))
         return TopicsAndOffsets(
             known_topics=topic_names,
             batch_topics=self.store.layouts.batch_topics.union(
@@ -104,7 +104,7 @@ class SmallFilesCheck:
             self.findings.add(Finding(finding_kinds.CHECKPOINT_UNREADABLE, "it cannot be read", path))
             return
         latest_ms = max((check.latest_ms for check in checks), default=-1)
-        for finding in checkpoint_and_config.check_checkpoint(
+        for finding in checkpoint.check_checkpoint(
             data,
             size_bytes,
             path,
@@ -146,7 +146,7 @@ class SmallFilesCheck:
             return stored.known_topics
         if text is not None:
             with suppress(DecodeError):
-                return frozenset(config_json.topic_names(text))
+                return frozenset(topics_json.topic_names(text))
         return None
 
     def _report_unknown_topics(self, queues: QueuesByPartition, topic_names: frozenset[str]) -> None:

@@ -10,17 +10,18 @@ from rmq_core.store.files.watermark import Watermark
 from rmq_formats import sql92
 from rmq_formats.codecs import (
     compression,
-    config_json,
     consumequeue,
     consumequeue_ext,
     controller,
     dledger,
+    fastjson,
     hosts,
     index,
     message_id,
     paths,
     properties,
     timer,
+    topics_json,
 )
 from rmq_formats.codecs.batch_consumequeue import count_messages, inner_messages, is_batch_queue_file, is_inner_batch
 from rmq_formats.codecs.checkpoint import Checkpoint
@@ -200,8 +201,8 @@ def _of_small_files() -> list[Target]:
         Target("timer unit", [unit], _alone(timer.TimerUnit.decode)),
         Target("timer slot", [slot.encode(), unit[:32]], _alone(timer.TimerSlot.decode)),
         Target("timer checkpoint", [unit + bytes(12), bytes(56)], _alone(_read_timer_checkpoint)),
-        Target("JSON table", tables, _of_text(config_json.loads), share=0.4),
-        Target("topics.json", tables, _of_text(config_json.topic_configs), share=0.4),
+        Target("JSON table", tables, _of_text(fastjson.loads), share=0.4),
+        Target("topics.json", tables, _of_text(topics_json.topic_configs), share=0.4),
         Target("head of another layout", [*tables[:2], marks, unit], _alone(_tell_layout)),
     ]  # fmt: skip
 

@@ -13,21 +13,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-import msgspec
-import numpy as np
-from numpy.typing import NDArray
-
 from rmq_formats.codecs import paths
 from rmq_formats.errors import OptionError
 from rmq_formats.storage.contained import links_below, read_file
 from rmq_formats.storage.segments import ArrowStorage, open_storage
 from rmq_formats.storage.store_files import open_store
 from rmq_formats.storage.store_lock import directory_lock, store_lock
-from rmq_offline.tasks.known_files import refuse_unknown
-from rmq_offline.tasks.object_workspace import ObjectArea
+from rmq_offline.tasks.object_work_area import ObjectArea
 from rmq_offline.tasks.origin import LeftoverPolicy
 from rmq_offline.tasks.publish import REBUILT, clear_work, finish_publishing, publish
-from rmq_offline.tasks.waves import WORK_DIRECTORY, Area, write_whole
+from rmq_offline.tasks.unknown_files import refuse_unknown
+from rmq_offline.tasks.work_files import WORK_DIRECTORY, write_whole
 
 _MADE_AHEAD: Final = ("spill", "done", "part")
 
@@ -127,26 +123,6 @@ def work_area(target: str, directory: str = WORK_DIRECTORY) -> WorkArea:
     if isinstance(storage, ArrowStorage):
         return ObjectArea(root, directory)
     return LocalArea(root, directory)
-
-
-def write_longs(work: Area, name: str, **arrays: NDArray[np.int64]) -> None:
-    """Write flat int64 arrays by their names.
-
-    Not as numpy's own files: numpy parses their heads with ``ast``, which Python 3.11 may fail to do in two threads
-    at once ("AST constructor recursion depth mismatch"), and several stores are verified by threads.
-    """
-    image = msgspec.msgpack.encode({key: array.astype("<i8", copy=False).tobytes() for key, array in arrays.items()})
-
-    def write(target: Path) -> None:
-        target.write_bytes(image)
-
-    work.write(name, write)
-
-
-def read_longs(work: Area, name: str) -> dict[str, NDArray[np.int64]]:
-    """Read what ``write_longs`` wrote."""
-    images = msgspec.msgpack.decode(work.read_bytes(name), type=dict[str, bytes])
-    return {key: np.frombuffer(image, dtype="<i8").copy() for key, image in images.items()}
 
 
 def temporary_area(name: str, work: str | None) -> WorkArea:

@@ -18,9 +18,9 @@ from rmq_formats.codecs.layout import (
 from rmq_formats.kernels import verify as kernel
 from rmq_formats.kernels.bytes import read_i32, read_i64
 from rmq_offline.verify import finding_kinds
-from rmq_offline.verify.facts import LogFacts
 from rmq_offline.verify.findings import Finding, FindingList
 from rmq_offline.verify.index_entries import MAX_FAULTS, EntryWalk, IndexInput, KeySource
+from rmq_offline.verify.log_facts import LogFacts
 
 _COUNT: Final = Struct(">i")
 

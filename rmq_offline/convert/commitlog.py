@@ -22,7 +22,7 @@ from rmq_formats.kernels import dledger as kernel
 from rmq_formats.kernels import scan as scan_kernel
 from rmq_formats.scan.segment import FrameBatch, scan_segment
 from rmq_formats.storage.segments import Segment, Storage, opened
-from rmq_offline.convert.files import copy_file
+from rmq_offline.convert.file_copies import copy_file
 from rmq_offline.tasks.publish import start_sync
 
 

@@ -22,11 +22,11 @@ from rmq_formats.storage.segments import ArrowStorage, open_storage, opened, rea
 from rmq_formats.storage.store_files import StoreFiles
 from rmq_offline.tasks import object_lease
 from rmq_offline.tasks.job_steps import JobSteps, TaskBatch
-from rmq_offline.tasks.known_files import refuse_unknown
 from rmq_offline.tasks.origin import LeftoverPolicy, check_origin, sealed
 from rmq_offline.tasks.publish import REBUILT
 from rmq_offline.tasks.requests import request_all
-from rmq_offline.tasks.waves import WORK_DIRECTORY, write_text
+from rmq_offline.tasks.unknown_files import refuse_unknown
+from rmq_offline.tasks.work_files import WORK_DIRECTORY, write_text
 
 MANIFEST: Final = "rebuild-manifest.json"
 _NOTE: Final = "publish.json"

@@ -11,9 +11,9 @@ from pyspark.sql import SparkSession
 from jobs import rebuild as rebuild_job
 from jobs import verify as verify_job
 from rmq_formats.errors import OptionError, StoreError
-from rmq_offline.rebuild.several import rebuild_stores
+from rmq_offline.rebuild.stores import rebuild_stores
 from rmq_offline.tasks.runner import ProcessRunner
-from rmq_offline.verify.several import brokers_findings_table, verify_stores
+from rmq_offline.verify.stores import brokers_findings_table, verify_stores
 from tests.support.stores.store_files import tree
 from tests.support.stores.verified_stores import REBUILT, SIZES, sound_store, verify
 

@@ -1,4 +1,4 @@
-"""Rebuild of several stores in common waves of tasks."""
+"""Rebuild of several stores in common batches of tasks."""
 
 from collections.abc import Callable, Sequence
 
@@ -9,10 +9,10 @@ from rmq_offline.rebuild.job import rebuild_steps
 from rmq_offline.rebuild.options import RebuildOptions
 from rmq_offline.rebuild.publication import NO_TERMS, Terms
 from rmq_offline.rebuild.report import RebuildReport
+from rmq_offline.tasks.brokers_report import BrokersReport, run_on_stores
 from rmq_offline.tasks.job_steps import JobSteps
 from rmq_offline.tasks.origin import LeftoverPolicy
 from rmq_offline.tasks.runner import Runner
-from rmq_offline.verify.several import BrokersReport, run_on_stores
 
 OptionsOf = Callable[[str], RebuildOptions]
 

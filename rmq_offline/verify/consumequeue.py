@@ -16,10 +16,10 @@ from rmq_formats.kernels.scan import used_bytes
 from rmq_formats.scan.derived_images import Rows
 from rmq_formats.scan.queue_merge import MergedQueue, merge_queue
 from rmq_offline.verify import finding_kinds
-from rmq_offline.verify.ext import ExtAddresses, ExtTable, classify_ext_units, precede_older_units
-from rmq_offline.verify.facts import LogFacts
+from rmq_offline.verify.consumequeue_ext import ExtAddresses, ExtTable, classify_ext_units, precede_older_units
 from rmq_offline.verify.findings import Finding, FindingList, Kind
 from rmq_offline.verify.former_settings import find_former_delays, find_former_tags, set_former_delays
+from rmq_offline.verify.log_facts import LogFacts
 from rmq_offline.verify.queue_state import (
     RECORD_DETAILS,
     RECORD_KINDS,
