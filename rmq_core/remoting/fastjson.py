@@ -4,7 +4,8 @@ Beside standard JSON fastjson takes bare and single-quoted keys, single-quoted t
 (``AllowUnQuotedFieldNames``, ``AllowSingleQuotes``, ``AllowArbitraryCommas``).
 
 Files are read by ``rmq_formats.codecs.fastjson`` alone, which tells where a fault is, and is a hundred times slower
-than the parsers of standard JSON. Here it is left with what has other objects as keys than queues, or those in another form.
+than the parsers of standard JSON. Here it is left with what has other objects as keys than queues, or those in another
+form.
 """
 
 import json
