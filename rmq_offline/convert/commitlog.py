@@ -30,7 +30,7 @@ def write_log(storage: Storage, segments: Sequence[Segment], new: Path, file_byt
     """Write the CommitLog of a new store.
 
     Args:
-        segments: of the old store's CommitLog, in log order.
+        segments: files of the old store's CommitLog, in log order.
 
     Returns:
         Damage of the DLedger CommitLog, which the new log does not have.

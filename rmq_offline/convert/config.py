@@ -33,8 +33,8 @@ def copy_config(store: StoreFiles, new: Path, *, with_tables: bool, with_timers:
     """Copy the config files of a store into a new one, which has no directory of them yet.
 
     Args:
-        with_tables: the files of topics, groups and offsets, too.
-        with_timers: how far timer messages got, too.
+        with_tables: whether to copy the files of topics, groups and offsets too.
+        with_timers: whether to copy the progress of timer messages too.
     """
     config = paths.config_dir(store.root)
     target = Path(paths.config_dir(str(new)))

@@ -100,10 +100,10 @@ class Converted:
     """Result of one way of conversion.
 
     Attributes:
-        messages: records that the new store has.
-        bytes: of these records.
-        changes: what the new store does not have, or has otherwise, in sentences for people.
-        findings: faults of the old store that the new one does not have, and for which it lacks something.
+        messages: number of records in the new store.
+        bytes: size of the sound records together.
+        changes: differences of the new store, as sentences for people.
+        findings: faults of the old store for which the new store lacks something.
     """
 
     messages: int
@@ -266,7 +266,7 @@ def write_expired_queues(store: StoreFiles, database_path: str, new: Path, file_
     The file has the queue's last unit, which names an expired record, as a broker leaves it in files.
 
     Args:
-        new: root of the new store, whose other queues are written.
+        new: root of the new store, which has its other queues already.
 
     Raises:
         StoreLayoutError: another queue would end before its end in the RocksDB.

@@ -32,11 +32,7 @@ TARGETS: Final[dict[str, Conversion]] = {
 
 @dataclass(frozen=True, slots=True)
 class ConvertReport:
-    """Report of a conversion.
-
-    Attributes:
-        seconds: from the first look to the publication.
-    """
+    """Report of a conversion."""
 
     store: str
     out: str
@@ -66,7 +62,7 @@ def convert_store(store: str, to: str, out: str, options: VerifyOptions, runner:
         OptionError: an unknown layout, or a target that cannot be one.
         StoreNotFoundError: there is no store.
         StoreLayoutError: a store that cannot be converted so.
-        StoreLockedError: a running broker has it.
+        StoreLockedError: a running broker has the store.
         StoreError: a file that cannot be read or written.
     """
     begin = time.perf_counter()

@@ -31,7 +31,7 @@ def consumption_answers(root: str, report: VerifyReport | None) -> Iterator[Answ
     """Find the causes for which consumers get no messages.
 
     Args:
-        report: of its verification, if there was one: offsets are told in queues whose ends are known.
+        report: report of a verification; with one, offsets in queues with damaged ends are not judged.
 
     Raises:
         StoreError: a part of the store cannot be read.

@@ -106,11 +106,7 @@ def config_path(root: str, document: OffsetsDocument) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Selection of the offsets that are shown or changed; None is all.
-
-    Attributes:
-        delay_level: offsets of this delay level, and of no group.
-    """
+    """Selection of the offsets that are shown or changed; None is all."""
 
     group: str | None = None
     topic: str | None = None
@@ -150,7 +146,7 @@ class OffsetsPlan:
     """Positions of a store's groups and the planned changes.
 
     Attributes:
-        quarantine: the directory that has the files as they were; None if nothing has been written.
+        quarantine: directory with the former files; None if nothing was written.
     """
 
     root: str
@@ -184,7 +180,7 @@ def apply_changes(root: str, selection: Selection, new_offset: NewOffset, check:
     """Change the offsets of a store at rest. Arguments and errors as of ``plan_changes``.
 
     Raises:
-        StoreLockedError: a broker runs on it.
+        StoreLockedError: a running broker has the store.
         StoreLayoutError: the offsets are in RocksDB.
     """
     if "://" in root:

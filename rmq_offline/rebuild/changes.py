@@ -48,15 +48,15 @@ class QueueChange:
     """Difference between what consumers get of a queue before and after.
 
     Attributes:
-        least_before: smallest queue offset before; None where there was no queue.
-        least_after: smallest queue offset after; None where there is no queue any more.
-        largest_before: queue offset one past the last message before.
-        largest_after: likewise after.
+        least_before: min offset before; None where there was no queue.
+        least_after: min offset after; None where there is no queue any more.
+        largest_before: max offset before; None where there was no queue.
+        largest_after: max offset after; None where there is no queue any more.
         messages_before: messages that consumers can read before.
-        messages_after: likewise after.
-        leaving: messages that are in the queue before only.
-        returning: messages that are in the queue after only.
-        moved: messages that have another queue offset after.
+        messages_after: messages that consumers can read after.
+        leaving: number of messages that the queue has before only.
+        returning: number of messages that the queue has after only.
+        moved: number of messages with another queue offset after.
         leaving_offsets: the first and the last queue offset of the leaving messages.
     """
 
@@ -121,8 +121,8 @@ class GroupChange:
 
     Attributes:
         group: the consumer group; None is the broker's own delivery of delayed messages.
-        least_after: smallest queue offset of the queue after.
-        largest_after: queue offset one past the queue's last message after.
+        least_after: min offset of the queue after; None without a queue.
+        largest_after: max offset of the queue after; None without a queue.
     """
 
     group: str | None
@@ -146,7 +146,7 @@ class QueueChanges:
     """All changes of a store's queues, and the groups that would stand outside of them.
 
     Attributes:
-        groups: whose offsets stand outside after, and did not before.
+        groups: offsets that are outside of their queue after, and were inside before.
     """
 
     queues: tuple[QueueChange, ...] = ()
@@ -190,7 +190,7 @@ class Compared:
     """Queues that are compared.
 
     Attributes:
-        directories: of a store: ``consumequeue``, ``batchconsumequeue``; others have no units.
+        directories: names below the root; only ``consumequeue`` and ``batchconsumequeue`` have units.
         queues: topics and queue ids; None is all.
     """
 
@@ -220,15 +220,15 @@ def find_changes(
     """Compare the queues below one directory with those below another.
 
     Args:
-        store: the store's files, whose groups are looked at.
-        segments: of its CommitLog, at least one.
+        store: the store whose groups are compared with the queues.
+        segments: files of the CommitLog, at least one.
         before: directory, or URI, that has ``consumequeue`` and ``batchconsumequeue``.
-        after: likewise.
+        after: directory, or URI, likewise.
         lost: physical offsets of ranges whose records are lost, each with its end: no messages on either side, but
             their units count for the ends of queues.
-        placeholder_ends: by queue, an end that placeholders for lost messages will give it.
-        lists_new: list the new queues as changes even if there was none before, from which something could be taken.
-        same_queues: whose files an earlier comparison has found to be the same; those of this one are added.
+        placeholder_ends: by queue, the end that placeholders for lost messages will give the queue.
+        lists_new: report new queues as changes even if the store had no queue before.
+        same_queues: queues that an earlier comparison found equal; equal queues of this one are added.
 
     Raises:
         StoreError: a file cannot be read.
@@ -308,7 +308,7 @@ def _moved(old_at: _Longs, old_offsets: _Longs, new_at: _Longs, new_offsets: _Lo
     Args:
         old_at: physical offsets of the messages that both sides have, ascending, int64[n].
         old_offsets: their queue offsets before, int64[n].
-        new_at: likewise after, int64[m]; a message may have several places.
+        new_at: physical offsets after, ascending, int64[m]; a message may have several queue offsets.
         new_offsets: their queue offsets after, int64[m].
     """
     if len(old_at) == len(new_at) and bool((old_at == new_at).all()):

@@ -66,9 +66,8 @@ def with_existing_light_queues(
     """Add the existing light queues to the live topics: deleting a topic removes no message from another queue.
 
     Args:
-        options: of the rebuild.
-        topics: that have queue files.
-        database: directory of the database that stands in the store; None without any.
+        topics: topics with queue files.
+        database: directory of the store's RocksDB with queues; None without one.
     """
     if options.live_topics is None:
         return options
@@ -91,11 +90,7 @@ def place_by_database(
     """Place a queue's records for a RocksDB: by what its units name, where they can be read.
 
     Args:
-        database: that stands in the store.
-        topic: of the queue.
-        queue_id: of the queue.
-        rows: its records, in log order.
-        facts: of the log.
+        rows: the queue's records, int64[n, ROW_COLUMNS], in log order.
     """
     if database is not None:
         with suppress(RmqError):
@@ -113,10 +108,7 @@ def expired_units(database: QueueDatabase, topic: str, queue_id: int, end: int |
     """Read the units of a queue whose records have expired, before its first record in the log.
 
     Args:
-        database: that stands in the store.
-        topic: of the queue.
-        queue_id: of the queue.
-        end: queue offset of the first record; None without any.
+        end: queue offset of the queue's first record in the log; None without a record.
         log_start: physical offset of the log's first byte.
 
     Raises:

@@ -55,9 +55,7 @@ def list_existing_queues(store: StoreFiles, options: RebuildOptions, least: int)
     """List the queues that have files in a store, in steps that yield their tasks; None where the log is all.
 
     Args:
-        store: the store's files.
-        options: of the rebuild.
-        least: partitions, at least.
+        least: smallest number of partitions.
     """
     if not options.consumequeue or options.from_log_alone:
         return None
@@ -103,9 +101,9 @@ class CarriedFile:
     """A queue's file that is carried over.
 
     Attributes:
-        tree: directory below the root.
-        start_offset: of the file, in bytes.
-        image: its used bytes.
+        tree: the queue's directory, relative to the root.
+        start_offset: offset of the file's first byte in the queue's files.
+        image: the file's used bytes.
     """
 
     tree: str
@@ -118,10 +116,10 @@ class RetainedQueue:
     """Queue as merged from its files and its records.
 
     Attributes:
-        files: to be carried over as they are; None where the queue is to be made of its state.
-        state: what the queue should hold; None where it should have no files.
-        findings: about its records.
-        ext_files: those of ConsumeQueueExt, to which the tags codes of the state lead; None where they are made anew.
+        files: files that are carried over unchanged; None where the queue is written from ``state``.
+        state: expected units; None for a queue that should have no files.
+        findings: findings about the queue's records.
+        ext_files: ConsumeQueueExt files that the tags codes of ``state`` point to; None where new ones are written.
     """
 
     files: Sequence[CarriedFile] | None
@@ -157,8 +155,7 @@ class ExistingQueues:
         """Merge the files of a queue with its records; None if the log alone decides.
 
         Args:
-            queue: topic and id.
-            rows: its records, in log order.
+            rows: the queue's records, int64[n, ROW_COLUMNS], in log order.
         """
         name, findings = QueueName(*queue), FindingList()
         stored = StoredFiles(self.store, self.sizes, findings)
@@ -224,7 +221,6 @@ class ExistingQueues:
         """Carry a batch queue over where nothing is wrong in it; None where it is to be made of the log.
 
         Args:
-            queue: topic and id.
             units: BATCH_UNIT_DTYPE[n], of its records, in log order.
         """
         name, findings = QueueName(*queue), FindingList()

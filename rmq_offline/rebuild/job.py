@@ -86,7 +86,6 @@ def rebuild_store(
     Args:
         store: root of the store that is read; a path or URI.
         out: root to publish into; None is the store itself, whose broker must be stopped.
-        on_progress: called after each task.
         leftover: whether to resume or delete the work files of an interrupted rebuild, if these may be another user's.
 
     Raises:
@@ -343,11 +342,7 @@ def _with_batch_topics(scans: Sequence[ScanResult], store: StoreFiles, options: 
 
 
 def check_rebuild(store: StoreFiles, out: str | None, options: RebuildOptions) -> list[Segment]:
-    """Refuse a rebuild that cannot be run, before anything is started; return the CommitLog's files.
-
-    Raises:
-        RmqError: as ``rebuild_store`` does.
-    """
+    """Refuse a rebuild that cannot be run, before anything is started; return the CommitLog's files."""
     options.sizes.check()
     _refuse_layouts(store, options)
     segments = readable_segments(store)

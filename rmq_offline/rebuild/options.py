@@ -33,14 +33,14 @@ class RebuildOptions:
     """Options of a rebuild.
 
     Attributes:
-        sizes: of the broker's files; that of the CommitLog's is not looked at.
-        live_topics: rebuild only these; None is all.
+        sizes: configured sizes; a rebuild does not use that of the CommitLog files.
+        live_topics: the topics that are rebuilt; None is all.
         index_tags: in words, whether TAGS are indexed and why.
-        batch_topics: whose queues are BatchConsumeQueues.
-        queue_database: make the ConsumeQueue as a RocksDB; so it is made, too, where the store has it in one.
+        batch_topics: topics whose queues are BatchConsumeQueues.
+        queue_database: write the ConsumeQueue as a RocksDB, even if the store has queue files.
         queues: topics and queue ids of the queue files that are rebuilt; the others stay as they are. None is all.
-        from_log_alone: make queues of the log, whatever stands in the store.
-        written_queues: that a write has put messages into: without files, they are not made yet, and not deleted.
+        from_log_alone: make queues from the log, and ignore those of the store.
+        written_queues: queues with new messages of a write: one without files was not deleted, but has none yet.
     """
 
     consumequeue: bool
@@ -71,8 +71,8 @@ def options_from_arguments(
 
     Args:
         what: ``all``, ``consumequeue`` or ``index``.
-        sizes: the broker's; those that are None are the sizes that the store's files have.
-        store: the store; empty for a new one, of which sizes that are None are the defaults.
+        sizes: configured sizes; None stands for the size that the store's files have.
+        store: path or URI; empty for a new store, whose sizes default to RocketMQ's.
         live_topics_of: path of a ``topics.json``; only its topics are rebuilt.
 
     Raises:
@@ -118,7 +118,7 @@ def live_topics_path(only_live_topics: bool, topics_json: str | None, store: str
     """Return the path of the ``topics.json`` whose topics alone are rebuilt; None is all topics.
 
     Raises:
-        OptionError: a ``topics.json`` is given for nothing: without it being asked for, all topics are rebuilt.
+        OptionError: ``topics_json`` without ``only_live_topics``.
     """
     if only_live_topics:
         return f"{store}/config/topics.json" if topics_json is None else topics_json

@@ -35,9 +35,9 @@ class RepairTerms:
     """Terms of a rebuild within a repair. Its plan is made of the store as it is before the repair, under its lock.
 
     Attributes:
-        lost: physical offsets of the ranges of the log that are overwritten, each with its end.
-        segments: of the log as they are before the repair, but for what it moves away and cuts off.
-        placeholder_ends: by queue, the queue offset one past the last lost message whose place is kept.
+        lost: (begin, end) physical offsets of the ranges that the repair overwrites.
+        segments: the log's files before the repair, without those that it moves away or truncates.
+        placeholder_ends: by queue, the queue offset one past the last placeholder.
     """
 
     lost: tuple[tuple[int, int], ...] = ()
@@ -51,10 +51,10 @@ class Terms:
 
     Attributes:
         accept: queues (``TOPIC`` or ``TOPIC/ID``, or ``all``) whose messages or ends may be lost.
-        former: directory of the quarantine for the former files; None is the next number.
+        former: quarantine directory for the replaced files; None is the next number.
         is_plan: compare only; nothing is written into the store.
         work: directory of a plan's files; None is the temporary directory.
-        repair: of a repair, within which this rebuild runs; None is a rebuild of its own.
+        repair: terms of the repair that runs this rebuild; None outside a repair.
     """
 
     accept: frozenset[str] = frozenset()
@@ -83,8 +83,8 @@ class Outcome:
     Attributes:
         planned: changes of what consumers get, compared before; None where nothing is replaced in place.
         verified: changes as compared afterwards, of quarantine and store; None where nothing was replaced.
-        former: directory of the quarantine that has the former files; None without any.
-        former_bytes: bytes on disk of these files.
+        former: quarantine directory with the replaced files; None without any.
+        former_bytes: size on disk of the replaced files.
     """
 
     is_plan: bool = False
@@ -163,7 +163,7 @@ class Publication:
             queues: topics and queue ids that were rebuilt; None is all.
 
         Raises:
-            NotAcceptedError: something would be taken from consumers that nobody has accepted.
+            NotAcceptedError: messages would leave their queues, or an end be lowered, and nobody has accepted it.
         """
         compared = Compared(directories, queues)
         planned = self._compare(self._store.root, self._area.path("new"), compared) if self._is_in_place else None
@@ -215,8 +215,8 @@ def link_other_queues(root: Path, new: Path, directories: Sequence[str], rebuilt
     """Link the files of all queues that were not rebuilt into the new directories.
 
     Args:
-        new: directory of the new ``consumequeue`` and so on.
-        directories: that will be exchanged.
+        new: directory that contains the new ``consumequeue`` and other new directories.
+        directories: names of the directories that will be exchanged.
 
     Raises:
         OSError: a file cannot be linked or copied.

@@ -51,8 +51,8 @@ def make_queue_database(
 
     Args:
         work: the work directory; the queues are in ``new/consumequeue``.
-        segments: of the CommitLog, on this machine.
-        log_end: physical offset of the end of its last record.
+        segments: files of the CommitLog, on this machine.
+        log_end: physical offset one past the last record.
         former: the database that stands in the store: units whose records have expired are taken from it, and pairs
             that nobody knows.
 
@@ -179,9 +179,8 @@ def _store_times(data: NDArray[np.uint8], at: NDArray[np.int64], segment: Segmen
     """Read the store timestamps of records.
 
     Args:
-        data: of the file, uint8[n].
+        data: the file's bytes, uint8[n].
         at: file positions of the records, int64[m].
-        segment: of the file.
 
     Raises:
         StoreError: the file is shorter than it was.

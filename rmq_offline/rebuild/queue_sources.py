@@ -43,10 +43,10 @@ class WrittenQueue:
     """A queue as a rebuild has written it.
 
     Attributes:
-        files: none, where the queue should have none.
-        unit_count: units in them, without fillers.
-        findings: about its records.
-        counts: all findings, those included that were not kept, by code.
+        files: empty for a queue that should have no files.
+        unit_count: number of units, without pre-blanks.
+        findings: findings about the queue's records.
+        counts: number of all findings by code, also of those that are not listed.
     """
 
     files: Files
@@ -62,7 +62,7 @@ class QueueSource(Protocol):
         """Write a queue's files; None where this source does not have the queue.
 
         Args:
-            rows: its records, int64[n, ROW_COLUMNS], in log order.
+            rows: the queue's records, int64[n, ROW_COLUMNS], in log order.
         """
         ...
 

@@ -55,7 +55,7 @@ class RecordHeads:
         Args:
             segments: in log order.
             log_end: physical offset one past the last record that a broker reads.
-            lost: physical offsets of ranges whose records are lost, each with its end.
+            lost: (begin, end) physical offsets of ranges whose records are lost.
         """
         self._segments = segments
         self._starts = np.array([segment.start_offset for segment in segments], dtype=np.int64)

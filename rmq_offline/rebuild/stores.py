@@ -28,11 +28,11 @@ def rebuild_stores(
     """Rebuild several stores, whose tasks run mixed, and publish each one whole.
 
     Args:
-        stores_given: paths, patterns and TOML files that name the stores, see ``rmq_formats.read.stores``.
+        stores_given: paths, patterns and TOML files, see ``rmq_formats.read.stores``.
         out: directory or URI below which each broker's files are published by its name; None is in the stores.
 
     Raises:
-        RmqError: the stores cannot be told, or none of them can be rebuilt.
+        RmqError: the stores cannot be found, or none of them can be rebuilt.
     """
     stores = find_stores(stores_given)
     parallelism = -(-runner.parallelism // len(stores))

@@ -41,17 +41,16 @@ class ScanResult:
     """Result of scanning one split.
 
     Attributes:
-        number: of the split.
-        begin_physical_offset: its first frame.
-        end_physical_offset: where its walk ended: the first frame of the next split.
-        message_count: sound records.
-        record_bytes: bytes of these records.
-        last_physical_offset: of the last sound record that is to be dispatched; -1 if none.
-        key_count: keys that they give to the Index.
-        damages: (physical offset, size, code) of each damaged stretch, the first MAX_REPORTED.
-        damage_count: all of them.
-        batch_topics: that have inner batches, and so a BatchConsumeQueue.
-        has_end_mark: whether it met the file's end mark.
+        begin_physical_offset: offset of the first frame.
+        end_physical_offset: offset at which the walk ended: the first frame of the next split.
+        message_count: number of sound records.
+        record_bytes: size of the sound records together.
+        last_physical_offset: offset of the last sound record that is to be dispatched; -1 if none.
+        key_count: number of Index entries of these records.
+        damages: (physical offset, size, code) of the first MAX_REPORTED damaged ranges.
+        damage_count: number of all damaged ranges.
+        batch_topics: topics with inner batches, and so with a BatchConsumeQueue.
+        has_end_mark: whether the split contains the file's end mark.
     """
 
     number: int
@@ -85,12 +84,10 @@ class WriteResult:
     """Result of one task of the second wave: what it wrote.
 
     Attributes:
-        queue_count: queues it wrote.
-        file_count: files it wrote.
-        unit_count: units in them, without fillers.
-        entry_count: Index entries in them.
-        findings: faults, the first MAX_REPORTED, as ``Finding.to_dict``.
-        finding_counts: all of them, by code.
+        queue_count: queues with at least one file.
+        unit_count: number of units, without pre-blanks.
+        findings: the first MAX_REPORTED, as ``Finding.to_dict``.
+        finding_counts: number of all findings, by code.
     """
 
     queue_count: int
@@ -123,10 +120,9 @@ class IndexTask:
     """Task of writing one IndexFile with a range of the log's keys.
 
     Attributes:
-        number: place in the order of files.
-        name: of the file, 17 digits.
-        parts: the keys, in log order.
-        previous_end: the last message of the file before.
+        name: file name of 17 digits.
+        parts: ranges of keys, in log order.
+        previous_end: the last message of the file before this one.
     """
 
     number: int
@@ -141,11 +137,8 @@ def scan_split(
     """Task of the first wave: scan one split, spill its units and keys.
 
     Args:
-        split: the split.
-        options: of the rebuild.
-        area: work area that takes the spills.
-        partitions: of the queues.
-        begin: the file position of the split's first frame, where a search would find another.
+        partitions: number of partitions of the queues.
+        begin: file position of the split's first frame; None searches it.
     """
     done = f"spill/scan-{split.number:06d}.json"
     if begin is None and area.exists(done):
@@ -199,7 +192,7 @@ def write_queues(
     """Write the files of all queues of one partition; a task of the second wave.
 
     Args:
-        split_count: of the first wave.
+        split_count: number of splits that were scanned.
         place: gives the rows of a queue their places; None places them as a broker does that dispatches the log.
     """
     done = f"done/queues-{partition:06d}.json"
@@ -240,8 +233,6 @@ def index_tasks(
     that message has no key: so the last file may be empty (``IndexService#buildIndex``).
 
     Args:
-        results: of all splits, in log order.
-        options: of the rebuild.
         last_keys: gives (store timestamp in ms, physical offset) of a key, by split number and key.
     """
     per_file = options.sizes.index_entries - 1

@@ -48,8 +48,8 @@ class ConfigFileStep:
     """A config file that is made anew.
 
     Attributes:
-        path: from the store's root.
-        why: what is wrong with the file that is there, or that there is none.
+        path: path relative to the store's root.
+        why: fault of the existing file, or that there is none.
         names: the topics, each with its number of queues, or the groups.
     """
 
@@ -63,7 +63,7 @@ class ConfigReport:
     """Report of a repair of config files, or of its plan.
 
     Attributes:
-        directory: of the quarantine that has the files that did not parse; None without any.
+        directory: quarantine directory with the files that did not parse; None without any.
     """
 
     store: str
@@ -91,7 +91,7 @@ def repair_config(store: str, *, apply: bool) -> ConfigReport:
 
     Raises:
         StoreNotFoundError: there is no store.
-        StoreLockedError: a running broker has it.
+        StoreLockedError: a running broker has the store.
         StoreLayoutError: its topics and groups are in RocksDB.
         OptionError: an object store.
         StoreError: a file that cannot be read or written.

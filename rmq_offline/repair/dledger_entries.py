@@ -53,7 +53,7 @@ class EntryRepair:
     """Index and checkpoint that a repair writes anew beside the entries of a DLedger CommitLog.
 
     Attributes:
-        directory: of DLedger, from the store's root.
+        directory: DLedger's directory, relative to the store's root.
         checkpoint: the new text of its ``checkpoint``; None where it stays.
     """
 
@@ -67,10 +67,10 @@ class _Log:
     """State of a scan over all entries.
 
     Attributes:
-        last_index: of the last sound entry before any damage; -1 if there is none.
-        end: where the next entry should stand, in bytes of the log.
-        bad_at: the first place without a sound entry, where one should be; None so far.
-        is_ended: whether the file ended with its mark.
+        last_index: index of the last sound entry before any damage; -1 if there is none.
+        end: physical offset of the next entry.
+        bad_at: physical offset of the first missing or damaged entry; None without one.
+        is_ended: whether the file's end mark was read.
     """
 
     root: str
@@ -93,8 +93,8 @@ def plan_entries(
     Args:
         segments: the files of its entries, in order.
         file_bytes: ``mappedFileSizeCommitLog``.
-        makes_index: whether DLedger's index was found to differ.
-        writes_checkpoint: whether DLedger's checkpoint was found to speak of entries that there are not.
+        makes_index: whether a finding says that DLedger's index differs.
+        writes_checkpoint: whether a finding says that DLedger's checkpoint names missing entries.
 
     Raises:
         StoreLayoutError: something that Raft does not allow to be repaired here.

@@ -54,14 +54,14 @@ def repair_store(
     way is first put into ``STORE/quarantine``; new derived files replace the old ones whole.
 
     Args:
-        apply: do it; else only the plan is made, and nothing is written.
-        work: directory for the intermediate files of the verifications.
+        apply: change the store; False only makes the plan.
+        work: directory for the verifications' intermediate files; None is the temporary directory.
         accept: queues (``TOPIC`` or ``TOPIC/ID``, or ``all``) whose messages or ends may be lost.
 
     Raises:
         NotAcceptedError: messages would leave their queues, or an end be lowered, and nobody has accepted it.
         StoreNotFoundError: there is no store, or nothing to repair it from.
-        StoreLockedError: a running broker has it.
+        StoreLockedError: a running broker has the store.
         StoreError: a file that cannot be read or written.
         OptionError: an object store, or an option that cannot be used.
     """

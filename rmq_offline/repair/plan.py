@@ -53,14 +53,14 @@ class RepairPlan:
     """Planned changes of a repair, which may be applied twice. Paths are relative to the store's root.
 
     Attributes:
-        stretches: ranges of the log, to be copied aside and overwritten.
+        stretches: ranges of the log that are quarantined and overwritten.
         sizes: log files to be given another size, or to be made: path and bytes.
-        moves: files and directories to be put aside.
+        moves: files and directories that are quarantined.
         configs: config files to be replaced by their ``.bak``.
-        queues: topics and queue ids of the queues that are made anew; None is all.
-        live_topics: where all queues are made, whose these are; None is all topics in the log.
-        accept: queues of which the operator has accepted that messages leave or the end is lowered.
-        entries: what is made anew beside the entries of a DLedger CommitLog; None where nothing is.
+        queues: topics and queue ids of the queues that are rebuilt; None is all.
+        live_topics: if all queues are rebuilt, their topics; None is all topics in the log.
+        accept: queues whose messages or ends may be lost, by the operator's consent.
+        entries: DLedger's index and checkpoint that are written anew; None without any.
     """
 
     store_sizes: StoreSizes
@@ -147,10 +147,10 @@ def plan_repair(store: StoreFiles, options: VerifyOptions, report: VerifyReport)
     """Plan the repair of a store's findings.
 
     Args:
-        options: those of the verification, with ``commitlog_file_bytes`` as by ``log_file_bytes``.
+        options: the verification's options, with ``commitlog_file_bytes`` set by ``log_file_bytes``.
 
     Raises:
-        StoreError: a fault that no repair can deal with.
+        StoreError: a fault that no repair can remove.
     """
     root = store.root
     has_entries = bool(store.dledger_directories)

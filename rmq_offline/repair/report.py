@@ -33,10 +33,10 @@ class Step:
     """One step of a repair, in words.
 
     Attributes:
-        path: to what, from the store's root.
+        path: path relative to the store's root.
         why: code of the finding, or words.
         physical_offset: where in the log.
-        size: bytes concerned.
+        size: number of bytes concerned.
     """
 
     action: str
@@ -51,16 +51,15 @@ class RepairReport:
     """Steps, findings and outcome of a repair or of its dry run.
 
     Attributes:
-        is_resumed: whether a repair that was killed was brought to its end.
-        directory: of the bytes and files that were put aside; None if there are none.
+        is_resumed: whether this run completed a killed repair.
+        directory: quarantine directory with the replaced bytes and files; None if there are none.
         steps: in the order in which they are done.
-        lost: messages that queues name in damaged ranges.
-        left: faults that cannot be repaired; after a repair, those that a verification still finds.
-        explained: messages that queues lack because they were quarantined, by this repair or an earlier one.
-        closed: queue offsets that no record has, and that their queue has closed: nothing to repair.
-        disturbed: queues that were not to be replaced, and have other bytes than before.
-        layouts: of the store, beside the classic one, such as a DLedger CommitLog.
-        seconds: from the first look at the store to the last.
+        lost: number of messages that queues name in damaged ranges.
+        left: faults that cannot be repaired; after a repair, faults that a verification still finds.
+        explained: number of messages that queues lack because this or an earlier repair quarantined them.
+        closed: number of queue offsets without a record that their queue has closed: nothing to repair.
+        disturbed: queues with changed bytes though the plan does not replace them.
+        layouts: layouts beside the classic one, such as a DLedger CommitLog.
     """
 
     store: str
@@ -157,9 +156,9 @@ class Gaps:
     """Queue offsets that no record has, by their explanation.
 
     Attributes:
-        unexplained: the other findings, and the gaps that stay open in a RocksDB for a reason that nobody knows.
-        quarantined: number of queue offsets whose messages were quarantined, by this repair or an earlier one.
-        closed: number of the other queue offsets that a queue has no place for: its units stand one behind the other.
+        unexplained: the other findings, and gaps that remain open in a RocksDB for an unknown reason.
+        quarantined: number of queue offsets whose messages this or an earlier repair quarantined.
+        closed: number of the other queue offsets that the queue has closed: its units follow each other without a gap.
     """
 
     unexplained: tuple[Finding, ...]

@@ -26,7 +26,7 @@ class LogScan:
 
     Attributes:
         stretches: in log order.
-        unfillable: ranges too small for a filler, or that end their file without room for its BLANK.
+        unfillable: ranges too small for a filler, or at the end of their file without room for a BLANK.
     """
 
     stretches: list[LogRange]
@@ -50,10 +50,10 @@ class _FileScan:
     """State of the scan of one file.
 
     Attributes:
-        end: physical offset one past the last thing that was read.
+        end: physical offset up to which the file was read.
         blank_at: physical offset of the end mark.
-        latest_ms: of the last sound record so far, of the files before too; -1 if there is none.
-        first_ms: of the file's first sound record.
+        latest_ms: store timestamp of the last sound record, also of earlier files; -1 if there is none.
+        first_ms: store timestamp of the file's first sound record.
     """
 
     latest_ms: int

@@ -59,11 +59,11 @@ def limit_to_backlog(store: str, group: str, query: Query) -> Query:
     """Bound a query to a consumer group's unconsumed messages, by the store's ``consumerOffset.json``.
 
     Args:
-        query: what else is wanted; without topics, those of which the group has an offset.
+        query: further conditions; without topics, the topics for which the group has an offset.
 
     Raises:
         StoreError: the file cannot be read, or is another one.
-        OptionError: the group has no offsets in it.
+        OptionError: the group has no offsets in the file.
     """
     offsets = {queue: offset for queue, offset in _group_offsets(store, group).items() if query.wants_topic(queue[0])}
     if not offsets:

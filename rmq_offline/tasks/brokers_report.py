@@ -41,8 +41,8 @@ class BrokersReport(Generic[Report]):
     """Reports on several stores.
 
     Attributes:
-        store_names: paths, patterns and TOML files that name the stores.
-        outcomes: of each store its report, or the error that has ended its job.
+        store_names: paths, patterns and TOML files, see ``rmq_formats.read.stores``.
+        outcomes: for each store its report, or the error that ended its job.
     """
 
     job: str
@@ -97,10 +97,10 @@ def run_on_stores(
     """Run a job on several stores.
 
     Args:
-        names: paths, patterns and TOML files that name the stores.
+        names: paths, patterns and TOML files, see ``rmq_formats.read.stores``.
 
     Raises:
-        StoreError: it could be done for none of them.
+        StoreError: the job failed for all stores.
     """
     begin = time.perf_counter()
     outcomes = run_together(steps, runner)

@@ -69,10 +69,10 @@ def lease(notes: LeaseObjectStore, target: str, work: str = "rebuild") -> Iterat
     """Acquire the lease of a target; yield a function that raises if the lease is lost.
 
     Args:
-        work: what its owner does there, for messages: ``rebuild`` or ``export``.
+        work: the owner's job, for error texts: ``rebuild`` or ``export``.
 
     Raises:
-        StoreLockedError: another one is at work there.
+        StoreLockedError: another process has the lease.
         StoreError: the object store cannot be read or written.
     """
     own_lease = _OwnLease(notes)

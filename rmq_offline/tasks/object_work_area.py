@@ -165,11 +165,11 @@ class ObjectArea:
         """Complete a ``publish`` that was interrupted: all of it, as long as its note is there.
 
         Args:
-            leftover: the operator's word on a note that is not known to be this user's own. What is started anew is
-                deleted: a rebuild makes it again.
+            leftover: whether to resume or delete the publication of a note that may be another user's; a rebuild makes
+                deleted files again.
 
         Raises:
-            StoreError: its note cannot be read, names what no rebuild publishes, or is foreign.
+            StoreError: the note cannot be read, names files that no rebuild publishes, or is foreign.
         """
         if not self.exists(_NOTE):
             return

@@ -36,7 +36,7 @@ class PublishedNames:
     """Fixed set of names that a kind of job publishes under a root.
 
     Attributes:
-        retired: that it moves away before.
+        retired: names that are moved away first.
         is_derived: whether a later run makes the directories anew from the log, so that one that is lost is no loss.
     """
 
@@ -108,7 +108,7 @@ def clear_work(work: Path, directories: Sequence[str]) -> None:
     The plan is deleted first: a run that is killed here must not leave a plan and half of its files.
 
     Raises:
-        StoreError: a link is in its place.
+        StoreError: the work directory is a link.
     """
     work.parent.mkdir(parents=True, exist_ok=True)
     with root_directory(work.parent) as root:
@@ -145,9 +145,9 @@ def publish(
     note exists, or a later run resumes.
 
     Args:
-        names: of the directories, the one that the others refer to first.
+        names: directory names; one that others refer to comes before them.
         retired: names below ``target`` that are moved away before, as they refer to what is replaced.
-        retain: takes the directory of those that were replaced; None deletes them.
+        retain: called with the directory of the replaced files; None deletes these files.
     """
     sync_file_system(work)
     with root_directory(target) as root, real_directory(work.name, root, work) as area:
@@ -251,7 +251,7 @@ def finish_publishing(
     A note names only directories of a fixed set, each with the inode of the one that the interrupted run made.
 
     Raises:
-        StoreError: its note cannot be read or is foreign, or a directory cannot be replaced.
+        StoreError: the note cannot be read or is foreign, or a directory cannot be replaced.
     """
     try:
         with root_directory(target) as root:

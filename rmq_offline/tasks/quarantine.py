@@ -30,7 +30,7 @@ class FormerFiles:
     """Directory of the quarantine for the files that a publication replaces.
 
     Attributes:
-        directory: of them; None as long as nothing was replaced.
+        directory: quarantine directory; None as long as nothing was replaced.
     """
 
     def __init__(self, root: Path, directory: Path | None = None) -> None:

@@ -92,7 +92,7 @@ def counted_progress(
 
     Args:
         on_progress: receives the progress; None reports nothing.
-        size_of: of one result; by default each counts as 1.
+        size_of: size of one result; by default 1.
     """
     done = 0
 

@@ -19,7 +19,6 @@ def refuse_unknown(store: StoreFiles, directories: Sequence[str]) -> None:
             are not there pass.
 
     Raises:
-        StoreLayoutError: naming the file.
         StoreError: a directory that cannot be listed.
     """
     storage = store.storage

@@ -91,7 +91,7 @@ class LocalArea:
         """Replace the target's directories by the new ones.
 
         Args:
-            retain: takes the directory of what was replaced; None deletes it.
+            retain: called with the directory of the replaced files; None deletes these files.
 
         Raises:
             StoreLayoutError: the target holds files that rmq does not know.
@@ -129,11 +129,11 @@ def temporary_area(name: str, work: str | None) -> WorkArea:
     """Create a work area outside of the store: an empty directory of its own.
 
     Args:
-        name: what its directory's name begins with.
-        work: directory or URI that it is made in; None is the temporary directory.
+        name: prefix of the directory's name.
+        work: parent directory or URI; None is the temporary directory.
 
     Raises:
-        OptionError: it cannot be made there.
+        OptionError: the area cannot be created there.
     """
     parent = work or tempfile.gettempdir()
     area = work_area(parent, f"{name}-{uuid.uuid4().hex}")

@@ -31,7 +31,7 @@ class AbsentQueues:
     """Classifier of queues without files: deleted, or lost.
 
     Attributes:
-        known_topics: of ``config/topics.json``; None without one.
+        known_topics: topics of ``config/topics.json``; None without that file.
     """
 
     store: StoreFiles

@@ -21,12 +21,9 @@ class BatchQueueCheck:
     """Check of the files of one batch queue.
 
     Args:
-        name: of the queue.
         expected: its units by the log, BATCH_UNIT_DTYPE[n], in log order.
-        facts: of the log.
-        findings: added to.
-        race_findings: takes findings that are none if a broker wrote on meanwhile.
-        is_known: whether the broker knows the topic. The queue of one that was deleted comes back when a broker that
+        race_findings: takes findings that do not count if a broker wrote to the store meanwhile.
+        is_known: whether the broker knows the topic. The queue of a deleted topic comes back when a broker that
             was killed dispatches the end of the log.
 
     Attributes:

@@ -34,7 +34,7 @@ class LogCheck:
         damages: every damaged range, in log order.
         open_damage: the damaged range that the split ends with: only the whole log shows whether the log goes on.
         blank_at: physical offset of the file's end mark, if the split met it.
-        largest_record_bytes: of the sound records.
+        largest_record_bytes: size of the largest sound record.
     """
 
     def __init__(

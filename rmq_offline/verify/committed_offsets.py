@@ -116,7 +116,7 @@ def check_offset_without_queue(
     """Make the finding of a committed offset in a queue without files and messages; None where it is 0, as in new ones.
 
     Args:
-        known_topics: those of the broker; None where they are not known.
+        known_topics: the broker's topics; None where no file lists them.
     """
     if committed.queue_offset < 0:
         return make_negative_finding(committed, path)

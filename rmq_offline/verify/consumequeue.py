@@ -104,8 +104,8 @@ class QueueCheck:
         """Create the check of one queue.
 
         Args:
-            rows: its records, in log order.
-            race_findings: takes findings that are none if a broker wrote on meanwhile.
+            rows: the queue's records, int64[n, ROW_COLUMNS], in log order.
+            race_findings: takes findings that do not count if a broker wrote to the store meanwhile.
             is_known: whether the broker knows the topic. The queue of one that was deleted comes back when a broker
                 that was killed dispatches the end of the log, with fillers up to there (``ConsumeQueue#fillPreBlank``).
             log_file_bytes: size of the log's files; 0 where that is of no use.

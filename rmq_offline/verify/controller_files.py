@@ -23,11 +23,7 @@ _Decoded = TypeVar("_Decoded", tuple[Epoch, ...], BrokerIdentity)
 
 
 def check_broker_identity(store: StoreFiles) -> Iterator[Finding]:
-    """Check ``brokerIdentity``, where there is one.
-
-    Args:
-        store: the store's files.
-    """
+    """Check ``brokerIdentity``, where there is one."""
     path = f"{store.root}/{IDENTITY}"
     if not store.storage.exists(path):  # storePathBrokerIdentity may have it elsewhere
         return
@@ -40,12 +36,10 @@ def check_epochs(store: StoreFiles, segments: Sequence[Segment], facts: LogFacts
     """Check ``epochFileCheckpoint``, where there is one, and where its epochs begin in the log.
 
     Args:
-        store: the store's files.
-        segments: of the log, that can be read.
-        facts: of the log.
+        segments: the log's readable files.
 
     Yields:
-        Findings; those of EPOCH_BEYOND are none if a broker wrote on meanwhile.
+        Findings; EPOCH_BEYOND does not count if a broker wrote to the store meanwhile.
     """
     path = f"{store.root}/{EPOCHS}"
     if not store.storage.exists(path):

@@ -18,7 +18,6 @@ def check_dledger_files(storage: Storage, data_directory: str, spans: Sequence[E
     """Compare ``checkpoint``, ``currterm`` and the index's end with the log's last entry.
 
     Args:
-        storage: where the store is.
         data_directory: ``dledger-<selfId>/data``.
         spans: entries of the log's splits.
     """

@@ -100,7 +100,7 @@ class EntryWalk:
         """Start a walk at entry 1.
 
         Args:
-            race_findings: takes findings that are none if a broker wrote on meanwhile.
+            race_findings: takes findings that do not count if a broker wrote to the store meanwhile.
             header_begin_ms: the header's begin timestamp, for seconds where the first entry is not known.
         """
         self.file = file

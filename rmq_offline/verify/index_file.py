@@ -53,7 +53,7 @@ class IndexCheck:
         """Create the check of one file.
 
         Args:
-            race_findings: takes findings that are none if a broker wrote on meanwhile.
+            race_findings: takes findings that do not count if a broker wrote to the store meanwhile.
         """
         self.file = file
         self.keys = keys

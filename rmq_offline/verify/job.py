@@ -75,15 +75,12 @@ def verify_store(
     """Verify a store: compare its files with each other.
 
     Args:
-        store: root of the store, or a URI.
-        options: the broker's sizes, as far as they are known.
-        runner: where the tasks run.
-        work: directory or URI for intermediate files, which all tasks must see; default: this machine's own.
-        on_progress: called after each task.
+        store: path or URI of the root.
+        work: directory or URI for intermediate files, which all tasks must see; None is the temporary directory.
 
     Raises:
         StoreNotFoundError: there is no store.
-        StoreLayoutError: one of which nothing can be compared: its log is a DLedger CommitLog.
+        StoreLayoutError: a store with two DLedger CommitLogs.
         StoreSizeError: an option that no broker could have.
         OptionError: a work directory that cannot be used.
     """
@@ -101,14 +98,9 @@ def verify_steps(
     """Verify a store in steps that yield their tasks; see ``verify_store``.
 
     Args:
-        store: root of the store, or a URI.
-        options: the broker's sizes, as far as they are known.
-        parallelism: tasks that the log is cut into at least, if it is large enough.
+        store: path or URI of the root.
+        parallelism: number of tasks that a large log is split into at least.
         work: directory or URI for intermediate files.
-        on_progress: called after each task.
-
-    Raises:
-        RmqError: as ``verify_store`` does.
     """
     options.check()
     files = open_store(store)
@@ -139,11 +131,7 @@ class _Plan:
     Attributes:
         segments: readable files of the log.
         data_ends: where the data of each file of the log ends, leftovers included, by path.
-        unreadable: the other files of the log.
-        splits: of the log.
-        sizes: of the store's files.
-        queues: their directories.
-        database: with the queues of a RocksDB.
+        unreadable: the unreadable files of the log.
     """
 
     segments: list[Segment]

@@ -34,7 +34,7 @@ class LogFacts:
         end: one past the last byte checked: a broker may have written more since.
         lost_begins: int64[n], where each unreadable range begins, ascending.
         lost_ends: int64[n], one past its end.
-        largest_record_bytes: of its sound records.
+        largest_record_bytes: size of the largest sound record.
         is_cut: whether a recovery cut the log: units beyond its end may be those of the records after the cut.
         dispatched_end: physical offset from which the next start of a broker dispatches records; 0 after a kill.
     """

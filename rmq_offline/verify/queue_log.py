@@ -60,11 +60,7 @@ class QueueLogCheck:
     """Check of one queue's log.
 
     Args:
-        name: of the queue.
-        storage: where the files are.
-        log: the files.
-        findings: added to.
-        race_findings: takes findings that are none if a broker wrote on meanwhile.
+        race_findings: takes findings that do not count if a broker wrote to the store meanwhile.
     """
 
     def __init__(
@@ -325,8 +321,6 @@ def check_metadata_segments(name: QueueName, log: QueueLog, sizes: dict[int, int
     """Compare a tier's segments with the broker's metadata of them.
 
     Args:
-        name: of the queue.
-        log: its files.
         sizes: size of each segment by its offset, as ``tieredStoreMetadata.json`` has them.
     """
     segments = {segment.start_offset: segment for segment in log.segments}

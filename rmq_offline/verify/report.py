@@ -34,17 +34,16 @@ class VerifyReport:
     """Counts, findings and figures of a verification.
 
     Attributes:
-        messages: sound records.
-        bytes: of these records.
+        messages: number of sound records.
+        bytes: size of the sound records together.
         units: messages that queues should name.
         index_paths: the IndexFiles, oldest first.
         index_entries: keys that the Index should have.
-        seconds: from the first look at the store to the last.
         phases: seconds of each phase.
         findings: the first of each kind, errors first; ``counts`` has all.
-        counts: faults by kind.
+        counts: number of findings by kind.
         faulty_queues: topic and queue id of all queues with a fault, by kind.
-        layouts: of the store, beside the classic one, such as a DLedger CommitLog.
+        layouts: layouts beside the classic one, such as a DLedger CommitLog.
     """
 
     store: str

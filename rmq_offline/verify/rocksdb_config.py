@@ -33,12 +33,7 @@ class RocksDbConfig:
 
 
 def read_rocksdb_config(store: StoreFiles, findings: FindingList) -> RocksDbConfig:
-    """Read the tables of config in RocksDB, if the store has it.
-
-    Args:
-        store: the store's files.
-        findings: takes what is wrong with the databases, or why they are not checked.
-    """
+    """Read the tables of config in RocksDB, if the store has it."""
     if StoreLayout.ROCKSDB_CONFIG not in store.layouts:
         return RocksDbConfig()
     place = store.layouts.evidence[StoreLayout.ROCKSDB_CONFIG]

@@ -36,11 +36,10 @@ class StoredQueue:
     """A queue as the database has it.
 
     Attributes:
-        path: of the database.
         offsets: queue offsets, int64[n], ascending.
         units: UNIT_VALUE_DTYPE[n].
         last: what the database says of the queue's last unit; None if nothing.
-        dispatched: one past the last record that the broker dispatched before it last flushed the database.
+        dispatched: physical offset up to which the database has all records, by its own checkpoint.
     """
 
     path: str
@@ -63,11 +62,8 @@ class RocksDbQueueCheck:
         """Create the check of one queue.
 
         Args:
-            name: of the queue.
-            rows: its records, int64[n, ROW_COLUMNS], in log order.
-            facts: of the log.
-            findings: added to.
-            race_findings: takes findings that are none if a broker wrote on meanwhile.
+            rows: the queue's records, int64[n, ROW_COLUMNS], in log order.
+            race_findings: takes findings that do not count if a broker wrote to the store meanwhile.
         """
         self.name, self.facts = name, facts
         self.findings, self.race_findings = findings, race_findings

@@ -18,8 +18,7 @@ def verify_stores(
     """Verify several stores, whose tasks run mixed.
 
     Args:
-        store_names: paths, patterns and TOML files that name the stores, see ``rmq_formats.read.stores``.
-        options: the brokers' sizes, as far as they are known, the same for all.
+        store_names: paths, patterns and TOML files, see ``rmq_formats.read.stores``.
         work: directory or URI for intermediate files.
 
     Raises:

@@ -101,9 +101,9 @@ class FileView:
     Attributes:
         offsets: queue offsets.
         actual: int64[n, ROW_COLUMNS], as the file has them; ConsumeQueueExt addresses resolved to tags codes.
-        expected: int64[n, ROW_COLUMNS]; rows that no record has_record are zeros.
-        has_record: which places a record of the log has_record.
-        is_last_file: no file of the queue is after this one.
+        expected: int64[n, ROW_COLUMNS]; zeros where no record has the queue offset.
+        has_record: queue offsets for which the log has a record.
+        is_last_file: whether this is the queue's last file.
     """
 
     offsets: Longs

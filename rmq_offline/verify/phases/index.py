@@ -33,10 +33,8 @@ class IndexFileTask:
     """Task of verifying one IndexFile.
 
     Attributes:
-        path: of the file.
-        size_bytes: its size.
-        previous_path: of the file before; None of the first.
-        is_last: no file is after it.
+        previous_path: path of the IndexFile before this one; None for the first.
+        is_last: whether this is the newest IndexFile.
     """
 
     path: str
@@ -200,10 +198,8 @@ def check_index_files(
     """Check all IndexFiles together: keys missing between files, before the first, after the last.
 
     Args:
-        results: of all files, in order.
-        keys: of the log.
         last_message_offset: physical offset of the log's last record; -1 in an empty log.
-        race_findings: takes findings that are none if a broker wrote on meanwhile.
+        race_findings: takes findings that do not count if a broker wrote to the store meanwhile.
     """
     spans = [result.span for result in results if result.span is not None and result.span.key_begin >= 0]
     if not results:

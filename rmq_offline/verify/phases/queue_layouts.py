@@ -30,11 +30,9 @@ class PartitionState:
     """State that the checks of one partition's queues share.
 
     Attributes:
-        known_topics: of ``config/topics.json``; None without one.
+        known_topics: topics of ``config/topics.json``; None without that file.
         batch_topics: topics whose queues are BatchConsumeQueues.
-        findings: what is wrong.
-        race_findings: findings that are none if a broker wrote on meanwhile.
-        queue_count: queues compared.
+        race_findings: findings that do not count if a broker wrote to the store meanwhile.
     """
 
     store: StoreFiles

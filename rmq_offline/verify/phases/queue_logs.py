@@ -35,11 +35,9 @@ class QueueLogInput:
     """The log of a queue, for the task that checks it.
 
     Attributes:
-        topic: of the queue.
-        queue_id: of the queue.
-        root: of the store, or the broker's directory in tiered storage.
-        is_tiered: which of the two.
-        sizes: of a tier's segments, by offset in decimal digits, as the broker's metadata has them.
+        root: the store's root, or the broker's directory in tiered storage.
+        is_tiered: whether ``root`` is in tiered storage.
+        sizes: size of each segment in a tier by its offset in decimal digits, as in the broker's metadata.
     """
 
     topic: str
@@ -57,9 +55,7 @@ def list_queue_logs(store: StoreFiles, tier: str | None, findings: FindingList) 
     """List the logs of single queues, and check what is beside them.
 
     Args:
-        store: the store's files.
-        tier: ``tieredStoreFilePath``; None where it is not to be looked at.
-        findings: added to.
+        tier: ``tieredStoreFilePath``; None skips the tier.
     """
     logs: list[QueueLogInput] = []
     try:
@@ -139,10 +135,8 @@ def check_queue_log(
     """Check the log of a queue.
 
     Args:
-        own_log: the queue and its log.
         local: the queue's records in the CommitLog, int64[n, ROW_COLUMNS] of ``kernels.units``.
-        findings: added to.
-        race_findings: takes findings that are none if a broker wrote on meanwhile.
+        race_findings: takes findings that do not count if a broker wrote to the store meanwhile.
     """
     store = open_store(own_log.root)
     name = QueueName(own_log.topic, own_log.queue_id)

@@ -41,10 +41,8 @@ class PartResult:
     """Result of verifying one partition.
 
     Attributes:
-        findings: what is wrong.
-        race_findings: findings that are none if a broker wrote on meanwhile.
-        queue_count: queues compared.
-        unit_count: messages that should be in them.
+        race_findings: findings that do not count if a broker wrote to the store meanwhile.
+        unit_count: number of units that the queues should have.
     """
 
     findings: FindingList
@@ -58,9 +56,9 @@ class TopicsAndOffsets:
     """Topics and committed offsets of a store's queues, by its config files.
 
     Attributes:
-        known_topics: of ``config/topics.json``; None without one.
+        known_topics: topics of ``config/topics.json``; None without that file.
         batch_topics: topics whose queues are BatchConsumeQueues.
-        offsets: those of consumer groups and delay levels, by the path of their file.
+        offsets: offsets of consumer groups and delay levels, by the path of their file.
     """
 
     known_topics: frozenset[str] | None
@@ -94,12 +92,10 @@ def write_queue_inputs(
     """Write the store's queue directories and claimed offsets for the tasks, one file a partition.
 
     Args:
-        work: the work directory.
-        directories: the queues that have a directory.
         committed_offsets: topics and offsets by the config files.
         database: the ConsumeQueue in RocksDB; None without one that can be read.
-        has_files: whether there are ConsumeQueue files, too.
-        logs: those of single queues.
+        has_files: whether the store has ConsumeQueue files too.
+        logs: logs of single queues, in tiered storage or of compacted topics.
     """
     facts = {
         "database": None if database is None else [database.path, database.dispatched],
@@ -128,7 +124,7 @@ def check_queues(partition: int, root: str, split_count: int, sizes: StoreSizes,
     """Task: compare the queues of one partition.
 
     Args:
-        split_count: of the first wave.
+        split_count: number of splits that were scanned.
     """
     queues: dict[tuple[str, int], list[NDArray[np.int64]]] = {}
     for number in range(split_count):
@@ -183,8 +179,8 @@ def queue_layouts(
     """Open the layouts that the store's queues have; of a queue in several, the last one decides on its end.
 
     Args:
-        topics: that ``write_queue_inputs`` has written.
-        split_count: of the first wave.
+        topics: what ``write_queue_inputs`` wrote.
+        split_count: number of splits that were scanned.
     """
     inner_batches = functools.cache(lambda: batch_queues.read_batches(work, split_count))
     reference = None if topics["database"] is None else DatabaseReference(*topics["database"])

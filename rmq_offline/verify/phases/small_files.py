@@ -39,9 +39,7 @@ class SmallFilesCheck:
     """Check of a store's small files.
 
     Args:
-        store: the store's files.
-        findings: added to.
-        race_findings: added to: findings that are none if a broker wrote on meanwhile.
+        race_findings: takes findings that do not count if a broker wrote to the store meanwhile.
     """
 
     def __init__(self, store: StoreFiles, findings: FindingList, race_findings: FindingList) -> None:
@@ -52,8 +50,7 @@ class SmallFilesCheck:
         """Check the small files; return their topics and committed offsets.
 
         Args:
-            queues: those that have directories.
-            checks: results of the log's scan.
+            queues: the queues that have directories.
         """
         if self.store.storage.exists(paths.abort_file(self.store.root)):
             self.findings.add(
@@ -125,8 +122,7 @@ class SmallFilesCheck:
         """Check the files of the controller mode.
 
         Args:
-            segments: of the log, that can be read.
-            facts: of the log.
+            segments: the log's readable files.
         """
         if StoreLayout.CONTROLLER not in self.store.layouts:
             return

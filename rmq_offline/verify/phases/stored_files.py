@@ -25,9 +25,7 @@ class StoredFiles:
     """Reader of the files of queues.
 
     Attributes:
-        store: the store's files.
-        sizes: the broker's sizes.
-        findings: takes what cannot be read, or is no queue's file.
+        findings: takes findings about unreadable and foreign files.
     """
 
     store: StoreFiles
