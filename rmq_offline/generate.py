@@ -1,7 +1,7 @@
 """Generates a store in bulk, without a broker: a CommitLog as Java writes it for a Java client's sends.
 
-It writes only the CommitLog and ``config/topics.json``: a broker that opens the store builds the rest. Each
-record's size and place follow from its number alone, so chunks are encoded and written side by side.
+Only the CommitLog and ``config/topics.json`` are written: a broker that opens the store builds the rest. Each
+record's size and offset follow from its number alone, so that chunks are encoded and written in parallel.
 """
 
 import json
@@ -55,7 +55,7 @@ _STAGING = "commitlog.generating"
 
 @dataclass(frozen=True, slots=True)
 class GeneratedStore:
-    """What ``generate_store`` has written.
+    """Messages and bytes that ``generate_store`` wrote.
 
     Attributes:
         bytes: their bytes, without BLANKs and unused ends of files.
@@ -239,9 +239,9 @@ def _template(topics: Sequence[str], queues: int, body_bytes: int, keys: bool, t
 
 
 def _lay_out(directory: Path, sizes: _Sizes, messages: int, file_bytes: int) -> Iterator[_Chunk]:
-    """Create the files with their BLANKs, and yield chunk by chunk which records go where.
+    """Create the files with their BLANKs, and yield the records and offsets of each chunk.
 
-    A message goes into a file only if a BLANK still fits behind it (``CommitLog#doAppend``).
+    A message goes into a file only if a BLANK still fits after the message (``CommitLog#doAppend``).
     """
     first = file_offset = 0
     while first < messages:

@@ -1,8 +1,8 @@
 """The CommitLog of a new store: classic files, whatever the old store has them in.
 
-Files of a classic CommitLog are copied. The records of a DLedger CommitLog stand one behind the other, without the
-headers of entries: so they get new physical offsets. All else of them stays, queue offsets too, and with those the
-offsets of consumers.
+Files of a classic CommitLog are copied. The records of a DLedger CommitLog are written one after the other, without
+the headers of entries, and so get new physical offsets. Their queue offsets do not change, so that consumer offsets
+remain valid.
 """
 
 from collections.abc import Iterator, Sequence
@@ -98,7 +98,7 @@ class _LogWriter(ExitStack):
                 self._next_file()
 
     def _check_fits(self, size: int) -> None:
-        """Refuse a record for which no file has room, however many are begun."""
+        """Refuse a record that is larger than a file has room for."""
         if size > self._file_bytes - BLANK_BYTES:
             what = f"a record of {size} bytes and the end mark do not fit into a file"
             raise OptionError(f"--commitlog-file-bytes {self._file_bytes}: {what}")

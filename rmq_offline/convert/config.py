@@ -49,7 +49,7 @@ def copy_config(store: StoreFiles, new: Path, *, with_tables: bool, with_timers:
 
 
 def write_json(store: StoreFiles, new: Path, kind: Kind) -> None:
-    """Write a document of a store as a file of a new one whose queues are there; nothing where it has none.
+    """Write a config document of a store as a file of the new store, after its queues; a missing document has no file.
 
     Where the new store has light queues (LMQ), the offsets get the name and form that a broker with them reads.
 

@@ -1,6 +1,6 @@
 """The ways of conversion: a classic store, whose queues and config are files, and one that has them in RocksDB.
 
-Either is made of any store. Queues and Index are made anew from the new store's log. Queues of a RocksDB whose
+Each is made of any store. Queues and Index are rebuilt from the new store's log. Queues of a RocksDB whose
 messages have all expired keep their ends.
 """
 
@@ -175,7 +175,7 @@ def _refuse_batch_queues(root: str, topics: list[str]) -> None:
 def _make(
     source: Source, new: Path, options: RebuildOptions, runner: Runner, prepare: Callable[[], None]
 ) -> tuple[tuple[Finding, ...], RebuildReport, tuple[str, ...]]:
-    """Make the log, config and all that belongs to the log, then queues and Index of these."""
+    """Write log and config of the new store, then rebuild its queues and Index."""
     store = source.files
     segments = readable_segments(store)
     prepare()  # config is small, and what is wrong with it is told before the log is copied
@@ -194,7 +194,7 @@ def _retains_units(store: StoreFiles, options: RebuildOptions) -> bool:
 
 
 def _copy_rest(store: StoreFiles, new: Path) -> tuple[str, ...]:
-    """Copy the files that refer to the log's offsets, which stay; return the names of other entries as a change."""
+    """Copy the files that refer to physical offsets; report the names of all other entries as a change."""
     unconverted: list[str] = []
     for entry in store.storage.entries(store.root):
         path, target = f"{store.root}/{entry.name}", new / entry.name
@@ -251,7 +251,7 @@ def refuse_other_messages(store: StoreFiles, new: str) -> None:
 
 
 def _live_messages(store: str) -> Counter[Queue]:
-    """Count what consumers get, by queue."""
+    """Count by queue the messages that consumers can read."""
     counts: Counter[Queue] = Counter()
     for batch in Store(store).arrow(
         ["topic", "queue_id"], include=Include.LIVE, mode=Mode.DROPMALFORMED, verify_crc=False
@@ -296,7 +296,7 @@ def write_expired_queues(store: StoreFiles, database_path: str, new: Path, file_
 def _last_unit(
     database: QueueDatabase, topic: str, queue_id: int, log_begin: int, log_end: int
 ) -> tuple[int, Unit] | None:
-    """Return the place of a queue's last unit, and the unit; None if the RocksDB tells no end."""
+    """Return a queue's last queue offset and the unit there; None if the RocksDB has no end of the queue."""
     units = DatabaseQueue(database, topic, queue_id, log_end)
     end = units.max_offset()
     last = units.first_message(end - 1, end) if end else None

@@ -20,7 +20,7 @@ def copy_file(storage: Storage, path: str, target: Path, size_bytes: int, data_b
 
 
 def refuse_link_out(storage: Storage, directory: str, name: str) -> None:
-    """Refuse a link out of a directory: its target is none of the store's files, and would be in the copy.
+    """Refuse a link out of a directory: the copy would contain a file that is not the store's.
 
     Raises:
         StoreError: there is one.

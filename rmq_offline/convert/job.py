@@ -50,8 +50,8 @@ class ConvertReport:
 def convert_store(store: str, to: str, out: str, options: VerifyOptions, runner: Runner) -> ConvertReport:
     """Convert a store into another layout.
 
-    The new store is made in ``OUT.rmq-convert``, and gets its name when it is whole and on the disk; a conversion that
-    was killed leaves no ``OUT``, and the next one begins anew.
+    The new store is written to ``OUT.rmq-convert``, flushed, and then renamed. A killed conversion leaves no ``OUT``,
+    and the next one starts from the beginning.
 
     Args:
         store: root of the old store, a directory or a URI; only read.
@@ -92,7 +92,7 @@ def convert_store(store: str, to: str, out: str, options: VerifyOptions, runner:
 
 
 def _check_target(root: str, out: str) -> Path:
-    """Refuse a target that is no new directory, or in the store. Raises OptionError."""
+    """Refuse a target that is neither new nor empty, or that is inside the store. Raises OptionError."""
     if "://" in out:
         raise OptionError(f"--out {out}: give a directory of this machine")
     if canonical_path(out).is_relative_to(canonical_path(root)):

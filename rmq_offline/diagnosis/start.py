@@ -57,7 +57,7 @@ def _answer(observation: str, reason: str, command: str, *, is_fault: bool = Tru
 
 
 def _owner_answers(root: str) -> Iterator[Answer]:
-    """Report parts of another user than the store's, and those that this user may not write."""
+    """Report files of another owner than the store's, and files that this user may not write."""
     owner = Path(root).stat().st_uid
     strangers: Counter[int] = Counter()
     first = ""
@@ -140,7 +140,7 @@ def _log_answers(store: StoreFiles, conf: BrokerConf | None) -> Iterator[Answer]
 
 
 def _compressed_segments(files: Sequence[tuple[str, Entry]]) -> Iterator[str]:
-    """Yield the paths of compressed segments that do not stand beside the segment itself."""
+    """Yield the paths of compressed segments without the uncompressed segment beside them."""
     names = {entry.name for _, entry in files if entry.size_bytes}
     for directory, entry in files:
         start_offset = paths.parse_compressed_segment_name(entry.name)

@@ -1,4 +1,4 @@
-"""Answers out of a verification: what the log's and the queues' history explains."""
+"""Answers from the findings of a verification."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress

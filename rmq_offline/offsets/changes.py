@@ -1,6 +1,6 @@
 """Changes of committed offsets: planned first, then written with the store locked and the former files saved.
 
-The tables of ``config/`` are read as a broker reads them; what else is in a table's file stays.
+The tables of ``config/`` are read as a broker reads them; other members of a table's file do not change.
 """
 
 import json
@@ -44,7 +44,7 @@ class OffsetsDocument:
     committed_offsets: tuple[CommittedOffset, ...]
 
     def with_offsets(self, committed_offsets: Iterable[CommittedOffset]) -> bytes:
-        """Encode the file with other offsets; what else is in it stays."""
+        """Encode the file with other offsets; its other members do not change."""
         content: dict[str, Any] = json.loads(json.dumps(self.content))
         for committed in committed_offsets:
             if committed.group is None:
@@ -114,7 +114,7 @@ class Selection:
     delay_level: int | None = None
 
     def includes(self, committed: CommittedOffset) -> bool:
-        """Return whether an offset is one of those."""
+        """Return whether a committed offset is selected."""
         if self.delay_level is not None:
             return committed.group is None and committed.queue_id == self.delay_level - 1
         return (
@@ -158,7 +158,7 @@ class OffsetsPlan:
 def plan_changes(
     root: str, selection: Selection, new_offset: NewOffset | None, check: Check | None = None
 ) -> OffsetsPlan:
-    """Plan what offsets become, without writing.
+    """Plan changes of offsets, without writing.
 
     Args:
         root: of the store, or its URI.
@@ -177,7 +177,7 @@ def plan_changes(
 
 
 def apply_changes(root: str, selection: Selection, new_offset: NewOffset, check: Check | None = None) -> OffsetsPlan:
-    """Change the offsets of a store at rest. Arguments and errors as of ``plan_changes``.
+    """Change the offsets of a store at rest. Arguments and errors are those of ``plan_changes``.
 
     Raises:
         StoreLockedError: a running broker has the store.
@@ -235,7 +235,7 @@ def _changed_files(
 def _write(root: str, files: Sequence[tuple[str, bytes]]) -> str:
     """Write files of ``config/``, the former ones to the quarantine and to ``.bak``; return the quarantine's directory.
 
-    A kill leaves each file as it was, or as it becomes. Source: ``MixAll#string2File``.
+    After a kill each file is the old one or the new one. Source: ``MixAll#string2File``.
     """
     quarantine = f"{QUARANTINE}/offsets-{_next_number(root):04d}"
     for name, data in files:

@@ -41,7 +41,7 @@ class Position:
 
     @property
     def lag(self) -> int:
-        """Messages that wait for the group, those included that have expired; negative where it is beyond the end."""
+        """Max offset minus committed offset, expired messages included; negative beyond the queue's end."""
         return self.max_offset - self.committed.queue_offset
 
     @property
@@ -55,7 +55,7 @@ class Position:
 
 
 def read_positions(store: StoreFiles, committed_offsets: Sequence[CommittedOffset]) -> list[Position]:
-    """Look the queues of committed offsets up; sorted by group, topic and queue, delay levels last.
+    """Look up the queues of committed offsets; sorted by group, topic and queue, delay levels last.
 
     Raises:
         StoreNotFoundError: no such store, or no CommitLog in it.

@@ -1,6 +1,6 @@
 """Comparison of the messages that consumers get before and after queues are replaced.
 
-Both sides are compared queue by queue over arrays; a queue whose files are the same byte for byte is not looked into.
+Both sides are compared queue by queue over arrays. A queue with the same bytes on both sides is not decoded.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -80,7 +80,7 @@ class QueueChange:
 
     @property
     def is_harmful(self) -> bool:
-        """Return whether a consumer loses a message by the change, or the queue's end falls."""
+        """Return whether a consumer loses a message by the change, or the queue's end is lowered."""
         lowers_end = (self.largest_after or 0) < (self.largest_before or 0)
         return bool(self.leaving or self.moved or lowers_end)
 
@@ -117,7 +117,7 @@ class QueueChange:
 
 @dataclass(frozen=True, slots=True)
 class GroupChange:
-    """Offset of a group that would stand outside of its queue.
+    """Committed offset that would be outside of its queue.
 
     Attributes:
         group: the consumer group; None is the broker's own delivery of delayed messages.
@@ -143,7 +143,7 @@ class GroupChange:
 
 @dataclass(frozen=True, slots=True)
 class QueueChanges:
-    """All changes of a store's queues, and the groups that would stand outside of them.
+    """All changes of a store's queues, and the committed offsets that would be outside of them.
 
     Attributes:
         groups: offsets that are outside of their queue after, and were inside before.
@@ -258,7 +258,7 @@ Change = tuple[QueueChange, QueueView | None, QueueView | None]
 
 
 def _is_same(name: QueueIdentity, before: QueueTree, after: QueueTree, same_queues: set[SameQueue]) -> bool:
-    """Compare the bytes of a queue's files, unless these very files were found to be the same."""
+    """Compare the bytes of a queue's files, unless an earlier comparison found these files equal."""
     states = name, before.file_states(name), after.file_states(name)
     if states not in same_queues:
         if not before.has_same_files(name, after):
@@ -270,7 +270,7 @@ def _is_same(name: QueueIdentity, before: QueueTree, after: QueueTree, same_queu
 def _compare(
     name: QueueIdentity, before: QueueTree, after: QueueTree, heads: RecordHeads, placeholder_end: int
 ) -> Change | None:
-    """Compare a queue of two trees, whose second will get placeholders; None if they are alike."""
+    """Compare a queue of two trees, of which the second will get placeholders; None without a difference."""
     old, new = (view(name, tree.units(name), heads) for tree in (before, after))
     new = with_placeholders(new, placeholder_end)
     change = compare_views(name, old, new)
@@ -278,7 +278,7 @@ def _compare(
 
 
 def compare_views(name: QueueIdentity, old: QueueView | None, new: QueueView | None) -> QueueChange | None:
-    """Compare two views of a queue; None where consumers get the same."""
+    """Compare two views of a queue; None if consumers get the same messages."""
     none = np.empty(0, dtype=np.int64)
     (old_at, old_offsets, old_counts), (new_at, new_offsets, new_counts) = (
         (none, none, none) if side is None
@@ -335,7 +335,7 @@ def _groups_outside(
     committed_offsets: Iterable[CommittedOffset],
     sides: dict[tuple[str, int], tuple[QueueView | None, QueueView | None]],
 ) -> Iterator[GroupChange]:
-    """List the groups whose offsets stand outside of a changed queue after, and did not before."""
+    """List the committed offsets that are outside of a changed queue after, and were inside before."""
     for committed in committed_offsets:
         old, new = sides.get((committed.topic, committed.queue_id), (None, None))
         if old is None or not old.least <= committed.queue_offset <= old.largest:

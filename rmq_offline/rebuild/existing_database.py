@@ -1,6 +1,6 @@
-"""ConsumeQueue in RocksDB of a store that is rebuilt: the witness for facts that the log lacks.
+"""ConsumeQueue in RocksDB of a store that is rebuilt: evidence for facts that the log lacks.
 
-Units whose records have expired stay, and so does the end of a queue without any. Records of a former life of a topic
+Units of expired records are retained, and so is the end of a queue without units. Records of a former life of a topic
 get no unit.
 """
 
@@ -32,7 +32,7 @@ _NOTE = "spill/database.txt"
 
 
 def existing_database_path(store: StoreFiles, options: RebuildOptions) -> str | None:
-    """Return the directory of the database that stands in a store whose queues are rebuilt as one; None without any."""
+    """Return the directory of the RocksDB from which queues are rebuilt as a RocksDB; None without one."""
     if not options.consumequeue or options.from_log_alone or not options.queue_database:
         return None
     return store.layouts.queue_database
@@ -51,7 +51,7 @@ def read_existing_database_path(area: Area) -> str | None:
 
 @contextmanager
 def open_existing_database(path: str | None) -> Iterator[QueueDatabase | None]:
-    """Open the database that stands in the store; None where there is none, or none that can be read."""
+    """Open the RocksDB of the store's queues; None without a readable one."""
     with ExitStack() as stack:
         database = None
         if path is not None:
@@ -78,7 +78,7 @@ def with_existing_light_queues(
 
 
 def list_database_queues(database: QueueDatabase | None) -> set[tuple[str, int]]:
-    """List the queues that a database has units or an end of, as far as it can be read."""
+    """List the queues with units or an end in a database, as far as the database can be read."""
     with suppress(FormatError):
         return set() if database is None else database.all_queues()
     return set()
@@ -87,7 +87,7 @@ def list_database_queues(database: QueueDatabase | None) -> set[tuple[str, int]]
 def place_by_database(
     database: QueueDatabase | None, topic: str, queue_id: int, rows: Rows, facts: LogFacts
 ) -> Placement:
-    """Place a queue's records for a RocksDB: by what its units name, where they can be read.
+    """Place a queue's records for a RocksDB, by the existing units where these can be read.
 
     Args:
         rows: the queue's records, int64[n, ROW_COLUMNS], in log order.

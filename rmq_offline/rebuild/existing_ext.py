@@ -1,7 +1,7 @@
-"""ConsumeQueueExt files of a queue that is made anew: they stay as they are, but for values that are wrong in place.
+"""ConsumeQueueExt files of a queue that is rebuilt: the files are carried over, and wrong values in them corrected.
 
-Their bit maps are in no log. A broker puts its last message there again at each start, so that units behind the last
-that is named belong there, too.
+No log has their bit maps. A broker adds its last message again at each start, so that units after the last one with an
+address in the queue are in order, too.
 """
 
 from typing import Final

@@ -1,8 +1,8 @@
-"""Queues of a store that is rebuilt: the witness for facts that the log lacks.
+"""Queue files of a store that is rebuilt: evidence for facts that the log lacks.
 
-A queue without a fault is carried over as it stands. Of one with faults, the units that are right stay where they
-stand, and the rest comes from the log. What a log does not know: the end of a queue whose messages have expired,
-which life of a topic is live, where a gap was closed, and former delays.
+A sound queue is carried over unchanged. In a queue with faults the right units retain their queue offsets, and the
+log's records give the others. A log lacks the end of a queue whose messages have expired, the creation of a topic anew
+under an old name, the closing of gaps, and former delays.
 """
 
 import functools
@@ -52,7 +52,7 @@ _NO_EXT: Final = frozenset({
 
 
 def list_existing_queues(store: StoreFiles, options: RebuildOptions, least: int) -> JobSteps[QueuesByPartition | None]:
-    """List the queues that have files in a store, in steps that yield their tasks; None where the log is all.
+    """List the queues that have files in a store, in steps that yield their tasks; None if the log alone decides.
 
     Args:
         least: smallest number of partitions.
@@ -68,7 +68,7 @@ def list_existing_queues(store: StoreFiles, options: RebuildOptions, least: int)
 
 
 def write_existing_queues(area: Area, files: StoreFiles, store: str, queues: QueuesByPartition | None) -> None:
-    """Write the queues of each partition for the partition's task, with the committed_offsets of config files."""
+    """Write the queues of each partition for the partition's task, with the offsets that groups have committed."""
     if queues is None:
         return
     topics = stored_topics(files)
@@ -129,7 +129,7 @@ class RetainedQueue:
 
 
 class ExistingQueues:
-    """The queues of one partition that stand in the store."""
+    """Queues of one partition that have files in the store."""
 
     def __init__(self, area: Area, partition: int, options: RebuildOptions, facts: LogFacts) -> None:
         note: dict[str, Any] = json.loads(area.read_text(_note_name(partition)))
@@ -148,7 +148,7 @@ class ExistingQueues:
 
     @staticmethod
     def exist(area: Area, partition: int) -> bool:
-        """Return whether the store's queues are a witness of this rebuild."""
+        """Return whether this rebuild uses the store's queue files."""
         return area.exists(_note_name(partition))
 
     def merge(self, queue: Queue, rows: Rows) -> RetainedQueue | None:
@@ -218,7 +218,7 @@ class ExistingQueues:
         return replace(state, rows=rows), ext_files
 
     def merge_batches(self, queue: Queue, units: NDArray[np.void]) -> RetainedQueue | None:
-        """Carry a batch queue over where nothing is wrong in it; None where it is to be made of the log.
+        """Carry a sound batch queue over; None for one that is to be made from the log.
 
         Args:
             units: BATCH_UNIT_DTYPE[n], of its records, in log order.

@@ -209,9 +209,9 @@ class _Rebuild:
 
     def _segments_of_now(self) -> list[Segment]:
         """Read the last file's size again: a broker may have been creating the file when the files were listed."""
-        *others, last = self.segments
+        *earlier, last = self.segments
         with opened(self.store.storage, last.path) as file:
-            return [*others, replace(last, size_bytes=file.size_bytes)]
+            return [*earlier, replace(last, size_bytes=file.size_bytes)]
 
     def _prepare_area(self, splits: Sequence[Split]) -> None:
         """Create the work directory, or reuse the directory of a killed run of the same rebuild and user."""

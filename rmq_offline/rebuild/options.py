@@ -55,7 +55,7 @@ class RebuildOptions:
     written_queues: frozenset[tuple[str, int]] = frozenset()
 
     def rebuilds(self, topic: str, queue_id: int) -> bool:
-        """Return whether a queue is rebuilt. A RocksDB is made anew whole."""
+        """Return whether a queue is rebuilt. A RocksDB is always rebuilt as a whole."""
         return self.queues is None or self.queue_database or (topic, queue_id) in self.queues
 
 
@@ -130,7 +130,7 @@ def live_topics_path(only_live_topics: bool, topics_json: str | None, store: str
 
 
 def _live_topics(live_topics_of: str, store: str) -> frozenset[str]:
-    """Return the topics of a ``topics.json``, or of RocksDB if the file would be the store's own; raises as above."""
+    """Return the topics of a ``topics.json``, or of RocksDB if the file would be the store's own."""
     storage, path = open_storage(live_topics_of)
     files = open_store(store)
     is_own = path == f"{paths.config_dir(files.root)}/topics.json"

@@ -1,9 +1,9 @@
 """Publication of rebuilt queues and Index: harm to consumers is reported, and refused, before the publication.
 
-In place it goes so: the new queues are compared with the standing ones; what nobody has accepted is refused; the
-directories are exchanged, and the former ones go to the quarantine; then these are compared with what stands in the
-store now. Of a rebuild of some queues the other queues' files are linked into the new directories, so that whole
-directories can be exchanged at one instant; ``tasks.former_files`` tells links and former files apart.
+In place, the new queues are compared with the existing ones, and harm that nobody has accepted is refused. Then the
+directories are exchanged, the replaced ones go to the quarantine, and quarantine and store are compared again. If only
+some queues are rebuilt, the files of the others are linked into the new directories, so that whole directories can be
+exchanged at one instant; ``tasks.quarantine`` tells such links from replaced files.
 """
 
 import errno
@@ -129,7 +129,7 @@ class Outcome:
 
 
 class Publication:
-    """Publication of what a rebuild has made in its work area."""
+    """Publication of the files in a rebuild's work area."""
 
     def __init__(
         self, store: StoreFiles, segments: list[Segment], area: WorkArea, terms: Terms, *, is_in_place: bool
@@ -202,7 +202,7 @@ class Publication:
 def lock_if_there(root: str, terms: Terms) -> Iterator[Callable[[], None]]:
     """Lock a store if the lock file exists; a plan does not create that file. Raises StoreLockedError.
 
-    Within a repair, which holds the lock, it is not taken again: its second release would be that of the repair's.
+    Within a repair the lock is the repair's: a second lock would release the first one too early.
     """
     if terms.repair is None and "://" not in root and Path(paths.lock_file(root)).exists():
         with store_lock(root):
@@ -238,7 +238,7 @@ def _queue_directories(tree: Path) -> Iterator[tuple[str, str]]:
 
 
 def _link_or_copy_files(source: Path, target: Path, *, copies: bool) -> None:
-    """Link a queue's files, or copy them: those that a symbolic link leads to are not the store's to link."""
+    """Link a queue's files; copy those behind a symbolic link, since they may be another store's."""
     target.mkdir(parents=True, exist_ok=True)
     for file in source.iterdir():
         if copies:

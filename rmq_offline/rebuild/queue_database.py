@@ -1,6 +1,6 @@
 """ConsumeQueue in RocksDB, made of the queue files of a rebuild, before these are published.
 
-A unit of RocksDB has the store timestamp of its record as well, which the CommitLog tells.
+A unit in RocksDB also has the store timestamp of its record, which is read from the CommitLog.
 """
 
 import shutil
@@ -47,7 +47,7 @@ def make_queue_database(
 ) -> None:
     """Replace the queue files that a rebuild has made by a RocksDB of the same units.
 
-    A run that was killed goes on where it was; the database is made anew, and gets its name when it is whole.
+    After a kill the next run resumes. The database is written under another name, and renamed when it is complete.
 
     Args:
         work: the work directory; the queues are in ``new/consumequeue``.
@@ -137,7 +137,7 @@ def _queue_units(
 
 
 def _end(storage: LocalStorage, queue: QueueFiles) -> int:
-    """Return the end of a queue's files: one past the last unit, also one without a message, or where a file begins."""
+    """Return the queue offset one past the last unit, pre-blanks included; at least the start of the last file."""
     segment = queue.segments[-1]
     with opened(storage, segment.path) as file:
         return segment.start_offset // UNIT_BYTES + -(-file.data_end() // UNIT_BYTES)
@@ -157,7 +157,7 @@ def _pieces(storage: LocalStorage, queue: QueueFiles) -> Iterator[tuple[int, NDA
 
 
 def _values(units: NDArray[np.void], segments: Sequence[Segment], maps: _Maps) -> NDArray[np.void]:
-    """Make the values of units; a file of the log is mapped once, as each queue has records all over it."""
+    """Encode the values of units; each file of the log is mapped once, since each queue has records in all files."""
     values = np.empty(len(units), dtype=UNIT_VALUE_DTYPE)
     for name in ("physical_offset", "size", "tags_code"):
         values[name] = units[name]

@@ -56,7 +56,7 @@ class WrittenQueue:
 
 
 class QueueSource(Protocol):
-    """Port over what decides on a queue's units."""
+    """Port of a source that decides on a queue's units."""
 
     def write(self, queue: Queue, rows: Rows) -> WrittenQueue | None:
         """Write a queue's files; None where this source does not have the queue.

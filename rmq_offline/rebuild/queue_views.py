@@ -1,6 +1,6 @@
 """Queues as consumers see them: the message at each queue offset, and both ends, from files or from RocksDB.
 
-A unit counts where the CommitLog has a record of the queue to which it points, by the heads of the log's records.
+A unit counts if it points to a record of its queue, by the heads of the CommitLog's records.
 """
 
 import hashlib
@@ -44,7 +44,7 @@ FileStates = tuple[tuple[int, int, int], ...]  # start, size, time of the last c
 class RecordHeads:
     """The heads of a log's records.
 
-    On an object store, where a look at each head would be a request, all records count as there.
+    On an object store each head would cost a request, so that all records within the log's bounds count as present.
     """
 
     def __init__(
@@ -299,7 +299,7 @@ class QueueTree:
 
 
 def read_queue_file(storage: Storage, path: str) -> NDArray[np.uint8]:
-    """Read a queue's file up to its last byte that is not zero; nothing where it is no file, as a pipe."""
+    """Read a queue's file up to its last byte that is not zero; empty for a file that cannot be read."""
     try:
         with opened(storage, path) as file:
             data = np.empty(min(file.data_end(), _MAX_FILE_BYTES), dtype=np.uint8)

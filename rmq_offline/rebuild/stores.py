@@ -54,7 +54,7 @@ def _steps(
 
 
 def _below(out: str, store: BrokerStore) -> str:
-    """Return where a broker's files go: its name below ``out``."""
+    """Return the path or URI of a broker's files: its name below ``out``."""
     name = str(store.broker)
     if any(part in {"", ".", ".."} for part in name.split("/")):
         raise OptionError(f"--out {out}: broker {name!r} is no name of a directory")

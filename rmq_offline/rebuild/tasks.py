@@ -81,7 +81,7 @@ class ScanResult:
 
 @dataclass(frozen=True, slots=True)
 class WriteResult:
-    """Result of one task of the second wave: what it wrote.
+    """Result of a task of the second batch: counts of the written files.
 
     Attributes:
         queue_count: queues with at least one file.
@@ -134,7 +134,7 @@ class IndexTask:
 def scan_split(
     split: Split, options: RebuildOptions, area: Area, partitions: int, *, begin: int | None = None
 ) -> ScanResult:
-    """Task of the first wave: scan one split, spill its units and keys.
+    """Scan one split, and spill its units and keys; a task of the first batch.
 
     Args:
         partitions: number of partitions of the queues.
@@ -189,7 +189,7 @@ def _only_live(
 def write_queues(
     partition: int, split_count: int, options: RebuildOptions, area: Area, place: PlaceRecords | None = None
 ) -> WriteResult:
-    """Write the files of all queues of one partition; a task of the second wave.
+    """Write the files of all queues of one partition; a task of the second batch.
 
     Args:
         split_count: number of splits that were scanned.
@@ -289,7 +289,7 @@ def spilled_key(area: Area) -> Callable[[int, int], IndexBound]:
 
 
 def write_index(task: IndexTask, options: RebuildOptions, area: Area) -> WriteResult:
-    """Task of the second wave: write one IndexFile."""
+    """Write one IndexFile; a task of the second batch."""
     done = f"done/index-{task.number:06d}.json"
     if area.exists(done):
         return WriteResult.from_json(area.read_text(done))

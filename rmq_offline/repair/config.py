@@ -45,7 +45,7 @@ _Table = dict[str, dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class ConfigFileStep:
-    """A config file that is made anew.
+    """Config file that is written anew.
 
     Attributes:
         path: path relative to the store's root.

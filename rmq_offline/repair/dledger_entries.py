@@ -192,7 +192,7 @@ def _end_before(
     heads: NDArray[np.int64],
     file_bytes: int,
 ) -> None:
-    """Write the end mark of the file before, if nothing else is missing between two entries; else refuse."""
+    """Plan the end mark of the previous file if nothing else is missing between two entries; refuse otherwise."""
     segment, before = segments[number], segments[number - 1]
     bad_at = log.end if log.bad_at is None else log.bad_at
     bases = heads[:, kernel.HEAD_INDEX] - np.arange(len(heads))
@@ -216,7 +216,7 @@ def _end_before(
 def _check_heads(
     log: _Log, segment: Segment, heads: NDArray[np.int64], places: NDArray[np.int64], sizes: NDArray[np.int64]
 ) -> None:
-    """Plan the headers that contradict their records and neighbours; an index unit is a further witness."""
+    """Plan the headers that contradict their records and neighbours; an index unit is further evidence."""
     bases = heads[:, kernel.HEAD_INDEX] - np.arange(len(heads))
     if log.last_index >= 0:
         first = log.last_index + 1

@@ -82,7 +82,7 @@ class LostMessage:
 
 @dataclass(frozen=True, slots=True)
 class LogRange:
-    """Range of a CommitLog file that is copied aside and overwritten.
+    """Range of a CommitLog file that is quarantined and overwritten.
 
     Attributes:
         path: path relative to the store's root.
@@ -117,7 +117,7 @@ class LogRange:
         return f"{self.path}.{self.position}"
 
     def image(self) -> Iterator[bytes]:
-        """Yield the replacing bytes in pieces; zeros at the end that stand there already are left out."""
+        """Yield the replacing bytes in pieces; zeros at the end that the file already has are left out."""
         done = 0
         if self.fill is Fill.NONE:
             return
@@ -163,7 +163,7 @@ def filler_sizes(size: int) -> Iterator[int]:
 
 
 def filler(physical_offset: int, size: int, store_timestamp_ms: int) -> bytes:
-    """Encode the filler record of a given size.
+    """Encode a filler record of exactly ``size`` bytes.
 
     Args:
         size: of the record: MIN_BYTES to MAX_BYTES. Where there is room it has its own CRC, which brokers with

@@ -50,8 +50,8 @@ def repair_store(
 ) -> RepairReport:
     """Repair a store; or, in a dry run, report what that would do.
 
-    Killed at any instant, it leaves a store that another run brings to the same end. What is overwritten or in the
-    way is first put into ``STORE/quarantine``; new derived files replace the old ones whole.
+    Killed at any instant, it leaves a store that another run brings to the same end. Bytes that are
+    overwritten and files that are moved go to ``STORE/quarantine`` first; new derived files replace the old ones whole.
 
     Args:
         apply: change the store; False only makes the plan.
@@ -145,10 +145,10 @@ class _Repair:
         return replace(report, is_applied=True, directory=str(directory), disturbed=disturbed)
 
     def _predict(self, plan: RepairPlan) -> QueueChanges | None:
-        """Compare what consumers get with what the repair would leave them; None where no queue is replaced.
+        """Compare the queues with those that the repair would make; None where no queue is replaced.
 
-        The queues are made of the log as it is: messages in its damaged ranges count on neither side. Their units
-        count for the end of the queue before, and after where they will have placeholders.
+        The new queues are made from the unrepaired log: messages in its damaged ranges count on neither side. Their
+        units count for the end of the queue before, and also after if they will have placeholders.
         """
         changes: list[QueueChanges] = []
         terms = Terms(is_plan=True, work=self.work, repair=self._repair_terms(plan))
@@ -159,7 +159,7 @@ class _Repair:
         return changes[0] if changes else None
 
     def _rebuild(self, directory: Path, plan: RepairPlan) -> Outcome:
-        """Rebuild what is planned, and return what consumers get of the queues that are replaced."""
+        """Rebuild the planned files, and return the changes of the replaced queues."""
         outcome = Outcome()
         terms = Terms(accept=frozenset({ALL}), former=directory / REPLACED, repair=self._repair_terms(plan))
         for rebuild in _rebuilds(plan):

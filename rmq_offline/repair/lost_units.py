@@ -1,6 +1,6 @@
 """Units and Index entries that name bytes of the log which a repair overwrites.
 
-They tell the queue places of lost messages. Their queues and the Index are made anew as well.
+Such units have the queue offsets of lost messages. Their queues and the Index are rebuilt.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -133,7 +133,7 @@ def _on_grid(segments: Sequence[Segment], file_bytes: int) -> list[Segment]:
 def _faults(segments: Sequence[Segment], file_bytes: int) -> int:
     """Count the faults of a log on the assumption of a file size; the likeliest size has the fewest faults.
 
-    A size above it counts as one fault, however many files have it: a tool may have resized them all.
+    Larger files count as one fault together: a tool may have resized them all.
     """
     on_grid = _on_grid(segments, file_bytes)
     misplaced = len(segments) - len(on_grid)

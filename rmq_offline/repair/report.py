@@ -1,4 +1,4 @@
-"""Report of a repair: the steps planned or done, and what the verification afterwards found."""
+"""Report of a repair: the steps planned or done, and the findings afterwards."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress

@@ -91,7 +91,7 @@ class EncodedBatches:
 
 
 def encode_rows(rows: pa.RecordBatch, origin: Origin, batch_bytes: int) -> EncodedBatches:
-    """Encode rows.
+    """Encode rows as batch messages by queue.
 
     Args:
         rows: sound records, with the columns COLUMNS.

@@ -40,7 +40,7 @@ class ReplaySelection:
 
 
 def build_selection(query: Query, sql: str | None, ids: frozenset[str] | None) -> ReplaySelection:
-    """Build a choice; without topics or queues it covers all user topics.
+    """Build a selection; without topics or queues it covers all user topics.
 
     Raises:
         OptionError: ``sql`` does not compile.
@@ -88,7 +88,7 @@ def _group_offsets(store: str, group: str) -> dict[Queue, int]:
 
 
 def filter_rows(batches: Iterator[pa.RecordBatch], choice: ReplaySelection) -> Iterator[pa.RecordBatch]:
-    """Filter batches by the choice's expression and ids; a batch may become empty."""
+    """Filter batches by the selection's expression and ids; a batch may become empty."""
     for batch in batches:
         rows = batch
         if choice.ids is not None:

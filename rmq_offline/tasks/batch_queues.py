@@ -1,4 +1,4 @@
-"""Inner batches between the two waves of a job: found when the log is scanned, needed where batch queues are made."""
+"""Inner batches as spill files: written by the scan of the log, read by the tasks that write batch queues."""
 
 import numpy as np
 from numpy.typing import NDArray

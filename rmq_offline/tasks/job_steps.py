@@ -29,7 +29,7 @@ JobSteps = Generator[TaskBatch, list[Any], Report]
 
 
 def run_alone(steps: JobSteps[Report], runner: Runner) -> Report:
-    """Run one job; what its tasks raise is raised in it."""
+    """Run one job; an exception of a task is raised inside the job."""
     try:
         batch = next(steps)
         while True:
@@ -83,7 +83,7 @@ class _Result:
 
 
 def _attempt(task: _Task) -> _Result:
-    """Run a task; what is wrong with its store is a result, so that the others' tasks go on."""
+    """Run a task; return an error of its store as the result, so that the tasks of other stores go on."""
     try:
         return _Result(task.job, task.number, task.function(task.argument))
     except (RmqError, OSError) as error:

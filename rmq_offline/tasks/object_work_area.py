@@ -162,7 +162,7 @@ class ObjectArea:
         yield from self.finish_publishing()
 
     def finish_publishing(self, leftover: LeftoverPolicy = LeftoverPolicy.REFUSE) -> JobSteps[None]:
-        """Complete a ``publish`` that was interrupted: all of it, as long as its note is there.
+        """Complete an interrupted ``publish``, as long as its note exists.
 
         Args:
             leftover: whether to resume or delete the publication of a note that may be another user's; a rebuild makes

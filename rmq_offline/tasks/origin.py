@@ -33,7 +33,7 @@ _DIFFERENCES: Final = {
 
 
 class LeftoverPolicy(StrEnum):
-    """The operator's word on what an interrupted run has left."""
+    """The operator's decision on the work files of an interrupted run."""
 
     REFUSE = "refuse"  # complete what this user's own run left here, and refuse all else
     RESUME = "resume"  # complete it, whoever left it

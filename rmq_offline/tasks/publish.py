@@ -1,7 +1,7 @@
 """Replaces whole directories of a store atomically: killed at any instant, each is the old one or the new one.
 
-So it is after a power cut. What a step relies on is forced before it: of names that were changed since the last force,
-any may be as they were.
+That holds after a power cut, too. Each step flushes the files that the next step relies on: names that changed since
+the last fsync may be lost.
 """
 
 import ctypes
@@ -82,7 +82,7 @@ def sync_file_system(directory: Path) -> None:
 
 
 def sync_directory(directory: Path) -> None:
-    """Force a directory's names to the disk."""
+    """Fsync a directory."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -91,7 +91,7 @@ def sync_directory(directory: Path) -> None:
 
 
 def write_fsynced(path: Path, data: bytes) -> None:
-    """Write a small file atomically, and force it: it is there whole, or as it was. A link in its place is replaced."""
+    """Write a small file atomically, and fsync it. A link in its place is replaced."""
     with root_directory(path.parent) as directory:
         replace_file(directory, path.name, data)
 
@@ -103,7 +103,7 @@ def start_sync(descriptor: int, offset: int, byte_count: int) -> None:
 
 
 def clear_work(work: Path, directories: Sequence[str]) -> None:
-    """Recreate a work directory, with these directories and nothing else.
+    """Recreate a work directory that contains only these directories.
 
     The plan is deleted first: a run that is killed here must not leave a plan and half of its files.
 

@@ -1,4 +1,4 @@
-"""Check of the directories that a publication replaces: only known files, by name and content, may go."""
+"""Check of the directories that a publication replaces: unknown files, by name or content, are refused."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence

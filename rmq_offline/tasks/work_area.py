@@ -1,6 +1,6 @@
 """Work area of a job, shared by its tasks: a local directory, or objects below a URI.
 
-That of a rebuild lies in the root that is published into; that of a verification is deleted at the end.
+A rebuild's area is below the root that is published into; a verification's area is deleted at the end.
 """
 
 import errno
@@ -57,7 +57,7 @@ class LocalArea:
         return data
 
     def write(self, name: str, write: Callable[[Path], None]) -> None:
-        """Write a file under a temporary name and rename it; its directory is created if need be."""
+        """Write a file under a temporary name and rename it; a missing directory is created."""
         path = self._work / name
         if not path.parent.is_dir():
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -151,9 +151,9 @@ class QueueCheck:
         return _FileUnits(file, first, data, self.ext is None and self._is_as_expected(first, unit_count, data))
 
     def _merge(self, files: Sequence[_FileUnits], unit_count: int) -> None:
-        """Merge the units of the files with the records, where they are not those of the log alone.
+        """Merge the units of the files with the records, in files that differ from those made from the log alone.
 
-        In most queues only the files where the log begins differ: the files after them stay as they are.
+        In most queues only the files at the log's begin differ.
         """
         by_log, self._is_merged = self.state, True
         stop = self._count_files_to_merge(files, unit_count)

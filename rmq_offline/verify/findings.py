@@ -66,7 +66,7 @@ class Finding:
 class FindingList:
     """List of findings: all are counted, the first of each kind are stored.
 
-    A fault may occur a million times; what is kept of it must neither fill memory nor hide other faults.
+    A fault may occur a million times; the stored findings must neither fill memory nor hide other faults.
 
     Attributes:
         kept: in the order in which they came.

@@ -320,7 +320,7 @@ class _Verification:
         )
 
     def _dispatched_end(self, plan: _Plan) -> int:
-        """Find the first record that the next start of a broker may dispatch: Java skips the last one that is there.
+        """Find the first record that the next start of a broker may dispatch; Java skips the last record.
 
         Source: ``CommitLog#recoverNormally``, which dispatches what begins after the last end that a queue names.
         """
@@ -331,7 +331,7 @@ class _Verification:
         return 0
 
     def _is_stopped_at_end(self, checks: Sequence[SplitCheck]) -> bool:
-        """Return whether a broker stopped in order, with nothing flushed after the last record of the log."""
+        """Return whether a broker stopped in order, and flushed all files up to the last record of the log."""
         checkpoint = read_checkpoint(self.store)
         last_ms = job_scan.find_last_timestamp_ms(checks)
         if checkpoint is None or last_ms is None or self.store.storage.exists(paths.abort_file(self.store.root)):

@@ -1,4 +1,4 @@
-"""Kinds of findings that no repair of log and queues changes anything about."""
+"""Kinds of findings that a repair of log and queues does not remove."""
 
 from typing import Final
 

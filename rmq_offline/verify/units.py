@@ -155,7 +155,7 @@ class UnitClassifier:
         self._past_front = False  # whether a unit of a message, old or not, has occurred
 
     def pass_front(self) -> None:
-        """Pass a file whose units need no check but stand for messages: fillers are wrong in later files."""
+        """Skip a file whose units are all right: pre-blanks are wrong in later files."""
         self._past_front = True
 
     def classify(self, view: FileView) -> NDArray[np.int8]:
@@ -213,7 +213,7 @@ class UnitClassifier:
         self._past_front = self._past_front or bool(len(at))
 
     def _classify_rest(self, view: FileView, status: NDArray[np.int8], rest: Longs, front: Mask, behind: Mask) -> None:
-        """Classify units that are neither the expected one nor empty, by what they name."""
+        """Classify units that are neither expected nor empty, by the records that they point to."""
         rows = view.actual[rest]
         physical = rows[:, unit_kernel.PHYSICAL_OFFSET]
         free = ~view.has_record[rest]
@@ -236,7 +236,10 @@ class UnitClassifier:
 
     @staticmethod
     def _end_of_units(view: FileView) -> int:
-        """Return the number of a file's first unit that a broker takes for none. Source: ``ConsumeQueue#recover``."""
+        """Return the number of a file's first unit that a broker treats as unwritten.
+
+        Source: ``ConsumeQueue#recover``.
+        """
         is_none = (view.actual[:, unit_kernel.PHYSICAL_OFFSET] < 0) | (view.actual[:, unit_kernel.SIZE] <= 0)
         return int(is_none.argmax()) if is_none.any() else len(is_none)
 

@@ -35,7 +35,7 @@ def log_segments(root: str) -> list[Segment]:
 
 
 def is_empty(root: str) -> bool:
-    """Return whether a store's log has no files, or files of nothing but zeros, as preallocated ones are."""
+    """Return whether a store's log has no files, or files of nothing but zeros, as preallocated files have."""
     storage, _ = open_storage(root)
     for segment in log_segments(root):
         with opened(storage, segment.path) as file:

@@ -191,7 +191,7 @@ def end_killed_object_write(root: str, runner: Runner, leftover: LeftoverPolicy 
 
 
 def dispatch_objects(root: str, runner: Runner, leftover: LeftoverPolicy = LeftoverPolicy.REFUSE) -> bool:
-    """Rebuild queues and Index if that is what is left of a write, and remove what it has left; False if it is not.
+    """Rebuild queues and Index of a killed write, and delete its files; False if the write had not got that far.
 
     The rebuild takes the store's lease itself.
     """

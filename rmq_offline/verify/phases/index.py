@@ -1,4 +1,4 @@
-"""Second wave of a verification: each task compares one IndexFile with the keys of the log."""
+"""Second task batch of a verification: each task compares one IndexFile with the keys of the log."""
 
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -54,14 +54,14 @@ class IndexResult:
 
 
 def write_key_table(work: WorkArea, checks: Sequence[SplitCheck]) -> None:
-    """Write for the tasks which splits have which keys."""
+    """Write the range of keys of each split for the tasks."""
     counts = np.array([check.key_count for check in checks], dtype=np.int64)
     begins = np.array([check.split.file_offset + check.split.start for check in checks], dtype=np.int64)
     write_longs(work, "keys.msgpack", counts=counts, begins=begins)
 
 
 class SpilledKeys:
-    """Reads the keys of the log from the spill files of the first wave."""
+    """Reads the keys of the log from the spill files of the scan."""
 
     def __init__(self, work: WorkArea) -> None:
         self._work = work

@@ -1,4 +1,4 @@
-"""Second wave of a verification: each task compares the ConsumeQueues of one partition with the units of the log."""
+"""Second task batch of a verification: each task compares the queues of one partition with the records of the log."""
 
 import functools
 import json
@@ -67,7 +67,7 @@ class TopicsAndOffsets:
 
 
 def write_facts(work: WorkArea, facts: LogFacts) -> None:
-    """Write the facts of the log for the tasks of the second wave."""
+    """Write the facts of the log for the tasks."""
     numbers = [facts.start, facts.end, facts.largest_record_bytes, facts.is_cut, facts.dispatched_end]
     bounds = np.array(numbers, dtype=np.int64)
     write_longs(work, "facts.msgpack", bounds=bounds, begins=facts.lost_begins, ends=facts.lost_ends)

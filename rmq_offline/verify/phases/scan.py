@@ -1,4 +1,4 @@
-"""First wave of a verification: each task scans one split of the log, checks its records, spills units and keys."""
+"""First task batch of a verification: each task scans one split, checks its records, spills units and keys."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
