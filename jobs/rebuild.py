@@ -22,7 +22,7 @@ from rmq_offline.job_arguments import (
 )
 from rmq_offline.rebuild.job import check_rebuild, rebuild_store
 from rmq_offline.rebuild.options import RebuildOptions, live_topics_path, options_from_arguments
-from rmq_offline.rebuild.publication import Terms, terms_from_arguments
+from rmq_offline.rebuild.publication import PublishOptions, publishing_from_arguments
 from rmq_offline.rebuild.stores import rebuild_stores
 from rmq_offline.spark.job import run_job
 from rmq_offline.spark.runner import SparkRunner
@@ -67,15 +67,17 @@ def leftover(arguments: argparse.Namespace) -> LeftoverPolicy:
     return parse_leftover_policy(resume=arguments.resume, start_anew=arguments.start_anew)
 
 
-def terms(arguments: argparse.Namespace) -> Terms:
-    """Build the terms of the publication from the arguments. Raises OptionError."""
-    return terms_from_arguments(plan=arguments.plan, accept=arguments.accept, work=arguments.work, out=arguments.out)
+def publishing(arguments: argparse.Namespace) -> PublishOptions:
+    """Build the options of the publication from the arguments. Raises OptionError."""
+    return publishing_from_arguments(
+        plan=arguments.plan, accept=arguments.accept, work=arguments.work, out=arguments.out
+    )
 
 
 def check(arguments: argparse.Namespace) -> argparse.Namespace:
     """Refuse unusable arguments before a session is started; return usable arguments."""
     leftover(arguments)
-    terms(arguments)
+    publishing(arguments)
     if is_several(arguments.store):
         find_stores(arguments.store)
         return arguments
@@ -97,7 +99,12 @@ def main(arguments: argparse.Namespace, spark: SparkSession) -> tuple[dict[str, 
     else:
         runner.check_shared("--out" if arguments.out else "--store", arguments.out or store)
     report = rebuild_store(
-        store, arguments.out, options(arguments, store), runner, leftover=leftover(arguments), terms=terms(arguments)
+        store,
+        arguments.out,
+        options(arguments, store),
+        runner,
+        leftover=leftover(arguments),
+        publishing=publishing(arguments),
     )
     return report.to_dict(), EXIT_CLEAN if report.is_clean else EXIT_FINDINGS
 
@@ -115,7 +122,7 @@ def main_several(arguments: argparse.Namespace, runner: SparkRunner) -> tuple[di
         functools.partial(options, arguments),
         runner,
         leftover(arguments),
-        terms(arguments),
+        publishing(arguments),
     )
     return report.to_dict(), EXIT_CLEAN if report.is_clean else EXIT_FINDINGS
 

@@ -57,7 +57,7 @@ def rebuild(
     """
     from rmq_cli import rebuild_run  # noqa: PLC0415 # takes a second to load
     from rmq_offline.rebuild.options import live_topics_path, options_from_arguments  # noqa: PLC0415
-    from rmq_offline.rebuild.publication import terms_from_arguments  # noqa: PLC0415
+    from rmq_offline.rebuild.publication import publishing_from_arguments  # noqa: PLC0415
     from rmq_offline.tasks.origin import parse_leftover_policy  # noqa: PLC0415
 
     leftover = parse_leftover_policy(resume=resume, start_anew=start_anew)
@@ -66,13 +66,27 @@ def rebuild(
         live_topics_of = live_topics_path(only_live_topics, topics_json, store)
         return options_from_arguments(what, sizes, store, live_topics_of, from_log_alone=from_log_alone)
 
-    terms = terms_from_arguments(plan=plan, accept=accept, work=work, out=out)
+    publishing = publishing_from_arguments(plan=plan, accept=accept, work=work, out=out)
     store_paths = several(stores)
     if store_paths is not None:
         return rebuild_run.run_several(
-            store_paths, out, options_of, terms, workers=workers, report_file=report, as_json=as_json, leftover=leftover
+            store_paths,
+            out,
+            options_of,
+            publishing,
+            workers=workers,
+            report_file=report,
+            as_json=as_json,
+            leftover=leftover,
         )
     (store,) = stores
     return rebuild_run.run(
-        store, out, options_of(store), terms, workers=workers, report_file=report, as_json=as_json, leftover=leftover
+        store,
+        out,
+        options_of(store),
+        publishing,
+        workers=workers,
+        report_file=report,
+        as_json=as_json,
+        leftover=leftover,
     )

@@ -92,14 +92,16 @@ class QueueChange:
         if self.moved:
             harms.append(f"{self.moved} message{'s' * (self.moved != 1)} get another queue offset in {self.name}")
         if (self.largest_after or 0) < (self.largest_before or 0):
-            harms.append(f"the end of {self.name} goes from {self.largest_before} to {_number(self.largest_after)}")
+            harms.append(
+                f"the end of {self.name} goes from {self.largest_before} to {_offset_text(self.largest_after)}"
+            )
         return ", ".join(harms)
 
     def text(self) -> str:
         """Return the change in one line."""
-        parts = [f"{self.name}: {_number(self.largest_before)} -> {_number(self.largest_after)}"]
+        parts = [f"{self.name}: {_offset_text(self.largest_before)} -> {_offset_text(self.largest_after)}"]
         if self.least_before != self.least_after:
-            parts.append(f"least {_number(self.least_before)} -> {_number(self.least_after)}")
+            parts.append(f"least {_offset_text(self.least_before)} -> {_offset_text(self.least_after)}")
         if self.messages_before != self.messages_after:
             parts.append(f"messages {self.messages_before} -> {self.messages_after}")
         if self.leaving_offsets is not None:
@@ -160,7 +162,7 @@ class QueueChanges:
             if change.is_harmful and not accepted & {ALL, change.topic, change.name}
         ]  # fmt: skip
 
-    def refuse(self, place: str, accept: Collection[str]) -> None:
+    def refuse(self, root: str, accept: Collection[str]) -> None:
         """Refuse harmful changes that nobody has accepted. Raises NotAcceptedError."""
         harmful = self.needing_accept(accept)
         if not harmful:
@@ -168,7 +170,7 @@ class QueueChanges:
         harms = "; ".join(change.harm() for change in harmful[:MAX_NAMED])
         more = f"; and {len(harmful) - MAX_NAMED} more queues change" if len(harmful) > MAX_NAMED else ""
         names = [change.name for change in harmful] if len(harmful) <= MAX_NAMED else [ALL]
-        raise NotAcceptedError(f"{place}: {harms}{more}", tuple(names))
+        raise NotAcceptedError(f"{root}: {harms}{more}", tuple(names))
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to JSON."""
@@ -181,12 +183,12 @@ class QueueChanges:
         }
 
 
-def _number(offset: int | None) -> str:
+def _offset_text(offset: int | None) -> str:
     return "none" if offset is None else str(offset)
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class QueueSelection:
     """Queues that are compared.
 
     Attributes:
@@ -210,7 +212,7 @@ def find_changes(
     segments: list[Segment],
     before: str,
     after: str,
-    compared: Compared,
+    selection: QueueSelection,
     lost: Sequence[tuple[int, int]] = (),
     placeholder_ends: Mapping[tuple[str, int], int] = MappingProxyType({}),
     *,
@@ -244,7 +246,7 @@ def find_changes(
         if not old_tree.names and not lists_new:
             return QueueChanges()
         for name in sorted(old_tree.names | new_tree.names):
-            if name not in compared or _is_same(name, old_tree, new_tree, same_queues):
+            if name not in selection or _is_same(name, old_tree, new_tree, same_queues):
                 continue
             placeholder_end = placeholder_ends.get((name.topic, name.queue_id), 0)
             change = _compare(name, old_tree, new_tree, heads(), placeholder_end)

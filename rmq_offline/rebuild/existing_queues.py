@@ -41,12 +41,12 @@ from rmq_offline.verify.queue_state import QueueState, build_state_from_log, fin
 from rmq_offline.verify.units import read_units
 
 Queue = tuple[str, int]
-_OF_RECORDS: Final = (
+_RECORD_KINDS: Final = (
     finding_kinds.QUEUE_OFFSET_REPEATED, finding_kinds.QUEUE_OFFSET_DISPLACED, finding_kinds.QUEUE_PASSED_OVER,
 )  # fmt: skip
 
 # Of ext files with such a finding none is kept.
-_NO_EXT: Final = frozenset({
+_EXT_DAMAGE: Final = frozenset({
     finding_kinds.EXT_FORMAT, finding_kinds.EXT_FILE_SIZE, finding_kinds.EXT_UNREADABLE, finding_kinds.EXT_FOREIGN,
 })  # fmt: skip
 
@@ -72,12 +72,12 @@ def write_existing_queues(area: Area, files: StoreFiles, store: str, queues: Que
     if queues is None:
         return
     topics = stored_topics(files)
-    claimed: list[list[Queue]] = [[] for _ in range(len(queues))]
-    for topic, queue_id in _claimed_queues(files):
-        claimed[spill.queue_partition(topic, queue_id, len(queues))].append((topic, queue_id))
+    consumed: list[list[Queue]] = [[] for _ in range(len(queues))]
+    for topic, queue_id in _consumed_queues(files):
+        consumed[spill.queue_partition(topic, queue_id, len(queues))].append((topic, queue_id))
     for partition in range(len(queues)):
         note = {
-            "store": store, "queues": queues.of(partition), "claimed": claimed[partition],
+            "store": store, "queues": queues.of(partition), "claimed": consumed[partition],
             "known_topics": None if topics is None else sorted(topics),
         }  # fmt: skip
         write_text(area, _note_name(partition), json.dumps(note))
@@ -87,7 +87,7 @@ def _note_name(partition: int) -> str:
     return f"spill/standing-{partition:06d}.json"
 
 
-def _claimed_queues(store: StoreFiles) -> Iterator[Queue]:
+def _consumed_queues(store: StoreFiles) -> Iterator[Queue]:
     """Yield the queues with a consumer offset above 0."""
     texts = read_config_texts(store.storage, paths.config_dir(store.root), FindingList())
     for name in (committed_offsets.CONSUMER_OFFSETS, committed_offsets.LIGHT_CONSUMER_OFFSETS):
@@ -143,7 +143,7 @@ class ExistingQueues:
             if options.rebuilds(topic, queue_id)
             and (live is None or topic in live or topic.startswith(LIGHT_QUEUE_PREFIX))
         ]  # fmt: skip
-        self._claimed = options.written_queues | {(topic, queue_id) for topic, queue_id in note["claimed"]}
+        self._consumed = options.written_queues | {(topic, queue_id) for topic, queue_id in note["claimed"]}
         self._absent = AbsentQueues(self.store, self.known_topics)
 
     @staticmethod
@@ -165,7 +165,7 @@ class ExistingQueues:
             self.sizes.consumequeue_file_bytes,
         )  # fmt: skip
         if not files:
-            return self._without_files(queue, rows)
+            return self._merge_without_files(queue, rows)
         files = [replace(file, read=functools.cache(file.read)) for file in files]  # to be compared and carried over
         ext = stored.ext(name)
         is_known = not is_deleted(name.topic, self.known_topics)
@@ -177,7 +177,7 @@ class ExistingQueues:
         record_findings = FindingList()
         is_sound = True
         for finding in findings.kept:
-            if finding.kind in _OF_RECORDS:
+            if finding.kind in _RECORD_KINDS:
                 record_findings.add(finding)
             elif finding.kind is not finding_kinds.QUEUE_OFFSET_GAP and finding.kind.severity is not Severity.INFO:
                 is_sound = False
@@ -187,15 +187,15 @@ class ExistingQueues:
             record_findings.add(
                 name.finding(finding_kinds.QUEUE_OFFSET_GAP, detail, queue_offset=begin, count=end - begin)
             )
-        for kind in _OF_RECORDS:
+        for kind in _RECORD_KINDS:
             record_findings.add_uncounted(kind, findings.counts.get(kind, 0) - record_findings.counts.get(kind, 0))
         if is_sound:
-            carried = list(self._carried(name, "consumequeue", files, check.state.end * UNIT_BYTES))
+            carried = list(self._read_files(name, "consumequeue", files, check.state.end * UNIT_BYTES))
             if ext is not None:
-                carried += self._carried_ext(name, stored)
+                carried += self._read_ext_files(name, stored)
             return RetainedQueue(carried, check.state, record_findings)
         state, ext_files = check.state, None
-        if ext is not None and _NO_EXT.isdisjoint(findings.counts):
+        if ext is not None and _EXT_DAMAGE.isdisjoint(findings.counts):
             state, ext_files = self._with_existing_ext(name, stored, files, state, ext.units)
         return RetainedQueue(None, state, record_findings, ext_files)
 
@@ -212,7 +212,7 @@ class ExistingQueues:
         if rows_and_values is None:
             return state, None
         rows, values = rows_and_values
-        ext_files = self._carried_ext(name, stored)
+        ext_files = self._read_ext_files(name, stored)
         for file in ext_files:
             set_values(file.start_offset, file.image, values)
         return replace(state, rows=rows), ext_files
@@ -237,17 +237,17 @@ class ExistingQueues:
         check.check(files, file_bytes)
         if any(finding.kind.severity is not Severity.INFO for finding in findings.kept):
             return None
-        return RetainedQueue(list(self._carried(name, "batchconsumequeue", files)), None, FindingList())
+        return RetainedQueue(list(self._read_files(name, "batchconsumequeue", files)), None, FindingList())
 
     @functools.cached_property
     def _dispatched_end(self) -> int:
         """Physical offset up to which a broker has dispatched the log; it dispatches the rest when it starts."""
         return dispatched_end(self.store, self.store.segments)
 
-    def _without_files(self, queue: Queue, rows: Rows) -> RetainedQueue | None:
+    def _merge_without_files(self, queue: Queue, rows: Rows) -> RetainedQueue | None:
         if not len(rows):
             return RetainedQueue(None, None, FindingList())
-        kind = self._absent.classify(queue[0], rows, has_consumer_offset=queue in self._claimed)
+        kind = self._absent.classify(queue[0], rows, has_consumer_offset=queue in self._consumed)
         if kind is finding_kinds.QUEUE_MISSING:
             return None
         findings = FindingList()
@@ -258,7 +258,7 @@ class ExistingQueues:
             findings.add(QueueName(*queue).finding(kind, f"{len(rows)} messages of the log, left out", count=len(rows)))
         return RetainedQueue(None, None, findings)
 
-    def _carried(
+    def _read_files(
         self, name: QueueName, tree: str, files: Sequence[QueueFile], end_bytes: int = MAX_LONG
     ) -> Iterator[CarriedFile]:
         """Read files up to the queue's end: a broker may have written after that end in the meantime."""
@@ -266,8 +266,8 @@ class ExistingQueues:
             image = file.read().data[: max(0, end_bytes - file.start_offset)]
             yield CarriedFile(paths.queue_dir(tree, name.topic, name.queue_id), file.start_offset, image)
 
-    def _carried_ext(self, name: QueueName, stored: StoredFiles) -> list[CarriedFile]:
+    def _read_ext_files(self, name: QueueName, stored: StoredFiles) -> list[CarriedFile]:
         directory = paths.queue_dir(paths.consumequeue_ext_dir(self.store.root), name.topic, name.queue_id)
         size = self.sizes.consumequeue_ext_file_bytes
         files = stored.files(name, directory, finding_kinds.EXT_UNREADABLE, finding_kinds.EXT_FOREIGN, size) or []
-        return list(self._carried(name, "consumequeue_ext", files))
+        return list(self._read_files(name, "consumequeue_ext", files))

@@ -37,7 +37,7 @@ from rmq_offline.rebuild.existing_database import (
 from rmq_offline.rebuild.existing_queues import list_existing_queues, write_existing_queues
 from rmq_offline.rebuild.log_facts import write_log_facts
 from rmq_offline.rebuild.options import RebuildOptions, check_existing_sizes
-from rmq_offline.rebuild.publication import NO_TERMS, Outcome, Publication, Terms, lock_if_there
+from rmq_offline.rebuild.publication import DEFAULT_PUBLISHING, Outcome, Publication, PublishOptions, lock_if_there
 from rmq_offline.rebuild.queue_database import make_queue_database, refuse_open_database
 from rmq_offline.rebuild.report import RebuildReport
 from rmq_offline.rebuild.tasks import IndexTask, ScanResult, WriteResult
@@ -46,7 +46,7 @@ from rmq_offline.tasks.origin import LeftoverPolicy, boot_id, foreign_reason, se
 from rmq_offline.tasks.runner import OnProgress, Runner, counted_progress
 from rmq_offline.tasks.segment_ends import find_ends, require_readable_ends
 from rmq_offline.tasks.split_tasks import partition_count, rescan_misaligned_splits
-from rmq_offline.tasks.unknown_files import refuse_unknown
+from rmq_offline.tasks.unknown_files import refuse_unknown_files
 from rmq_offline.tasks.work_area import LocalArea, WorkArea, temporary_area, work_area
 from rmq_offline.tasks.work_files import write_text
 from rmq_offline.verify import finding_kinds
@@ -79,7 +79,7 @@ def rebuild_store(
     runner: Runner,
     on_progress: OnProgress | None = None,
     leftover: LeftoverPolicy = LeftoverPolicy.REFUSE,
-    terms: Terms = NO_TERMS,
+    publishing: PublishOptions = DEFAULT_PUBLISHING,
 ) -> RebuildReport:
     """Rebuild ConsumeQueue and Index of a store from its CommitLog, and publish them whole.
 
@@ -96,7 +96,7 @@ def rebuild_store(
         StoreLayoutError: a layout that a rebuild would get wrong, or unknown files that it would delete.
         StoreError: the disk is full, or a file is in the way.
     """
-    return run_alone(rebuild_steps(store, out, options, runner.parallelism, on_progress, leftover, terms), runner)
+    return run_alone(rebuild_steps(store, out, options, runner.parallelism, on_progress, leftover, publishing), runner)
 
 
 def rebuild_steps(
@@ -106,14 +106,14 @@ def rebuild_steps(
     parallelism: int,
     on_progress: OnProgress | None = None,
     leftover: LeftoverPolicy = LeftoverPolicy.REFUSE,
-    terms: Terms = NO_TERMS,
+    publishing: PublishOptions = DEFAULT_PUBLISHING,
 ) -> JobSteps[RebuildReport]:
     """Rebuild a store in steps that yield their tasks; arguments and errors are those of ``rebuild_store``.
 
     Args:
         parallelism: number of tasks that a large log is split into at least.
     """
-    return (yield from _Rebuild(store, out, options, parallelism, on_progress, leftover, terms).run())
+    return (yield from _Rebuild(store, out, options, parallelism, on_progress, leftover, publishing).run())
 
 
 class _Rebuild:
@@ -130,7 +130,7 @@ class _Rebuild:
         parallelism: int,
         on_progress: OnProgress | None,
         leftover: LeftoverPolicy,
-        terms: Terms,
+        publishing: PublishOptions,
     ) -> None:
         self.clock = _Clock()
         self.store_path = store_path
@@ -138,14 +138,14 @@ class _Rebuild:
         self.parallelism = parallelism
         self.on_progress = on_progress
         self.leftover = leftover
-        self.terms = terms
+        self.publishing = publishing
         layouts = self.store.layouts
         if options.consumequeue:
             database = options.queue_database or layouts.rebuilds_as_database
             options = replace(options, batch_topics=layouts.batch_topics, queue_database=database)
-        self.is_repair_plan = terms.is_plan and terms.repair is not None
-        if terms.repair is not None and terms.is_plan:
-            self.segments = list(terms.repair.segments)
+        self.is_repair_plan = publishing.is_plan and publishing.repair is not None
+        if publishing.repair is not None and publishing.is_plan:
+            self.segments = list(publishing.repair.segments)
         else:
             self.segments = check_rebuild(self.store, out, options)
         if options.consumequeue:
@@ -154,21 +154,25 @@ class _Rebuild:
         self.findings = [
             finding for directory, _ in log_trees for finding in foreign_findings(self.store.storage, directory)
         ]
-        self.options = replace(options, index=False) if terms.is_plan else options  # no consumer reads the Index
+        self.options = replace(options, index=False) if publishing.is_plan else options  # no consumer reads the Index
         target = store_path if out is None else out
-        self.area = temporary_area("rmq-rebuild", terms.work) if terms.is_plan else work_area(target)
-        self.target = self.store.root if terms.is_plan else self.area.target
+        self.area = temporary_area("rmq-rebuild", publishing.work) if publishing.is_plan else work_area(target)
+        self.target = self.store.root if publishing.is_plan else self.area.target
         self.publication = Publication(
-            self.store, self.segments, self.area, terms, is_in_place=terms.is_plan or self.area.is_at(self.store.root)
+            self.store,
+            self.segments,
+            self.area,
+            publishing,
+            is_in_place=publishing.is_plan or self.area.is_at(self.store.root),
         )
 
     def run(self) -> JobSteps[RebuildReport]:
         area, root = self.area, self.store.root
         with ExitStack() as stack:
             stack.enter_context(os_errors_as_store_errors(area.target))
-            lock = lock_if_there(root, self.terms) if self.terms.is_plan else area.lock(root)
+            lock = lock_if_there(root, self.publishing) if self.publishing.is_plan else area.lock(root)
             check_lease = stack.enter_context(lock)
-            if self.terms.is_plan:
+            if self.publishing.is_plan:
                 stack.callback(area.remove)
             else:
                 yield from self.publication.finish_interrupted(self.leftover)
@@ -189,7 +193,7 @@ class _Rebuild:
             self.options = _with_batch_topics(scans, self.store, self.options)
             directories = _directories(self.options)
             if not self.is_repair_plan:
-                refuse_unknown(open_store(self.target), directories)
+                refuse_unknown_files(open_store(self.target), directories)
             self.findings = check_segments(self._segments_of_now()) + self.findings
             self.clock.mark("scan")
             if self.options.consumequeue and not area.exists(_WRITTEN):
@@ -263,8 +267,8 @@ class _Rebuild:
         existing_database: str | None,
     ) -> None:
         """Write the files that the tasks of the second batch read, beside those of the scan."""
-        repair = self.terms.repair
-        overwritten = repair.lost if repair is not None and not self.terms.is_plan else ()
+        repair = self.publishing.repair
+        overwritten = repair.lost if repair is not None and not self.publishing.is_plan else ()
         write_log_facts(self.area, splits, scans, overwritten)
         write_existing_queues(self.area, self.store, self.store_path, existing_queues)
         write_existing_database_path(self.area, existing_database)
@@ -350,7 +354,7 @@ def check_rebuild(store: StoreFiles, out: str | None, options: RebuildOptions) -
     target = store if area.target == store.root else open_store(area.target)
     if not area.is_at(store.root):
         _refuse_layouts(target, options)
-    refuse_unknown(target, _directories(options))
+    refuse_unknown_files(target, _directories(options))
     if area.is_at(store.root):
         store.refuse_compressed_segments()
         check_existing_sizes(store, options)

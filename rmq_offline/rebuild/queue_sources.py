@@ -173,7 +173,7 @@ class BatchQueueSource:
     def write(self, queue: Queue, rows: Rows) -> WrittenQueue | None:
         if queue[0] not in self.topics:
             return None
-        units = batch_queues.units_of(rows, self.inner_batches() if len(rows) else rows)
+        units = batch_queues.make_batch_units(rows, self.inner_batches() if len(rows) else rows)
         carried = None if self.existing is None else self.existing.merge_batches(queue, units)
         files = self.writer.write_batches(queue, units) if carried is None else self.writer.write_merged(queue, carried)
         return WrittenQueue(files, len(units), (), {})

@@ -7,7 +7,7 @@ from rmq_formats.read.stores import BrokerStore, find_stores
 from rmq_formats.storage.segments import split_query
 from rmq_offline.rebuild.job import rebuild_steps
 from rmq_offline.rebuild.options import RebuildOptions
-from rmq_offline.rebuild.publication import NO_TERMS, Terms
+from rmq_offline.rebuild.publication import DEFAULT_PUBLISHING, PublishOptions
 from rmq_offline.rebuild.report import RebuildReport
 from rmq_offline.tasks.brokers_report import BrokersReport, run_on_stores
 from rmq_offline.tasks.job_steps import JobSteps
@@ -23,7 +23,7 @@ def rebuild_stores(
     options_of: OptionsOf,
     runner: Runner,
     leftover: LeftoverPolicy = LeftoverPolicy.REFUSE,
-    terms: Terms = NO_TERMS,
+    publishing: PublishOptions = DEFAULT_PUBLISHING,
 ) -> BrokersReport[RebuildReport]:
     """Rebuild several stores, whose tasks run mixed, and publish each one whole.
 
@@ -36,7 +36,7 @@ def rebuild_stores(
     """
     stores = find_stores(stores_given)
     parallelism = -(-runner.parallelism // len(stores))
-    steps = [_steps(store, out, options_of, parallelism, leftover, terms) for store in stores]
+    steps = [_steps(store, out, options_of, parallelism, leftover, publishing) for store in stores]
     return run_on_stores("rebuild", stores_given, stores, steps, runner)
 
 
@@ -46,11 +46,11 @@ def _steps(
     options_of: OptionsOf,
     parallelism: int,
     leftover: LeftoverPolicy,
-    terms: Terms,
+    publishing: PublishOptions,
 ) -> JobSteps[RebuildReport]:
     target = None if out is None else _below(out, store)
     options = options_of(store.path)
-    return (yield from rebuild_steps(store.path, target, options, parallelism, leftover=leftover, terms=terms))
+    return (yield from rebuild_steps(store.path, target, options, parallelism, None, leftover, publishing))
 
 
 def _below(out: str, store: BrokerStore) -> str:

@@ -156,7 +156,7 @@ def scan_split(
             damages += batch.all_damages()
             has_end_mark |= batch.blank_at is not None
             dispatcher.dispatch(batch)
-    units, keys = _only_live(*dispatcher.drain(), dispatcher, options)
+    units, keys = _select_live_topics(*dispatcher.drain(), dispatcher, options)
     names, file_name = dispatcher.queue_names(), f"{split.number:06d}.arrow"
     units = drop_light_units(units, names, options.batch_topics)
     if options.consumequeue:
@@ -175,7 +175,7 @@ def scan_split(
     return result
 
 
-def _only_live(
+def _select_live_topics(
     units: NDArray[np.int64], keys: NDArray[np.int64], dispatcher: Dispatcher, options: RebuildOptions
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     if options.live_topics is None:
@@ -187,13 +187,13 @@ def _only_live(
 
 
 def write_queues(
-    partition: int, split_count: int, options: RebuildOptions, area: Area, place: PlaceRecords | None = None
+    partition: int, split_count: int, options: RebuildOptions, area: Area, place_records: PlaceRecords | None = None
 ) -> WriteResult:
     """Write the files of all queues of one partition; a task of the second batch.
 
     Args:
         split_count: number of splits that were scanned.
-        place: gives the rows of a queue their places; None places them as a broker does that dispatches the log.
+        place_records: gives the records of a queue their queue offsets; None: as a broker dispatches the log.
     """
     done = f"done/queues-{partition:06d}.json"
     if area.exists(done):
@@ -207,8 +207,8 @@ def write_queues(
     counts: Counter[str] = Counter()
     files = Files()
     queue_count = unit_count = 0
-    with queue_sources(partition, split_count, options, area, place) as (standing_queues, sources):
-        for queue in standing_queues:
+    with queue_sources(partition, split_count, options, area, place_records) as (existing_queues, sources):
+        for queue in existing_queues:
             queues.setdefault(queue, [])
         for queue, parts in sorted(queues.items()):
             written = write_queue(queue, np.concatenate([NO_ROWS, *parts]), sources)
@@ -237,16 +237,16 @@ def index_tasks(
     """
     per_file = options.sizes.index_entries - 1
     parts: list[list[KeyRange]] = []
-    room = 0
+    free_entries = 0
     for result in results:
         begin = 0
         while begin < result.key_count:
-            if room == 0:
+            if free_entries == 0:
                 parts.append([])
-                room = per_file
-            end = min(result.key_count, begin + room)
+                free_entries = per_file
+            end = min(result.key_count, begin + free_entries)
             parts[-1].append(KeyRange(result.number, begin, end))
-            room -= end - begin
+            free_entries -= end - begin
             begin = end
     tasks: list[IndexTask] = []
     name = f"{0:017d}"
@@ -257,7 +257,7 @@ def index_tasks(
         tasks.append(IndexTask(number, name, tuple(key_ranges), previous_end))
         previous_end = last_keys(key_ranges[-1].split, key_ranges[-1].end - 1)
     last_message = max((result.last_physical_offset for result in results), default=-1)
-    if room == 0 and last_message > (previous_end.physical_offset if previous_end else -1):
+    if free_entries == 0 and last_message > (previous_end.physical_offset if previous_end else -1):
         tasks.append(IndexTask(len(tasks), _name_after(name, 0), (), previous_end))
     return tasks
 

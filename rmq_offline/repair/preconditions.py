@@ -21,7 +21,7 @@ from rmq_offline.rebuild.queue_database import refuse_open_database
 from rmq_offline.repair.filler import Fill, LogRange
 from rmq_offline.repair.journal import DIRECTORY, refuse_links
 from rmq_offline.repair.plan import RepairPlan
-from rmq_offline.tasks.unknown_files import refuse_unknown
+from rmq_offline.tasks.unknown_files import refuse_unknown_files
 from rmq_offline.verify import finding_kinds
 
 
@@ -52,7 +52,7 @@ def refuse_store(store: StoreFiles) -> None:
     if store.layouts.rebuilds_as_database:
         library(root)
         refuse_open_database(paths.consumequeue_dir(root))
-        refuse_unknown(store, ["consumequeue"])
+        refuse_unknown_files(store, ["consumequeue"])
     if StoreLayout.ROCKSDB_CONFIG in store.layouts:
         stored_batch_topics(store)
     queues = Path(paths.consumequeue_dir(root))

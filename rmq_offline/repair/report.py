@@ -80,7 +80,7 @@ class RepairReport:
     @property
     def is_clean(self) -> bool:
         """Return whether the store is sound: no finding is left and no step is pending."""
-        is_undisturbed = not self.disturbed and not self.outcome.taken
+        is_undisturbed = not self.disturbed and not self.outcome.unaccepted_queues
         return not self.left and is_undisturbed and (self.is_applied or not self.steps)
 
     def to_dict(self) -> dict[str, Any]:
@@ -101,9 +101,9 @@ class RepairReport:
             "finding_counts": {kind.code: count for kind, count in self.before.items()},
             "left": [finding.to_dict() for finding in self.left],
             "changes": None if self.outcome.changes is None else self.outcome.changes.to_dict(),
-            "taken_unaccepted": self.outcome.taken,
-            "replaced": self.outcome.former,
-            "replaced_bytes": self.outcome.former_bytes,
+            "taken_unaccepted": self.outcome.unaccepted_queues,
+            "replaced": self.outcome.quarantine,
+            "replaced_bytes": self.outcome.quarantine_bytes,
             "bring_back": self.outcome.bring_back,
             "queues_disturbed": list(self.disturbed),
         }

@@ -33,7 +33,7 @@ def read_batches(area: Area, split_count: int) -> NDArray[np.int64]:
     return np.concatenate(batches)
 
 
-def units_of(rows: NDArray[np.int64], batches: NDArray[np.int64]) -> NDArray[np.void]:
+def make_batch_units(rows: NDArray[np.int64], batches: NDArray[np.int64]) -> NDArray[np.void]:
     """Make the units of a batch queue: one for each record, in log order.
 
     Args:

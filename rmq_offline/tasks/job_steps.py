@@ -55,10 +55,10 @@ def run_together(jobs: Sequence[JobSteps[Report]], runner: Runner) -> list[Repor
         while waiting := [job for job in running if not job.has_ended]:
             in_threads(_Running.advance, waiting)
             tasks = [job.tasks(number) for number, job in enumerate(running)]
-            mixed = [task for turn in zip_longest(*tasks) for task in turn if task is not None]
+            mixed_tasks = [task for next_tasks in zip_longest(*tasks) for task in next_tasks if task is not None]
 
-            if mixed:
-                runner.map(_attempt, mixed, lambda result: running[result.job].add_result(result))
+            if mixed_tasks:
+                runner.map(_attempt, mixed_tasks, lambda result: running[result.job].add_result(result))
     except BaseException:
         for job in running:
             job.steps.close()

@@ -25,7 +25,7 @@ from rmq_offline.tasks.job_steps import JobSteps, TaskBatch
 from rmq_offline.tasks.origin import LeftoverPolicy, check_origin, sealed
 from rmq_offline.tasks.publish import REBUILT
 from rmq_offline.tasks.requests import request_all
-from rmq_offline.tasks.unknown_files import refuse_unknown
+from rmq_offline.tasks.unknown_files import refuse_unknown_files
 from rmq_offline.tasks.work_files import WORK_DIRECTORY, write_text
 
 MANIFEST: Final = "rebuild-manifest.json"
@@ -155,7 +155,7 @@ class ObjectArea:
         Raises:
             StoreLayoutError: the target holds objects that rmq does not know.
         """
-        refuse_unknown(StoreFiles(self._storage, self.target), directories)
+        refuse_unknown_files(StoreFiles(self._storage, self.target), directories)
         tasks = [entry.name for entry in self._storage.entries(self.path(_FILES))]
         note = sealed({"directories": list(directories), "tasks": tasks}, self.target)
         write_text(self, _NOTE, json.dumps(note))

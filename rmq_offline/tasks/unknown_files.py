@@ -11,7 +11,7 @@ from rmq_formats.storage.segments import Entry, Storage, opened, read_range
 from rmq_formats.storage.store_files import StoreFiles
 
 
-def refuse_unknown(store: StoreFiles, directories: Sequence[str]) -> None:
+def refuse_unknown_files(store: StoreFiles, directories: Sequence[str]) -> None:
     """Refuse to replace directories of a store that have unknown files.
 
     Args:
@@ -25,14 +25,16 @@ def refuse_unknown(store: StoreFiles, directories: Sequence[str]) -> None:
     for name in directories:
         directory = f"{store.root}/{name}"
         if name == "index":
-            strays = _strays(storage, directory, paths.is_index_file_name, "no IndexFile")
+            unknown_files = _unknown_files(storage, directory, paths.is_index_file_name, "no IndexFile")
         elif name == "commitlog":
-            strays = _strays(storage, directory, _is_segment, "no CommitLog file")
+            unknown_files = _unknown_files(storage, directory, _is_segment, "no CommitLog file")
         elif name == "consumequeue" and store.layouts.rebuilds_as_database:
-            strays = _strays(storage, directory, is_database_file, "no file of a RocksDB")
+            unknown_files = _unknown_files(storage, directory, is_database_file, "no file of a RocksDB")
         else:
-            strays = _queue_strays(storage, directory, with_content=name == "consumequeue" and storage.is_local)
-        for path, what in strays:
+            unknown_files = _unknown_in_queues(
+                storage, directory, with_content=name == "consumequeue" and storage.is_local
+            )
+        for path, what in unknown_files:
             layout_refusals.refuse(layout_refusals.unknown_file_refusal(path, what))
 
 
@@ -50,42 +52,44 @@ def _is_segment(name: str) -> bool:
     return paths.parse_segment_name(name) is not None
 
 
-def _strays(storage: Storage, directory: str, is_known: Callable[[str], bool], what: str) -> Iterator[tuple[str, str]]:
+def _unknown_files(
+    storage: Storage, directory: str, is_known: Callable[[str], bool], what: str
+) -> Iterator[tuple[str, str]]:
     for entry in storage.entries(directory):
         if entry.is_directory or not is_known(entry.name):
             yield f"{directory}/{entry.name}", what
-    yield from _links(storage, directory, is_known)
+    yield from _unknown_links(storage, directory, is_known)
 
 
-def _links(storage: Storage, directory: str, is_known: Callable[[str], bool]) -> Iterator[tuple[str, str]]:
+def _unknown_links(storage: Storage, directory: str, is_known: Callable[[str], bool]) -> Iterator[tuple[str, str]]:
     for name in storage.dangling_symlinks(directory):
         if not is_known(name):
             yield f"{directory}/{name}", "a link to nowhere"
 
 
-def _none(_: str) -> bool:
+def _no_name_is_known(_: str) -> bool:
     return False  # what a link's name says of a directory is not enough: its disk may not be mounted
 
 
-def _queue_strays(storage: Storage, tree: str, *, with_content: bool) -> Iterator[tuple[str, str]]:
-    yield from _links(storage, tree, _none)
+def _unknown_in_queues(storage: Storage, tree: str, *, with_content: bool) -> Iterator[tuple[str, str]]:
+    yield from _unknown_links(storage, tree, _no_name_is_known)
     for topic in storage.entries(tree):
         if not topic.is_directory:
             yield f"{tree}/{topic.name}", "no topic's directory"
             continue
-        yield from _links(storage, f"{tree}/{topic.name}", _none)
+        yield from _unknown_links(storage, f"{tree}/{topic.name}", _no_name_is_known)
         for queue in storage.entries(f"{tree}/{topic.name}"):
             path = f"{tree}/{topic.name}/{queue.name}"
             if not queue.is_directory or not _is_queue_id(queue.name):
                 yield path, "no queue's directory"
                 continue
-            yield from _file_strays(storage, path, storage.entries(path), with_content=with_content)
+            yield from _unknown_in_queue(storage, path, storage.entries(path), with_content=with_content)
 
 
-def _file_strays(
+def _unknown_in_queue(
     storage: Storage, directory: str, files: Sequence[Entry], *, with_content: bool
 ) -> Iterator[tuple[str, str]]:
-    yield from _links(storage, directory, _is_segment)
+    yield from _unknown_links(storage, directory, _is_segment)
     for file in files:
         if file.is_directory or not _is_segment(file.name):
             yield f"{directory}/{file.name}", "no queue's file"

@@ -22,7 +22,7 @@ from rmq_formats.storage.store_lock import directory_lock, store_lock
 from rmq_offline.tasks.object_work_area import ObjectArea
 from rmq_offline.tasks.origin import LeftoverPolicy
 from rmq_offline.tasks.publish import REBUILT, clear_work, finish_publishing, publish
-from rmq_offline.tasks.unknown_files import refuse_unknown
+from rmq_offline.tasks.unknown_files import refuse_unknown_files
 from rmq_offline.tasks.work_files import WORK_DIRECTORY, write_whole
 
 _MADE_AHEAD: Final = ("spill", "done", "part")
@@ -96,7 +96,7 @@ class LocalArea:
         Raises:
             StoreLayoutError: the target holds files that rmq does not know.
         """
-        refuse_unknown(open_store(self.target), directories)
+        refuse_unknown_files(open_store(self.target), directories)
         publish(self._work, Path(self.target), directories, kind=REBUILT, retain=retain)
 
     def finish_publishing(

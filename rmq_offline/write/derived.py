@@ -35,7 +35,7 @@ from rmq_offline.rebuild.tasks import IndexTask, ScanResult
 from rmq_offline.tasks import spill
 from rmq_offline.tasks.origin import LeftoverPolicy
 from rmq_offline.tasks.runner import ProcessRunner
-from rmq_offline.tasks.unknown_files import refuse_unknown
+from rmq_offline.tasks.unknown_files import refuse_unknown_files
 from rmq_offline.tasks.work_area import LocalArea
 from rmq_offline.verify import finding_kinds
 from rmq_offline.verify.findings import Finding
@@ -99,7 +99,7 @@ def _refuse_layouts(root: str, options: RebuildOptions) -> None:
     store = open_store(root)
     if options.consumequeue:
         layout_refusals.refuse(layout_refusals.queue_write_refusal(store.layouts))
-    refuse_unknown(store, ["consumequeue" if options.consumequeue else "index"])
+    refuse_unknown_files(store, ["consumequeue" if options.consumequeue else "index"])
 
 
 def _existing_sizes(root: str, options: RebuildOptions) -> Iterator[tuple[str, int]]:
@@ -201,7 +201,7 @@ def _make_queues(write: DerivedWrite, pieces: Sequence[str], area: LocalArea) ->
         Path(piece).rename(area.path(f"spill/units-{number:06d}.arrow"))
         number += 1
     task = functools.partial(
-        tasks.write_queues, split_count=number, options=write.options, area=area, place=place_by_offset
+        tasks.write_queues, split_count=number, options=write.options, area=area, place_records=place_by_offset
     )
     results = ProcessRunner().map(task, range(PARTITIONS))
     for result in results:

@@ -155,7 +155,7 @@ class BatchQueueLayout:
         if files is None:
             return None
         partition.queue_count += 1
-        units = batch_queues.units_of(rows, self.inner_batches() if len(rows) else rows)
+        units = batch_queues.make_batch_units(rows, self.inner_batches() if len(rows) else rows)
         is_known = not is_deleted(name.topic, partition.known_topics)
         check = BatchQueueCheck(
             name, units, partition.facts, partition.findings, partition.race_findings, is_known=is_known
