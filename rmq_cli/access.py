@@ -55,7 +55,7 @@ def access_from_arguments(arguments: dict[str, Any]) -> "Access":
     """Remove the access options from a command's arguments; build the access from options and environment.
 
     Raises:
-        OptionError: as ``access_from``.
+        OptionError: the access options are incomplete or contradict each other.
     """
     from rmq_core.client.access import access_from  # noqa: PLC0415 # --help does not need it
 

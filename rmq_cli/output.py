@@ -166,8 +166,8 @@ class Lines:
     """Writes lines to stdout in large pieces; leaving the context manager writes the rest.
 
     Raises:
-        BrokenPipeError: the reader has gone.
-        StoreError: stdout cannot be written otherwise, as on a full disk.
+        BrokenPipeError: the reader has closed the pipe.
+        StoreError: another failure to write to stdout, such as a full disk.
     """
 
     def __init__(self) -> None:
@@ -224,7 +224,7 @@ def progress(title: str, total: int, *, in_bytes: bool = True) -> Iterator[Advan
     """Show a progress bar on stderr while long work runs, if stderr is a terminal.
 
     Yields:
-        A function that takes how much is done so far, in all.
+        A function that takes the amount of work done so far.
     """
     if not sys.stderr.isatty():
         yield lambda _: None
@@ -256,7 +256,7 @@ def progress_by_phase(titles: Mapping[str, str]) -> "Iterator[OnProgress]":
     """Show a progress bar for each phase of the work in turn; the phase ``scan`` counts in bytes.
 
     Yields:
-        A function that takes how far the work is.
+        A function that takes the ``Progress`` of the work.
     """
     with ExitStack() as bars:
         phase = ""

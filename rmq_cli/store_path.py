@@ -78,8 +78,8 @@ class ClassifiedPath:
     """Path whose kind is determined.
 
     Attributes:
-        path: as given, without a trailing slash.
-        is_directory: a directory of such files, of any level; else one file.
+        path: the argument without a trailing slash.
+        is_directory: True for a directory of such files at any level; False for one file.
     """
 
     kind: PathKind
@@ -278,8 +278,8 @@ def log_segments(place: ClassifiedPath) -> list[Segment]:
     """Return the CommitLog files of a store, of a directory or of one file, by offset.
 
     Raises:
-        StoreNotFoundError: there are none.
-        StoreSizeError: they overlap.
+        StoreNotFoundError: no CommitLog file.
+        StoreSizeError: files overlap.
     """
     storage, path = place.storage, place.path
     if place.kind is PathKind.STORE:
@@ -344,7 +344,7 @@ def queues(place: ClassifiedPath, topic: str | None = None) -> Iterator[QueueSeg
     """Yield the queues under a path of ``consumequeue`` or another tree of queues, by topic and queue id.
 
     Args:
-        place: any level: all topics, one topic, one queue or one file.
+        place: a path at any level: all topics, one topic, one queue or one file.
     """
     storage, path = place.storage, place.path
     parts = _parts(storage, path)

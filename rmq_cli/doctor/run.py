@@ -29,7 +29,7 @@ class Finding:
     """One line of the examination.
 
     Attributes:
-        state: ``open``, ``closed``, or ``note`` for what is neither.
+        state: ``open``, ``closed``, or ``note`` for information.
     """
 
     what: str

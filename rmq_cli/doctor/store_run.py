@@ -35,7 +35,7 @@ def run(store: str, config: str | None, logs: list[str], *, verifies: bool, as_j
     """Answer the questions about a store. Returns the exit code. Raises RmqError.
 
     Args:
-        verifies: whether log and queues are compared, however large the log is.
+        verifies: whether to compare log and queues of a large log too.
     """
     files = open_store(store)
     if not files.storage.is_local:

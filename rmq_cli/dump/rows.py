@@ -202,7 +202,7 @@ def rocksdb_units(
     """Yield the units of a ConsumeQueue in RocksDB, each queue from a queue offset on.
 
     Args:
-        report_fault: takes the line for damage, after which nothing is read.
+        report_fault: called with a line about damage, after which nothing is read.
     """
     try:
         with opened_queues(place.storage, place.path) as database:

@@ -158,8 +158,8 @@ def _batches(
     """Yield batches of record frames from a physical offset on; report faults on the way.
 
     Args:
-        has_gaps: files may be missing.
-        has_sums: the records' own sums hold, which they do not in the log of a single queue.
+        has_gaps: whether files may be missing.
+        has_sums: whether records have valid CRCs; those in the log of a single queue have not.
     """
     expected: int | None = None
     for segment in segments:
@@ -193,10 +193,10 @@ def unqueued_lines(
     Args:
         as_json: one object a line, with the key ``reason`` behind those of a record.
         begin: physical offset of the first record.
-        limit: of messages; None is no limit.
+        limit: maximum number of messages; None is no limit.
 
     Raises:
-        StoreLayoutError: the store has no queues, so that nothing tells.
+        StoreLayoutError: the store has no queues to compare with.
     """
     refuse_log_alone(place.files)
     reasons = UnqueuedReasons(place.files)

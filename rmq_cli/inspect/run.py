@@ -40,19 +40,19 @@ class Facts:
     """The content of a path: all parts of a store, or the one part that the path is.
 
     Attributes:
-        commitlog: None where there is none; so for the next ones.
+        commitlog: None without a CommitLog, as all parts that the path lacks.
         consumequeue: by topic and queue id.
-        consumequeue_ext: likewise.
-        batchconsumequeue: likewise; of a path below ``compactionCq``, the queues of compacted topics.
-        compacted: of a store, the logs of compacted topics.
-        tier: of tiered storage, the logs of its queues.
+        consumequeue_ext: by topic and queue id.
+        batchconsumequeue: by topic and queue id; for a path below ``compactionCq``, the queues of compacted topics.
+        compacted: logs of a store's compacted topics.
+        tier: logs of the queues in tiered storage.
         index: oldest file first.
-        abort: whether the file ``abort`` is there: a broker runs on the store, or was killed.
+        abort: whether the file ``abort`` exists: a broker runs on the store, or was killed.
         rocksdb_config: rows of each table of config in RocksDB; None without one.
-        entry_index: of a path that is a DLedger CommitLog's index.
+        entry_index: a DLedger CommitLog's index, if the path is one.
         errors: files that cannot be read or decoded.
-        start: of a store, what a broker's start reads of its log.
-        layouts: of a store, the ones beside CommitLog, ConsumeQueue and IndexFile, by the file that tells each.
+        start: what a broker's start reads of a store's log.
+        layouts: a store's layouts beside the classic one, each with the file that proves it.
     """
 
     kind: PathKind

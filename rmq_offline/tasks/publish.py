@@ -21,7 +21,6 @@ from rmq_formats.errors import StoreError
 from rmq_formats.storage.contained import is_there, names_in, read_file, real_directory, replace_file, root_directory
 from rmq_offline.tasks.origin import LeftoverPolicy, check_origin, sealed
 
-_AT_FDCWD: Final = -100
 _RENAME_EXCHANGE: Final = 2
 _SYNC_FILE_RANGE_WRITE: Final = 2
 _NO_EXCHANGE: Final = {errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP}  # of kernels and file systems that cannot swap
