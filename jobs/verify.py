@@ -46,7 +46,7 @@ def parser() -> JobParser:
         help="directory or URI for intermediate files; on a cluster all executors must see it",
     )
     add_sizes(job)
-    job.add_argument("--tier", type=path_for_all, metavar="DIR", help="tieredStoreFilePath: verify its part of it too")
+    job.add_argument("--tier", type=path_for_all, metavar="DIR", help="tieredStoreFilePath: verify its files too")
     return job
 
 

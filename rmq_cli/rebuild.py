@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 def rebuild(
     stores: StorePaths,
     *,
-    out: Annotated[str | None, typer.Option(metavar="DIR", help="Write there; of several stores, by broker.")] = None,
+    out: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Write to this directory or URI; of several stores, by broker.")
+    ] = None,
     what: Annotated[str, typer.Option(metavar="WHAT", help="What to rebuild: all, consumequeue or index.")] = "all",
     sizes: "VerifyOptions",
     topics_json: Annotated[
@@ -36,13 +38,11 @@ def rebuild(
         bool, typer.Option("--only-live-topics", help="Leave out topics that topics.json lacks: the deleted ones.")
     ] = False,
     from_log_alone: Annotated[
-        bool, typer.Option("--from-log-alone", help="Make queues of the log, whatever the store's queues know.")
+        bool, typer.Option("--from-log-alone", help="Make queues from the log alone, and ignore the store's queues.")
     ] = False,
     resume: Resume = False,
     start_anew: StartAnew = False,
-    plan: Annotated[
-        bool, typer.Option("--plan", help="Print what consumers would get other than now; write nothing.")
-    ] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Print the changes for consumers; write nothing.")] = False,
     accept: Accept = None,
     work: PlanWork = None,
     report: Report = None,

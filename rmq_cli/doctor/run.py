@@ -62,7 +62,7 @@ async def _findings(address: str, ca: str | None) -> AsyncIterator[Finding]:
     """Look at all that a stranger may try. Raises ClusterError if nobody is there."""
     plain, encrypted = await _request(address, None), await _request(address, Tls(auth_server=False))
     if plain is None and encrypted is None:
-        raise ClusterError(f"{address}: nobody answers there, neither plain nor with TLS")
+        raise ClusterError(f"{address}: no answer, neither plain nor with TLS")
     tls = None if plain is not None else Tls(auth_server=False)
     yield (
         Finding("plain connections", CLOSED, "none is accepted")

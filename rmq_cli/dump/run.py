@@ -70,7 +70,7 @@ def run(path: str, options: DumpOptions) -> int:
     if place.kind is PathKind.TIER:
         raise OptionError(f"{path}: tiered storage; give a queue's COMMIT_LOG or CONSUME_QUEUE directory, or a file")
     if options.unqueued and place.kind is not PathKind.STORE:
-        raise OptionError(f"--unqueued: {path} is of the kind {place.kind}; give a store, whose queues tell")
+        raise OptionError(f"--unqueued: {path} is of the kind {place.kind}; give a store: its queues are needed")
     with output.Lines() as lines:
         faults = Faults(lines)
         heading, pieces = _pieces(place, options, faults)

@@ -117,7 +117,7 @@ def run_unqueued(path: str, as_json: bool) -> int:
     """Sum up the messages of a store that no queue has. Returns the exit code. Raises RmqError."""
     place = classify_path(path)
     if place.kind is not PathKind.STORE:
-        raise OptionError(f"--unqueued: {path} is of the kind {place.kind}; give a store, whose queues tell")
+        raise OptionError(f"--unqueued: {path} is of the kind {place.kind}; give a store: its queues are needed")
     sums = unqueued_sums(place.files)
     if as_json:
         output.print_json({"path": without_secrets(place.path), "unqueued": msgspec.to_builtins(sums)})
