@@ -99,7 +99,7 @@ def _check_target(root: str, out: str) -> Path:
         raise OptionError(f"--out {out}: is in the store, which is only read")
     target = Path(out).absolute()
     if target.is_symlink() or (target.exists() and (not target.is_dir() or any(target.iterdir()))):
-        raise OptionError(f"--out {out}: is there already; give a new directory")
+        raise OptionError(f"--out {out}: exists already; give a new directory")
     return target
 
 

@@ -28,10 +28,10 @@ from rmq_offline.verify import checkpoint, finding_kinds
 from rmq_offline.verify.delay_levels import infer_levels_from_delays, sample_file_delays
 from rmq_offline.verify.findings import Finding, FindingList, Kind
 from rmq_offline.verify.log_facts import LogFacts
-from rmq_offline.verify.phases import index as job_index
+from rmq_offline.verify.phases import index_files as job_index
 from rmq_offline.verify.phases import queues as job_queues
 from rmq_offline.verify.phases import scan as job_scan
-from rmq_offline.verify.phases.index import IndexFileTask, IndexResult, SpilledKeys, check_index
+from rmq_offline.verify.phases.index_files import IndexFileTask, IndexResult, SpilledKeys, check_index
 from rmq_offline.verify.phases.log_end import bound_by_log_end, is_log_missing
 from rmq_offline.verify.phases.plan import (
     LINK_TO_NOWHERE,

@@ -19,9 +19,9 @@ from rmq_offline.verify.index_entries import IndexInput
 from rmq_offline.verify.index_file import IndexCheck
 from rmq_offline.verify.job import verify_store
 from rmq_offline.verify.log_facts import LogFacts
-from rmq_offline.verify.phases import index as job_index
+from rmq_offline.verify.phases import index_files as job_index
 from rmq_offline.verify.phases import queues as job_queues
-from rmq_offline.verify.phases.index import IndexFileTask, SpilledKeys
+from rmq_offline.verify.phases.index_files import IndexFileTask, SpilledKeys
 from rmq_offline.verify.phases.plan import VerifyOptions
 
 Bytes = NDArray[np.uint8]
