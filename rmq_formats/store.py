@@ -254,7 +254,7 @@ class Store(Records):
 
         Raises:
             DecodeError: not an offset message id.
-            OptionError: none of these five combinations.
+            OptionError: another combination of arguments.
             StoreNotFoundError: there is no store, or no CommitLog in it.
         """
         ways = [key is not None, uniq_key is not None, msg_id is not None, offset is not None, time is not None]

@@ -109,7 +109,7 @@ def properties(text: str) -> dict[str, str]:
     """Read ``checkpoint`` or ``currterm``: lines ``name=value``.
 
     Raises:
-        DecodeError: another line.
+        DecodeError: a line of another form.
     """
     settings = {}
     for line in text.splitlines():

@@ -140,9 +140,9 @@ def _config_text(storage: Storage, path: str) -> str:
     """Read a config file.
 
     Raises:
-        StoreNotFoundError: there is none.
-        DecodeError: it is empty, or too large.
-        StoreError: it cannot be read.
+        StoreNotFoundError: no such file.
+        DecodeError: the file is empty, or too large.
+        StoreError: the file cannot be read.
     """
     with opened(storage, path) as file:
         if file.size_bytes > MAX_CONFIG_BYTES:

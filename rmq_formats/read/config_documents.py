@@ -143,7 +143,7 @@ def documents_at(storage: Storage, path: str) -> Document:
     Raises:
         StoreLockedError: a running broker has it open.
         StoreError: rocksdict is not installed.
-        FormatError: it is damaged.
+        FormatError: the RocksDB is damaged.
     """
     name = path.rpartition("/")[2]
     with opened_rocksdb(storage, path, path.rpartition("/config/")[0]) as database:

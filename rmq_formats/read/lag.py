@@ -81,7 +81,7 @@ def plan_lag(store: StoreFiles, groups: frozenset[str] | None, query: Query) -> 
         StoreNotFoundError: no such store, or no CommitLog in it.
         StoreLayoutError: a layout whose offsets are not known.
         StoreError: a table of ``config/`` cannot be read, or a RocksDB beside files has to be asked and cannot be.
-        FormatError: such a RocksDB is damaged.
+        FormatError: the RocksDB with the queues is damaged.
     """
     offsets = {
         (topic, group): queues

@@ -57,7 +57,7 @@ def choose_queues(store: StoreFiles, *, wants_light: bool = False) -> QueueChoic
         StoreNotFoundError: there are both, and no CommitLog.
         StoreError: the database has to be asked, and its library is missing, or a broker has it open whose files, if it
             writes any, are far behind the log.
-        FormatError: it is damaged.
+        FormatError: the RocksDB is damaged.
     """
     path = store.layouts.queue_database
     if path is None or not store.layouts.has_queue_files:

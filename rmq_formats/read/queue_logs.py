@@ -85,7 +85,7 @@ def queue_log_tasks(
         The tasks, and what they read, in words.
 
     Raises:
-        StoreNotFoundError: there are no such logs.
+        StoreNotFoundError: the store has no such logs.
         StoreError: a file or directory that cannot be read.
     """
     if logs.kind is LogKind.COMPACTED:

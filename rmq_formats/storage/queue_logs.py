@@ -95,7 +95,7 @@ def broker_directory(storage: Storage, tier: str, cluster: str | None, broker: s
         broker: its name; None where it is not known: then there must be one broker only.
 
     Raises:
-        StoreNotFoundError: there is no tiered storage, or not of that broker, or of several.
+        StoreNotFoundError: no tiered storage, or none of that broker, or of several brokers.
     """
     brokers = tiered_brokers(storage, tier)
     if not brokers:

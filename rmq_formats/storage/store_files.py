@@ -94,7 +94,7 @@ class StoreFiles:
 
         Raises:
             StoreNotFoundError: there is no such store, or it holds no CommitLog file.
-            StoreLayoutError: it has several DLedger CommitLogs.
+            StoreLayoutError: the store has several DLedger CommitLogs.
             StoreSizeError: files overlap.
             StoreError: see ``require_readable``.
         """
@@ -116,7 +116,7 @@ class StoreFiles:
         """Refuse a store that cannot be read.
 
         Raises:
-            StoreNotFoundError: there is none.
+            StoreNotFoundError: no such store, or no CommitLog file in it.
             StoreError: in an object store, some of its objects are those that a write was about to replace.
         """
         if not self.storage.exists(self.root):

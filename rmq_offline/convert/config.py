@@ -55,7 +55,7 @@ def write_json(store: StoreFiles, new: Path, kind: Kind) -> None:
 
     Raises:
         StoreError: the document cannot be read.
-        FormatError: it is in a RocksDB that is damaged.
+        FormatError: the document is in a damaged RocksDB.
     """
     document = stored_document(store, kind)
     if document is None:
@@ -75,7 +75,7 @@ def write_databases(store: StoreFiles, new: Path) -> None:
 
     Raises:
         StoreError: a document cannot be read, or the disk does not take a database.
-        FormatError: it is in a RocksDB that is damaged.
+        FormatError: a document is in a damaged RocksDB.
     """
     for kind in KINDS:
         document = stored_document(store, kind)

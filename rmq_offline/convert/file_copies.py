@@ -23,7 +23,7 @@ def refuse_link_out(storage: Storage, directory: str, name: str) -> None:
     """Refuse a link out of a directory: the copy would contain a file that is not the store's.
 
     Raises:
-        StoreError: there is one.
+        StoreError: such a link.
     """
     path = f"{directory}/{name}"
     if not storage.is_local or not Path(path).is_symlink():

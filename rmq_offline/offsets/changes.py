@@ -65,7 +65,7 @@ def read_documents(store: StoreFiles) -> list[OffsetsDocument]:
     """Read the offsets of consumer groups and of delay levels.
 
     Raises:
-        StoreLayoutError: there are the files of a broker with light queues (LMQ) and of one without.
+        StoreLayoutError: the config has files of a broker with light queues (LMQ), and of one without.
         StoreError: neither a file nor its ``.bak`` can be read, or not the RocksDB.
         FormatError: the offsets are in a RocksDB that is damaged.
     """
@@ -167,7 +167,7 @@ def plan_changes(
 
     Raises:
         StoreError: config, queues or log cannot be read.
-        FormatError: they are in a RocksDB that is damaged.
+        FormatError: config or queues are in a damaged RocksDB.
         OptionError: no offset is selected, or a new one is refused.
     """
     plan, _ = _plan(root, selection, new_offset)

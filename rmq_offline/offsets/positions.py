@@ -60,7 +60,7 @@ def read_positions(store: StoreFiles, committed_offsets: Sequence[CommittedOffse
     Raises:
         StoreNotFoundError: no such store, or no CommitLog in it.
         StoreError: the queues are in a RocksDB that cannot be read.
-        FormatError: it is damaged.
+        FormatError: the RocksDB is damaged.
     """
     by_queue = {(committed.topic, committed.queue_id): committed for committed in committed_offsets}
     rows = tuple(GroupQueue(topic, queue_id, "", None) for topic, queue_id in sorted(by_queue))

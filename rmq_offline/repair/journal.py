@@ -61,7 +61,7 @@ def pending(root: Path, leftover: LeftoverPolicy = LeftoverPolicy.REFUSE) -> tup
     this store, or if the operator resumes it.
 
     Raises:
-        StoreError: it is no plan, names something else, or is foreign.
+        StoreError: the file is no plan, names files that no repair changes, or is foreign.
     """
     for directory in _repairs(root):
         if os.path.lexists(directory / PLAN):

@@ -172,7 +172,7 @@ def write_findings(table: pa.Table, path: str, file_format: str) -> None:
         file_format: ``json`` (JSON lines) or ``parquet``.
 
     Raises:
-        OptionError: another format, or a place that cannot be written.
+        OptionError: another format, or a path that cannot be written.
     """
     if file_format not in {"json", "parquet"}:
         raise OptionError(f"--findings-format {file_format}: give json or parquet (delta: jobs/verify.py only)")

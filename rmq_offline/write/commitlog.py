@@ -196,7 +196,7 @@ def end_killed(root: str, runner: Runner, leftover: LeftoverPolicy = LeftoverPol
 
     Raises:
         StoreLockedError: a broker has the store, or another write.
-        StoreError: it cannot be completed.
+        StoreError: the write cannot be completed.
     """
     store = open_store(root)
     if store.storage.is_local:

@@ -75,7 +75,7 @@ def begin_derived(
         StoreLockedError: a broker has the store.
         StoreSizeError: sizes that no broker could use, or not those of the files that are there.
         StoreLayoutError: a store with other queues, or another Index, than those that are written.
-        StoreError: it cannot be written to.
+        StoreError: the directory cannot be written to.
         OptionError: not a local directory.
     """
     if "://" in root:

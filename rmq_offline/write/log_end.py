@@ -54,7 +54,7 @@ def log_file_bytes(segments: list[Segment], file_bytes: int | None) -> int:
     """Determine the size that a log's files have, or are to have.
 
     Raises:
-        StoreSizeError: there are files of another size than ``file_bytes``, or of several, or without bytes.
+        StoreSizeError: files of another size than ``file_bytes``, of several sizes, or without bytes.
     """
     for segment in segments:
         if not segment.size_bytes:

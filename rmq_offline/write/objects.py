@@ -99,7 +99,7 @@ def begin_object_job(root: str) -> ObjectJob:
 
     Raises:
         StoreLockedError: another write, or a rebuild, is being published.
-        StoreError: it cannot be written to.
+        StoreError: the object store cannot be written to.
     """
     job = ObjectJob(root, uuid.uuid4().hex, int(time.time() * 1000))
     area = job.area
@@ -178,7 +178,7 @@ def end_killed_object_write(root: str, runner: Runner, leftover: LeftoverPolicy 
     """Complete a write that was killed while it was published; False if there is none.
 
     Raises:
-        StoreLockedError: it is being published, or another one completes it.
+        StoreLockedError: the write is being published, or another process completes it.
         StoreError: its note cannot be read or is foreign, or the object store cannot be written.
     """
     area = ObjectArea(root, WRITE_DIRECTORY)
