@@ -1,4 +1,4 @@
-"""The options of commands that talk to a cluster: credentials and TLS. A secret is no argument: ps shows those."""
+"""Options of commands that talk to a cluster: credentials and TLS. No secret is an argument, which ps would show."""
 
 from argparse import ArgumentParser
 from collections.abc import Callable

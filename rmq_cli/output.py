@@ -43,7 +43,7 @@ given_settings: dict[str, Any] = {}
 
 
 class _NamedStdout:
-    """Stdout whose errors of writing name it."""
+    """Stdout that names itself in write errors."""
 
     def __init__(self, stream: "TextIO") -> None:
         self._stream = stream
@@ -285,7 +285,7 @@ def show_by_broker(report: "BrokersReport[Report]", show: "Callable[[Report, Con
 
 
 def print_unlisted(console: "Console", count: int, listed: int, elsewhere: str) -> None:
-    """Print how many of some rows a table has not listed, and what lists them; nothing if there are none."""
+    """Print the number of rows that a table left out, and the option that lists them; nothing without such rows."""
     if count > listed:
         console.print(f"… {count - listed:,} more; {elsewhere}")
 

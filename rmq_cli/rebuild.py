@@ -49,7 +49,7 @@ def rebuild(
     workers: Workers = None,
     as_json: AsOneJson = False,
 ) -> int:
-    """Rebuild ConsumeQueue and Index files from the CommitLog, and from what the store's queues know.
+    """Rebuild ConsumeQueue and Index files from the CommitLog and the store's queues.
 
     The files are byte for byte those of a broker, and replace the old ones atomically: killed at any
     instant, this leaves the old state or the new one. The old ones stay in STORE/quarantine. What takes a message

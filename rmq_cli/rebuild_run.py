@@ -81,7 +81,7 @@ def _publication_facts(report: RebuildReport) -> list[tuple[str, str | Text]]:
 
 
 def show_changes(outcome: Outcome, console: Console) -> None:
-    """Print what consumers get, or would get, other than before, and how the former files come back."""
+    """Print the changes for consumers, and the command that brings the former files back."""
     changes = outcome.changes
     if changes is not None and (outcome.is_plan or outcome.quarantine is not None or changes.queues):
         console.print()

@@ -221,7 +221,7 @@ async def _consumed(
 
 
 async def _sent_again(admin: "Admin", messages: "list[ReceivedMessage]") -> ResultTable:
-    """Send messages as new ones, as ``rmq produce`` sends what ``rmq consume`` has printed."""
+    """Send messages again as new ones, like ``rmq consume --json | rmq produce``."""
     from rmq_core.client import Producer, ProducerOptions  # noqa: PLC0415 # --help does not need it
     from rmq_core.client.json_lines import line_of_message, message_of_line  # noqa: PLC0415
 

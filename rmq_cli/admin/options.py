@@ -44,7 +44,7 @@ _JAVA_TIME: Final = "%Y-%m-%d#%H:%M:%S:%f"
 
 
 async def addresses(admin: "Admin", broker: str | None, cluster: str | None) -> list[str]:
-    """Return the addresses of the brokers that a command is for: one, those of a cluster, or all masters.
+    """Return the addresses of the selected brokers: one, all of a cluster, or all masters.
 
     Raises:
         OptionError: both a broker and a cluster.

@@ -67,7 +67,7 @@ def run(store: str, config: str | None, logs: list[str], *, verifies: bool, as_j
 
 
 def _readable(root: str, answers: Iterator[Answer]) -> Iterator[Answer]:
-    """Yield answers as far as the store's parts can be read; what cannot is an answer itself."""
+    """Yield answers as far as the store can be read; a read error is the last answer."""
     try:
         yield from answers
     except (StoreError, OSError) as error:

@@ -89,7 +89,7 @@ def run(path: str, options: DumpOptions) -> int:
 
 
 def _pieces(place: ClassifiedPath, options: DumpOptions, faults: Faults) -> tuple[str, Iterator[bytes | memoryview]]:
-    """Return the heading, for people, and the lines of what is at a place, one or many in a piece."""
+    """Return the heading for people, and the lines of a path's content in pieces."""
     if options.unqueued:
         return text_lines.RECORD_HEADING, unqueued_lines(
             place, as_json=options.as_json, topic=options.topic, begin=options.from_offset, limit=options.limit,
