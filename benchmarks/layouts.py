@@ -15,8 +15,7 @@ from benchmarks import offline
 from benchmarks.broker import PEER, build_peer
 from benchmarks.measure import Figure, run_rmq, seconds, warm_page_cache
 from rmq_formats.codecs import paths
-from rmq_formats.codecs.record_layout import RECORD_PHYSICAL_OFFSET_AT
-from rmq_formats.codecs.variants.dledger import (
+from rmq_formats.codecs.dledger import (
     ENTRY_HEAD_BYTES,
     ENTRY_MAGIC,
     FILE_END_BYTES,
@@ -26,6 +25,7 @@ from rmq_formats.codecs.variants.dledger import (
     INDEX_UNIT_DTYPE,
     EntryHead,
 )
+from rmq_formats.codecs.record_layout import RECORD_PHYSICAL_OFFSET_AT
 from rmq_formats.kernels import scan as kernel
 from rmq_formats.scan.segment import scan_segment
 from rmq_formats.storage.rocksdb import make_rocksdb

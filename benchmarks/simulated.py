@@ -25,7 +25,7 @@ from rmq_offline.rebuild.job import rebuild_steps
 from rmq_offline.rebuild.options import RebuildOptions
 from rmq_offline.rebuild.tasks import scan_split
 from rmq_offline.tasks.job_steps import JobSteps, TaskBatch
-from rmq_offline.tasks.object_workspace import ObjectArea
+from rmq_offline.tasks.object_work_area import ObjectArea
 from rmq_offline.tasks.store_sizes import StoreSizes
 from rmq_offline.verify.job import verify_steps
 from rmq_offline.verify.phases.plan import VerifyOptions

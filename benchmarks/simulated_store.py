@@ -18,8 +18,9 @@ import pyarrow.fs as pafs
 
 from rmq_formats.codecs import paths
 from rmq_formats.storage.segments import ArrowStorage
-from rmq_offline.tasks.object_workspace import MANIFEST
-from rmq_offline.tasks.waves import MAX_PARTITIONS, WORK_DIRECTORY
+from rmq_offline.tasks.object_work_area import MANIFEST
+from rmq_offline.tasks.split_tasks import MAX_PARTITIONS
+from rmq_offline.tasks.work_files import WORK_DIRECTORY
 
 URI: Final = "simulated://bucket/store"
 KEYS_PER_PAGE: Final = 1000  # of a listing, in S3

@@ -22,8 +22,8 @@ from rmq_offline.job_arguments import (
 )
 from rmq_offline.rebuild.job import check_rebuild, rebuild_store
 from rmq_offline.rebuild.options import RebuildOptions, live_topics_path, options_from_arguments
-from rmq_offline.rebuild.publication import Terms, terms_from_arguments
-from rmq_offline.rebuild.several import rebuild_stores
+from rmq_offline.rebuild.publication import PublishOptions, publishing_from_arguments
+from rmq_offline.rebuild.stores import rebuild_stores
 from rmq_offline.spark.job import run_job
 from rmq_offline.spark.runner import SparkRunner
 from rmq_offline.tasks.origin import LeftoverPolicy, parse_leftover_policy
@@ -38,12 +38,12 @@ def parser() -> JobParser:
     )
     job.add_argument("--what", choices=["all", "consumequeue", "index"], default="all", help="what to rebuild")
     add_sizes(job)
-    job.add_argument("--from-log-alone", action="store_true", help="make queues of the log, whatever the store's know")
-    job.add_argument("--resume", action="store_true", help="complete what an interrupted run has left, whoever left it")
-    job.add_argument("--start-anew", action="store_true", help="set aside what an interrupted run has left")
+    job.add_argument("--from-log-alone", action="store_true", help="make queues from the log, ignore the store's")
+    job.add_argument("--resume", action="store_true", help="resume an interrupted run, even another user's")
+    job.add_argument("--start-anew", action="store_true", help="rename the files of an interrupted run, and start anew")
     job.add_argument("--topics-json", metavar="FILE", help="of --only-live-topics; default: the store's own")
     job.add_argument("--only-live-topics", action="store_true", help="leave out topics that topics.json lacks")
-    job.add_argument("--plan", action="store_true", help="report what consumers would get; write nothing")
+    job.add_argument("--plan", action="store_true", help="report the changes for consumers; write nothing")
     job.add_argument(
         "--accept",
         metavar="NAME",
@@ -67,15 +67,17 @@ def leftover(arguments: argparse.Namespace) -> LeftoverPolicy:
     return parse_leftover_policy(resume=arguments.resume, start_anew=arguments.start_anew)
 
 
-def terms(arguments: argparse.Namespace) -> Terms:
-    """Build the terms of the publication from the arguments. Raises OptionError."""
-    return terms_from_arguments(plan=arguments.plan, accept=arguments.accept, work=arguments.work, out=arguments.out)
+def publishing(arguments: argparse.Namespace) -> PublishOptions:
+    """Build the options of the publication from the arguments. Raises OptionError."""
+    return publishing_from_arguments(
+        plan=arguments.plan, accept=arguments.accept, work=arguments.work, out=arguments.out
+    )
 
 
 def check(arguments: argparse.Namespace) -> argparse.Namespace:
     """Refuse unusable arguments before a session is started; return usable arguments."""
     leftover(arguments)
-    terms(arguments)
+    publishing(arguments)
     if is_several(arguments.store):
         find_stores(arguments.store)
         return arguments
@@ -97,7 +99,12 @@ def main(arguments: argparse.Namespace, spark: SparkSession) -> tuple[dict[str, 
     else:
         runner.check_shared("--out" if arguments.out else "--store", arguments.out or store)
     report = rebuild_store(
-        store, arguments.out, options(arguments, store), runner, leftover=leftover(arguments), terms=terms(arguments)
+        store,
+        arguments.out,
+        options(arguments, store),
+        runner,
+        leftover=leftover(arguments),
+        publishing=publishing(arguments),
     )
     return report.to_dict(), EXIT_CLEAN if report.is_clean else EXIT_FINDINGS
 
@@ -115,7 +122,7 @@ def main_several(arguments: argparse.Namespace, runner: SparkRunner) -> tuple[di
         functools.partial(options, arguments),
         runner,
         leftover(arguments),
-        terms(arguments),
+        publishing(arguments),
     )
     return report.to_dict(), EXIT_CLEAN if report.is_clean else EXIT_FINDINGS
 

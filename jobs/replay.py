@@ -30,7 +30,7 @@ from rmq_formats.spark.options.schemas import COMMITLOG
 from rmq_formats.storage.queue_logs import broker_directory, tiered_queues
 from rmq_formats.storage.segments import canonical_path, open_storage
 from rmq_formats.storage.store_files import open_store
-from rmq_formats.storage.store_variants import Variant
+from rmq_formats.storage.store_layouts import StoreLayout
 from rmq_lakehouse.selection import store_identifier
 from rmq_lakehouse.store_log import check_topics, find_topics_by_spark, snapshot_log
 from rmq_offline.job_arguments import (
@@ -73,7 +73,7 @@ def parser() -> JobParser:
     target = job.add_mutually_exclusive_group(required=True)
     target.add_argument("--to-namesrv", metavar="HOST:PORT", help="a name server of the cluster to send to")
     target.add_argument("--to-store", metavar="DIR", help="a store to create, or to append to")
-    job.add_argument("--tier", metavar="DIR", help="the broker's tieredStoreFilePath: has what the log lacks")
+    job.add_argument("--tier", metavar="DIR", help="tieredStoreFilePath: read messages that the log lacks")
     job.add_argument("--to-topic", metavar="TOPIC", help="send all to this topic; default: each to its own topic")
     job.add_argument("--topics", help="comma list; default: all but system, retry and dead-letter topics")
     job.add_argument("--queues", metavar="JSON", help='{"Orders": [0, 1]}, instead of --topics')
@@ -93,7 +93,7 @@ def parser() -> JobParser:
     job.add_argument("--sql", help="SQL92 expression over message properties")
     job.add_argument("--msg-ids", help="comma list of offset message ids or unique keys; @FILE has one a line")
     job.add_argument("--rate", type=int, metavar="N", help="messages a second; default: no limit")
-    job.add_argument("--checkpoint", metavar="DIR", help="directory that keeps the progress; a later run resumes there")
+    job.add_argument("--checkpoint", metavar="DIR", help="directory for the progress; a later run resumes there")
     job.add_argument("--store-id", help="store name in the property RMQ_ORIGIN; default: its path")
     add_access(job)
     job.add_argument("--dry-run", action="store_true", help="count the messages, send none")
@@ -126,11 +126,11 @@ def check(arguments: argparse.Namespace) -> argparse.Namespace:
 
 def _refuse_batch_topics(store: str, choice: ReplaySelection) -> None:
     """Refuse topics with inner batches: each would be sent as one message with the batch for a body."""
-    variants = open_store(store).layouts
-    batch_topics = sorted(filter(choice.query.wants_topic, variants.batch_topics))
+    layouts = open_store(store).layouts
+    batch_topics = sorted(filter(choice.query.wants_topic, layouts.batch_topics))
     if batch_topics:
         raise StoreLayoutError(
-            f"{variants.evidence[Variant.BATCH_QUEUES]}: topic {batch_topics[0]} has inner batches, "
+            f"{layouts.evidence[StoreLayout.BATCH_QUEUES]}: topic {batch_topics[0]} has inner batches, "
             "which rmq does not split; choose other topics with --topics"
         )
 

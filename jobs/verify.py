@@ -27,7 +27,7 @@ from rmq_offline.verify.html.outputs import VerifyOutputs
 from rmq_offline.verify.job import check_verifiable, verify_store
 from rmq_offline.verify.phases.plan import refuse_inside_store
 from rmq_offline.verify.report import findings_table
-from rmq_offline.verify.several import brokers_findings_table, refuse_inside_stores, verify_stores
+from rmq_offline.verify.stores import brokers_findings_table, refuse_inside_stores, verify_stores
 
 FORMATS: Final = ("delta", "parquet", "json")
 
@@ -46,7 +46,7 @@ def parser() -> JobParser:
         help="directory or URI for intermediate files; on a cluster all executors must see it",
     )
     add_sizes(job)
-    job.add_argument("--tier", type=path_for_all, metavar="DIR", help="tieredStoreFilePath: verify its part of it too")
+    job.add_argument("--tier", type=path_for_all, metavar="DIR", help="tieredStoreFilePath: verify its files too")
     return job
 
 

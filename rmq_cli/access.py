@@ -1,4 +1,4 @@
-"""The options of commands that talk to a cluster: credentials and TLS. A secret is no argument: ps shows those."""
+"""Options of commands that talk to a cluster: credentials and TLS. No secret is an argument, which ps would show."""
 
 from argparse import ArgumentParser
 from collections.abc import Callable
@@ -18,7 +18,8 @@ _OPTIONS: Final[dict[str, Any]] = {
     ],
     "access_key": Annotated[str | None, typer.Option(metavar="K", help="The access key. [env: RMQ_ACCESS_KEY]")],
     "secret_key_file": Annotated[
-        str | None, typer.Option(metavar=_FILE, help="Has the secret key, mode 600. [env: RMQ_SECRET_KEY, the key]")
+        str | None,
+        typer.Option(metavar=_FILE, help="File with the secret key, mode 600. [env: RMQ_SECRET_KEY, the key]"),
     ],
     "tls": Annotated[bool, typer.Option("--tls", help="Speak TLS with name servers and brokers.")],
     "tls_ca": Annotated[
@@ -45,7 +46,9 @@ def add_access(job: ArgumentParser) -> None:
     """Add the options to the arguments of a job."""
     job.add_argument("--credentials", metavar="FILE", help="accessKey, secretKey and more; a file of mode 600")
     job.add_argument("--access-key", metavar="K", help="the access key; default: RMQ_ACCESS_KEY")
-    job.add_argument("--secret-key-file", metavar="FILE", help="has the secret key, mode 600; default: RMQ_SECRET_KEY")
+    job.add_argument(
+        "--secret-key-file", metavar="FILE", help="file with the secret key, mode 600; default: RMQ_SECRET_KEY"
+    )
     job.add_argument("--tls", action="store_true", help="speak TLS with name servers and brokers")
     job.add_argument("--tls-ca", metavar="FILE", help="PEM of the authorities to trust; default: the system's")
     job.add_argument("--tls-insecure", action="store_true", help="do not check the servers' certificates")
@@ -55,7 +58,7 @@ def access_from_arguments(arguments: dict[str, Any]) -> "Access":
     """Remove the access options from a command's arguments; build the access from options and environment.
 
     Raises:
-        OptionError: as ``access_from``.
+        OptionError: the access options are incomplete or contradict each other.
     """
     from rmq_core.client.access import access_from  # noqa: PLC0415 # --help does not need it
 

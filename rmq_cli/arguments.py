@@ -47,13 +47,13 @@ _SIZES: Final[dict[str, Any]] = {
     for option in SIZE_OPTIONS
 }
 
-Report = Annotated[str | None, typer.Option(metavar="FILE", help="Write the JSON report there too.")]
+Report = Annotated[str | None, typer.Option(metavar="FILE", help="Write the JSON report to this file too.")]
 Work = Annotated[
     str | None, typer.Option(metavar="DIR", help="For intermediate files; default: the temporary directory.")
 ]
 PlanWork = Annotated[
     str | None,
-    typer.Option("--work", metavar="DIR", help="Of --plan: for its files; default: a temporary one."),
+    typer.Option("--work", metavar="DIR", help="Of --plan: directory or URI for its files; default: a temporary one."),
 ]
 Accept = Annotated[
     list[str] | None,
@@ -63,11 +63,9 @@ Accept = Annotated[
     ),
 ]
 Workers = Annotated[int | None, typer.Option(min=1, metavar="N", help="Processes; default: one for each processor.")]
-Resume = Annotated[
-    bool, typer.Option("--resume", help="Complete what an interrupted run has left in the store, whoever left it.")
-]
+Resume = Annotated[bool, typer.Option("--resume", help="Resume an interrupted run in the store, even another user's.")]
 StartAnew = Annotated[
-    bool, typer.Option("--start-anew", help="Set aside what an interrupted run has left in the store.")
+    bool, typer.Option("--start-anew", help="Rename the files of an interrupted run in the store, and start anew.")
 ]
 AsOneJson = Annotated[bool, typer.Option("--json", help="The report as one JSON object.")]
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def checkpoint(
     store: StorePath,
     *,
-    apply: Annotated[bool, typer.Option("--apply", help="Write it; without it the plan is printed.")] = False,
+    apply: Annotated[bool, typer.Option("--apply", help="Write it; without --apply the plan is printed.")] = False,
     sizes: "VerifyOptions",
     workers: Workers = None,
     as_json: AsOneJson = False,

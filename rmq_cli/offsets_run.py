@@ -66,7 +66,7 @@ def _position_to_dict(position: Position) -> dict[str, Any]:
 
 
 def show(plan: OffsetsPlan, console: Console, *, is_change: bool) -> None:
-    """Print the offsets, or the changes of them."""
+    """Print the offsets, or their changes."""
     columns = ["group", "topic", ">queue", ">committed", ">min", ">max", ">lag"]
     rows: list[tuple[Position, list[str | Text]]]
     if is_change:

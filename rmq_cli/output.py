@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
+    from rmq_offline.tasks.brokers_report import BrokersReport, Report
     from rmq_offline.tasks.runner import OnProgress, Progress
-    from rmq_offline.verify.several import BrokersReport, Report
 
 printable = errors.printable  # the commands' name for it
 EXIT_CLEAN, EXIT_FINDINGS, EXIT_FAILED, EXIT_INTERRUPTED = 0, 1, 2, 130
@@ -43,7 +43,7 @@ given_settings: dict[str, Any] = {}
 
 
 class _NamedStdout:
-    """Stdout whose errors of writing name it."""
+    """Stdout that names itself in write errors."""
 
     def __init__(self, stream: "TextIO") -> None:
         self._stream = stream
@@ -166,8 +166,8 @@ class Lines:
     """Writes lines to stdout in large pieces; leaving the context manager writes the rest.
 
     Raises:
-        BrokenPipeError: the reader has gone.
-        StoreError: stdout cannot be written otherwise, as on a full disk.
+        BrokenPipeError: the reader has closed the pipe.
+        StoreError: another failure to write to stdout, such as a full disk.
     """
 
     def __init__(self) -> None:
@@ -224,7 +224,7 @@ def progress(title: str, total: int, *, in_bytes: bool = True) -> Iterator[Advan
     """Show a progress bar on stderr while long work runs, if stderr is a terminal.
 
     Yields:
-        A function that takes how much is done so far, in all.
+        A function that takes the amount of work done so far.
     """
     if not sys.stderr.isatty():
         yield lambda _: None
@@ -256,7 +256,7 @@ def progress_by_phase(titles: Mapping[str, str]) -> "Iterator[OnProgress]":
     """Show a progress bar for each phase of the work in turn; the phase ``scan`` counts in bytes.
 
     Yields:
-        A function that takes how far the work is.
+        A function that takes the ``Progress`` of the work.
     """
     with ExitStack() as bars:
         phase = ""
@@ -285,7 +285,7 @@ def show_by_broker(report: "BrokersReport[Report]", show: "Callable[[Report, Con
 
 
 def print_unlisted(console: "Console", count: int, listed: int, elsewhere: str) -> None:
-    """Print how many of some rows a table has not listed, and what lists them; nothing if there are none."""
+    """Print the number of rows that a table left out, and the option that lists them; nothing without such rows."""
     if count > listed:
         console.print(f"… {count - listed:,} more; {elsewhere}")
 

@@ -107,7 +107,7 @@ class _Sending:
         """Send all lines; return how many there were.
 
         Raises:
-            LineError: one could not be sent.
+            LineError: a line could not be sent.
             OSError: the file cannot be read.
         """
         lines: asyncio.Queue[tuple[int, bytes] | None] = asyncio.Queue(2 * workers)
@@ -172,10 +172,10 @@ async def read_lines(file: Path | None) -> AsyncIterator[bytes]:
     """Yield lines without their ends, as they come; a thread waits for them.
 
     Args:
-        file: the file; stdin if it is None.
+        file: None is stdin.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
         LineError: a line is too long.
     """
     pieces: asyncio.Queue[bytes | OSError] = asyncio.Queue()

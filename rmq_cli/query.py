@@ -38,7 +38,7 @@ def query(
     ] = None,
     tier: Annotated[
         str | None,
-        typer.Option(metavar="DIR", help="The broker's tieredStoreFilePath: look there, too, for what has expired."),
+        typer.Option(metavar="DIR", help="The broker's tieredStoreFilePath: read expired messages there."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line, as rmq dump prints it.")] = False,
 ) -> int:

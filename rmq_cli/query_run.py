@@ -10,6 +10,7 @@ from rich.text import Text
 from rmq_cli import output
 from rmq_cli.dump import json_lines
 from rmq_cli.output import bytes_text, printable, time_text
+from rmq_formats.codecs.batch_consumequeue import inner_messages, is_inner_batch
 from rmq_formats.codecs.compression import Compression, decompress
 from rmq_formats.codecs.layout import (
     FLAG_TRANSACTION_COMMIT,
@@ -18,7 +19,6 @@ from rmq_formats.codecs.layout import (
     FLAG_TRANSACTION_ROLLBACK,
 )
 from rmq_formats.codecs.record import StoredMessage
-from rmq_formats.codecs.variants.batch_consumequeue import inner_messages, is_inner_batch
 from rmq_formats.errors import FormatError
 from rmq_formats.read.plan import ReadPlan
 from rmq_formats.read.query import AccessPath

@@ -13,26 +13,26 @@ from rmq_formats.errors import OptionError
 from rmq_offline.rebuild.changes import MAX_NAMED, QueueChanges
 from rmq_offline.rebuild.job import rebuild_store
 from rmq_offline.rebuild.options import RebuildOptions
-from rmq_offline.rebuild.publication import Outcome, Terms
+from rmq_offline.rebuild.publication import Outcome, PublishOptions
 from rmq_offline.rebuild.report import RebuildReport
 from rmq_offline.tasks.origin import LeftoverPolicy
 from rmq_offline.tasks.runner import ProcessRunner
 
 if TYPE_CHECKING:
-    from rmq_offline.rebuild.several import OptionsOf
+    from rmq_offline.rebuild.stores import OptionsOf
 
 LISTED: Final = 50  # findings in the table: the report has more
 _PHASES: Final = {"scan": "Reading the CommitLog", "write": "Writing queues and Index"}
 
 
 def run(
-    store: str, out: str | None, options: RebuildOptions, terms: Terms, *, workers: int | None,
+    store: str, out: str | None, options: RebuildOptions, publishing: PublishOptions, *, workers: int | None,
     report_file: str | None, as_json: bool, leftover: LeftoverPolicy,
 ) -> int:  # fmt: skip
     """Rebuild, and print the report. Returns the exit code. Raises RmqError."""
     _check_report(report_file)
     with interruptible_workers(), output.progress_by_phase(_PHASES) as on_progress:
-        report = rebuild_store(store, out, options, ProcessRunner(workers), on_progress, leftover, terms)
+        report = rebuild_store(store, out, options, ProcessRunner(workers), on_progress, leftover, publishing)
     _write_report(report.to_dict(), report_file, as_json)
     if not as_json:
         show(report, output.console())
@@ -40,15 +40,15 @@ def run(
 
 
 def run_several(
-    stores: list[str], out: str | None, options_of: "OptionsOf", terms: Terms, *, workers: int | None,
+    stores: list[str], out: str | None, options_of: "OptionsOf", publishing: PublishOptions, *, workers: int | None,
     report_file: str | None, as_json: bool, leftover: LeftoverPolicy,
 ) -> int:  # fmt: skip
     """Rebuild several stores, and print the reports. Returns the exit code. Raises RmqError."""
-    from rmq_offline.rebuild.several import rebuild_stores  # noqa: PLC0415 # one store needs no verification
+    from rmq_offline.rebuild.stores import rebuild_stores  # noqa: PLC0415 # one store needs no verification
 
     _check_report(report_file)
     with interruptible_workers():
-        report = rebuild_stores(stores, out, options_of, ProcessRunner(workers), leftover, terms)
+        report = rebuild_stores(stores, out, options_of, ProcessRunner(workers), leftover, publishing)
     _write_report(report.to_dict(), report_file, as_json)
     if not as_json:
         output.show_by_broker(report, show)
@@ -74,15 +74,16 @@ def _publication_facts(report: RebuildReport) -> list[tuple[str, str | Text]]:
     if outcome.is_plan:
         return [("plan", "nothing was written into the store")]
     facts: list[tuple[str, str | Text]] = [("written to", printable(report.out))]
-    if outcome.former is not None:
-        facts.append(("former files", f"{printable(outcome.former)}, {bytes_text(outcome.former_bytes)} on disk"))
+    if outcome.quarantine is not None:
+        size = bytes_text(outcome.quarantine_bytes)
+        facts.append(("former files", f"{printable(outcome.quarantine)}, {size} on disk"))
     return facts
 
 
 def show_changes(outcome: Outcome, console: Console) -> None:
-    """Print what consumers get, or would get, other than before, and how the former files come back."""
+    """Print the changes for consumers, and the command that brings the former files back."""
     changes = outcome.changes
-    if changes is not None and (outcome.is_plan or outcome.former is not None or changes.queues):
+    if changes is not None and (outcome.is_plan or outcome.quarantine is not None or changes.queues):
         console.print()
         console.print(_changes_title(outcome, changes))
         lines = [change.text() for change in changes.queues] + [change.text() for change in changes.groups]
@@ -96,9 +97,10 @@ def show_changes(outcome: Outcome, console: Console) -> None:
 
 def _changes_title(outcome: Outcome, changes: QueueChanges) -> Text:
     would = "would get" if outcome.is_plan else "get"
-    if outcome.taken:
-        accept = "--accept " + " --accept ".join(outcome.taken[:MAX_NAMED])
-        return Text(f"consumers {would} less of {output.counted(len(outcome.taken), 'queue')}: {accept}", style="red")
+    if outcome.unaccepted_queues:
+        accept = "--accept " + " --accept ".join(outcome.unaccepted_queues[:MAX_NAMED])
+        queues = output.counted(len(outcome.unaccepted_queues), "queue")
+        return Text(f"consumers {would} less of {queues}: {accept}", style="red")
     if not outcome.is_as_planned:
         return Text("the second comparison differs from the plan: something else was changed", style="red")
     if not changes.queues:

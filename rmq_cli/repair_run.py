@@ -108,9 +108,9 @@ def _facts(report: RepairReport) -> list[tuple[str, str | Text]]:
         facts.append(("closed gaps", f"{output.counted(report.closed, 'queue offset')} without a record"))
     if report.directory is not None:
         facts.append(("put aside in", printable(report.directory)))
-    if report.outcome.former is not None:
-        size = bytes_text(report.outcome.former_bytes)
-        facts.append(("former queues", f"{printable(report.outcome.former)}, {size} on disk"))
+    if report.outcome.quarantine is not None:
+        size = bytes_text(report.outcome.quarantine_bytes)
+        facts.append(("former queues", f"{printable(report.outcome.quarantine)}, {size} on disk"))
     return [*facts, ("seconds", f"{report.seconds:.2f}"), ("verdict", _verdict(report))]
 
 
@@ -130,7 +130,7 @@ def _show_next(report: RepairReport, store: str) -> None:
     if report.is_applied or not report.steps:
         return
     arguments = [item for item in sys.argv[1:] if item not in {"--plan", "--json"}] or ["repair", store]
-    accept = [part for name in report.outcome.taken for part in ("--accept", name)]
+    accept = [part for name in report.outcome.unaccepted_queues for part in ("--accept", name)]
     command = printable(shlex.join(["rmq", *arguments, "--apply", *accept]))
     output.console().print(f"→ {command}", soft_wrap=True, highlight=False, markup=False)
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from struct import unpack_from
 from typing import Final
 
-from rmq_formats.codecs import paths
+from rmq_formats.codecs import dledger, paths, rocksdb_config, tiered
+from rmq_formats.codecs.batch_consumequeue import is_batch_queue_file
 from rmq_formats.codecs.consumequeue import Unit
 from rmq_formats.codecs.index import IndexHeader
 from rmq_formats.codecs.layout import (
@@ -28,15 +29,13 @@ from rmq_formats.codecs.layout import (
     UNIT_BYTES,
 )
 from rmq_formats.codecs.record_layout import RECORD_FIXED_BYTES_V1, SIZE_AND_MAGIC, head_struct
-from rmq_formats.codecs.variants import dledger, rocksdb_config, tiered
-from rmq_formats.codecs.variants.batch_consumequeue import is_batch_queue_file
 from rmq_formats.errors import StoreError, StoreLayoutError, StoreNotFoundError
 from rmq_formats.read.log_end import readable_segments
 from rmq_formats.storage.queue_files import queue_directories
 from rmq_formats.storage.queue_logs import tiered_segments
 from rmq_formats.storage.segments import Segment, Storage, list_segments, open_storage, opened, read_range
 from rmq_formats.storage.store_files import StoreFiles, nearby_store, refuse_no_store
-from rmq_formats.storage.store_variants import is_rocksdb, is_rocksdb_table
+from rmq_formats.storage.store_layouts import is_rocksdb, is_rocksdb_table
 
 _HEAD_BYTES: Final = 4096  # enough to know any file by
 _TAIL_BYTES: Final = 8
@@ -79,8 +78,8 @@ class ClassifiedPath:
     """Path whose kind is determined.
 
     Attributes:
-        path: as given, without a trailing slash.
-        is_directory: a directory of such files, of any level; else one file.
+        path: the argument without a trailing slash.
+        is_directory: True for a directory of such files at any level; False for one file.
     """
 
     kind: PathKind
@@ -279,8 +278,8 @@ def log_segments(place: ClassifiedPath) -> list[Segment]:
     """Return the CommitLog files of a store, of a directory or of one file, by offset.
 
     Raises:
-        StoreNotFoundError: there are none.
-        StoreSizeError: they overlap.
+        StoreNotFoundError: no CommitLog file.
+        StoreSizeError: files overlap.
     """
     storage, path = place.storage, place.path
     if place.kind is PathKind.STORE:
@@ -345,7 +344,7 @@ def queues(place: ClassifiedPath, topic: str | None = None) -> Iterator[QueueSeg
     """Yield the queues under a path of ``consumequeue`` or another tree of queues, by topic and queue id.
 
     Args:
-        place: any level: all topics, one topic, one queue or one file.
+        place: a path at any level: all topics, one topic, one queue or one file.
     """
     storage, path = place.storage, place.path
     parts = _parts(storage, path)

@@ -19,10 +19,10 @@ def verify(
         str | None, typer.Option(metavar="PATH", help="Write the findings to this file, as a table.")
     ] = None,
     findings_format: Annotated[str, typer.Option(metavar="FORMAT", help="json (lines) or parquet.")] = "json",
-    html: Annotated[str | None, typer.Option(metavar="FILE", help="Write an HTML page there.")] = None,
+    html: Annotated[str | None, typer.Option(metavar="FILE", help="Write an HTML page to this file.")] = None,
     tier: Annotated[
         str | None,
-        typer.Option(metavar="DIR", help="The broker's tieredStoreFilePath, a path or URI: verify its part of it too."),
+        typer.Option(metavar="DIR", help="The broker's tieredStoreFilePath, a path or URI: verify its files too."),
     ] = None,
     sizes: "VerifyOptions",
     report: Report = None,

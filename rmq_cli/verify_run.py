@@ -18,7 +18,7 @@ from rmq_offline.verify.job import verify_store
 from rmq_offline.verify.not_repaired import NOT_REPAIRED
 from rmq_offline.verify.phases.plan import VerifyOptions
 from rmq_offline.verify.report import VerifyReport
-from rmq_offline.verify.several import refuse_inside_stores, verify_stores
+from rmq_offline.verify.stores import refuse_inside_stores, verify_stores
 
 LISTED: Final = 25  # findings in the table: --json, --findings and --html have more
 _PHASES: Final = {"scan": "Reading the CommitLog", "compare": "Comparing queues and Index"}

@@ -139,7 +139,7 @@ class StoreLockedError(StoreError):
 
 
 class StoreLayoutError(StoreError):
-    """A layout that rmq does not read, or not write; see ``store_variants``."""
+    """A layout that rmq does not read, or not write; see ``rmq_formats.storage.layout_refusals``."""
 
 
 class SpillError(StoreError):

@@ -33,12 +33,12 @@ from rmq_formats.read.query import (
     ReadOptions,
     parse_include,
 )
+from rmq_formats.read.queue_choice import queue_file_topics
+from rmq_formats.read.queue_logs import QueueLogsTask, queue_log_messages, queue_log_query
 from rmq_formats.read.queues import ConsumeQueue
 from rmq_formats.read.ranges import edge_message
 from rmq_formats.read.store_times import ascends
 from rmq_formats.read.task import read_task
-from rmq_formats.read.variants.queue_choice import queue_file_topics
-from rmq_formats.read.variants.queue_logs import QueueLogsTask, queue_log_messages, queue_log_query
 from rmq_formats.records import Records
 from rmq_formats.storage.queue_files import named_topics, topic_queues
 from rmq_formats.storage.segments import Segment
@@ -136,7 +136,7 @@ class Store(Records):
         queue (LMQ) is a topic with one queue, 0: it yields the messages that stand there, as they were stored, with the
         topic that they were sent to and their place in its queue; queue offsets that are given are those of the light
         queue. An inner batch is one record: with a queue id it is chosen if one of its messages is;
-        ``codecs.variants.batch_consumequeue.inner_messages`` takes it apart.
+        ``codecs.batch_consumequeue.inner_messages`` takes it apart.
 
         Args:
             topic: only that one's.
@@ -254,7 +254,7 @@ class Store(Records):
 
         Raises:
             DecodeError: not an offset message id.
-            OptionError: none of these five combinations.
+            OptionError: another combination of arguments.
             StoreNotFoundError: there is no store, or no CommitLog in it.
         """
         ways = [key is not None, uniq_key is not None, msg_id is not None, offset is not None, time is not None]

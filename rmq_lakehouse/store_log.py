@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow.compute as pc
 
 from rmq_formats.codecs import paths
-from rmq_formats.codecs.config_json import topic_configs
+from rmq_formats.codecs.topics_json import topic_configs
 from rmq_formats.errors import OptionError, RmqError, StoreError
 from rmq_formats.read.log_end import cut_segments, find_leftovers
 from rmq_formats.read.plan import plan_read

@@ -20,10 +20,10 @@ from rmq_formats.read.fsync import fsync_log
 from rmq_formats.read.log_end import readable_segments
 from rmq_formats.read.plan import plan_read
 from rmq_formats.read.query import LogKind, Logs, Query, QueueBounds, ReadOptions
+from rmq_formats.read.queue_choice import open_queue
 from rmq_formats.read.queues import ConsumeQueue
 from rmq_formats.read.stores import read_broker_names
 from rmq_formats.read.task import read_task
-from rmq_formats.read.variants.queue_choice import open_queue
 from rmq_formats.scan.splits import frozen_end
 from rmq_formats.spark.commitlog.batch import plans_of
 from rmq_formats.spark.options.read import commitlog_options

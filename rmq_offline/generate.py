@@ -1,7 +1,7 @@
 """Generates a store in bulk, without a broker: a CommitLog as Java writes it for a Java client's sends.
 
-It writes only the CommitLog and ``config/topics.json``: a broker that opens the store builds the rest. Each
-record's size and place follow from its number alone, so chunks are encoded and written side by side.
+Only the CommitLog and ``config/topics.json`` are written: a broker that opens the store builds the rest. Each
+record's size and offset follow from its number alone, so that chunks are encoded and written in parallel.
 """
 
 import json
@@ -33,7 +33,7 @@ from rmq_formats.kernels.encode.template import (
     VARYING_UNIQ_KEY_BYTES,
     encode_records,
 )
-from rmq_formats.storage import store_variants
+from rmq_formats.storage import layout_refusals
 from rmq_formats.storage.contained import is_there, parent_directory, replace_file
 from rmq_formats.storage.store_files import open_store
 from rmq_offline.write.topics import topic_config
@@ -55,7 +55,7 @@ _STAGING = "commitlog.generating"
 
 @dataclass(frozen=True, slots=True)
 class GeneratedStore:
-    """What ``generate_store`` has written.
+    """Messages and bytes that ``generate_store`` wrote.
 
     Attributes:
         bytes: their bytes, without BLANKs and unused ends of files.
@@ -191,7 +191,7 @@ def _check_unused(store: Path) -> None:
     for name in ("commitlog", "consumequeue", "index", "batchconsumequeue", "compaction"):
         if (store / name).is_dir() and any((store / name).iterdir()):
             raise StoreError(f"{store} already holds a store: {name} is not empty")
-    store_variants.refuse(store_variants.log_replacement_refusal(open_store(str(store)).layouts))
+    layout_refusals.refuse(layout_refusals.log_replacement_refusal(open_store(str(store)).layouts))
     if (store / "abort").exists():
         raise StoreError(f"{store} is in use, or was when its broker died: it has an abort file")
 
@@ -239,9 +239,9 @@ def _template(topics: Sequence[str], queues: int, body_bytes: int, keys: bool, t
 
 
 def _lay_out(directory: Path, sizes: _Sizes, messages: int, file_bytes: int) -> Iterator[_Chunk]:
-    """Create the files with their BLANKs, and yield chunk by chunk which records go where.
+    """Create the files with their BLANKs, and yield the records and offsets of each chunk.
 
-    A message goes into a file only if a BLANK still fits behind it (``CommitLog#doAppend``).
+    A message goes into a file only if a BLANK still fits after the message (``CommitLog#doAppend``).
     """
     first = file_offset = 0
     while first < messages:

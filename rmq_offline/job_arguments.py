@@ -1,4 +1,4 @@
-"""Arguments of the jobs, parsed without Spark: ``rmq`` has the same where it does the work without a session."""
+"""Arguments of the jobs, parsed without Spark."""
 
 import argparse
 import os

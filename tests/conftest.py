@@ -77,10 +77,10 @@ GOLDEN_SETTINGS = {
     "exotic_crc": GoldenSettings(65536, 400, 50, 200, DEFAULT_DELAY_LEVELS, True, 65536),
 }
 # Stores of other layouts, see tests/golden/README.md; the log's files have 262144 bytes in all of them.
-_VARIANT = GoldenSettings(262144, 2000, 500, 2000, MIXED_DELAY_LEVELS)
-VARIANTS = dict.fromkeys(
+_LAYOUT_SETTINGS = GoldenSettings(262144, 2000, 500, 2000, MIXED_DELAY_LEVELS)
+LAYOUT_STORES = dict.fromkeys(
     ("dledger", "dledger_crash", "dledger_mixed", "lmq", "bcq", "rocksdb", "rocksdb_crash", "rocksdb_lmq", "tiered",
-     "compaction", "controller"), _VARIANT
+     "compaction", "controller"), _LAYOUT_SETTINGS
 )  # fmt: skip
 
 

@@ -152,7 +152,11 @@ async def export_metadata(
     directory: Annotated[
         Path | None,
         typer.Option(
-            "-f", "--filePath", metavar="DIR", help="Write a file there. [default: print]", show_default=False
+            "-f",
+            "--filePath",
+            metavar="DIR",
+            help="Write a file in this directory. [default: print]",
+            show_default=False,
         ),
     ] = None,
     topics_only: Annotated[bool, typer.Option("-t", "--topic", help="Topics only.")] = False,

@@ -221,7 +221,7 @@ async def _consumed(
 
 
 async def _sent_again(admin: "Admin", messages: "list[ReceivedMessage]") -> ResultTable:
-    """Send messages as new ones, as ``rmq produce`` sends what ``rmq consume`` has printed."""
+    """Send messages again as new ones, like ``rmq consume --json | rmq produce``."""
     from rmq_core.client import Producer, ProducerOptions  # noqa: PLC0415 # --help does not need it
     from rmq_core.client.json_lines import line_of_message, message_of_line  # noqa: PLC0415
 
@@ -236,10 +236,10 @@ async def _sent_again(admin: "Admin", messages: "list[ReceivedMessage]") -> Resu
 
 
 async def _queues(admin: "Admin", topic: str, broker_name: str | None, queue_id: int | None) -> "list[MessageQueue]":
-    """List the queues of a topic that the options select; one at least.
+    """List the queues of a topic that the options select, at least one.
 
     Raises:
-        OptionError: there is none, or a queue without a broker.
+        OptionError: no such queue, or a queue id without a broker.
     """
     if queue_id is not None and broker_name is None:
         raise OptionError("-i: give -b too")

@@ -44,11 +44,11 @@ _JAVA_TIME: Final = "%Y-%m-%d#%H:%M:%S:%f"
 
 
 async def addresses(admin: "Admin", broker: str | None, cluster: str | None) -> list[str]:
-    """Return the addresses of the brokers that a command is for: one, those of a cluster, or all masters.
+    """Return the addresses of the selected brokers: one, all of a cluster, or all masters.
 
     Raises:
-        OptionError: a broker and a cluster.
-        NoRouteError: there is no such cluster.
+        OptionError: both a broker and a cluster.
+        NoRouteError: no such cluster.
     """
     if broker is not None and cluster is not None:
         raise OptionError("-b and -c: give one of them")
@@ -77,7 +77,7 @@ def time_ms(option: str, text: str) -> int:
     Times without a zone are in UTC.
 
     Raises:
-        OptionError: none of these, or seconds.
+        OptionError: another form, or a time in seconds.
     """
     if text == _NOW:
         return int(datetime.now(UTC).timestamp() * 1000)

@@ -25,9 +25,9 @@ class ResultTable:
     """Rows of values under column names.
 
     Attributes:
-        rows: each as long as ``columns``.
+        rows: each with one value per column.
         lines: JSON objects to print instead of the rows with ``--json``.
-        always_lines: whether to print the lines without ``--json``, too.
+        always_lines: whether to print ``lines`` also without ``--json``.
     """
 
     columns: tuple[str, ...]

@@ -114,7 +114,7 @@ async def copy_user(
     copied = [info for info in await admin.users.find(source) if not names or info.username in names]
     for info in copied:
         if not info.password:
-            raise OptionError(f"copyUser: {source} tells passwords to super users alone")
+            raise OptionError(f"copyUser: {source} returns passwords to super users only")
         existing = await admin.users.get(target, str(info.username))
         await (admin.users.create if existing is None else admin.users.update)(target, info)
     code = EXIT_CLEAN if copied else EXIT_FINDINGS

@@ -28,20 +28,20 @@ def doctor(
         bool, typer.Option("--verify", help="Compare log and queues where the log is larger than 1 GiB, too.")
     ] = False,
     security: Annotated[  # noqa: ARG001 # there is no other examination of a server yet
-        bool, typer.Option("--security", help="Of a server: see what a stranger gets; the only examination.")
+        bool, typer.Option("--security", help="Of a server: list requests without authentication; always done.")
     ] = True,
     ca: Annotated[
         str | None, typer.Option("--tls-ca", metavar="FILE", help="PEM that its certificate is checked with.")
     ] = None,
     as_json: AsOneJson = False,
 ) -> int:
-    """Tell why a broker does not start with a store, why a group gets no messages, why a lag is negative.
+    """Explain why a broker does not start with a store, why a group gets no messages, why a lag is negative.
 
     Each answer has three lines: what is seen, why it matters, and the command to run next. Nothing is changed.
 
-    Of HOST:PORT it tells how open a running broker or name server is: what a stranger gets there.
+    HOST:PORT is a running broker or name server: the requests that it accepts without authentication are listed.
 
-    The exit code is 1 if something is wrong, or stands open.
+    The exit code is 1 if something is wrong, or open to everybody.
     """
     if _ADDRESS.fullmatch(target) and not Path(target).exists():
         if config is not None or log or verify:

@@ -29,7 +29,7 @@ class Finding:
     """One line of the examination.
 
     Attributes:
-        state: ``open``, ``closed``, or ``note`` for what is neither.
+        state: ``open``, ``closed``, or ``note`` for information.
     """
 
     what: str
@@ -59,10 +59,10 @@ async def _examine(address: str, ca: str | None) -> list[Finding]:
 
 
 async def _findings(address: str, ca: str | None) -> AsyncIterator[Finding]:
-    """Look at all that a stranger may try. Raises ClusterError if nobody is there."""
+    """Send each request without authentication, and report the answers. Raises ClusterError without any answer."""
     plain, encrypted = await _request(address, None), await _request(address, Tls(auth_server=False))
     if plain is None and encrypted is None:
-        raise ClusterError(f"{address}: nobody answers there, neither plain nor with TLS")
+        raise ClusterError(f"{address}: no answer, neither plain nor with TLS")
     tls = None if plain is not None else Tls(auth_server=False)
     yield (
         Finding("plain connections", CLOSED, "none is accepted")
@@ -153,7 +153,7 @@ async def _close(writer: asyncio.StreamWriter) -> None:
 
 
 async def _request(address: str, tls: Tls | None, code: int = _UNKNOWN_CODE) -> RemotingCommand | None:
-    """Send a request as a stranger; None if there is no answer."""
+    """Send a request without authentication; None without an answer."""
     async with RemotingClient(tls=tls) as client:
         try:
             return await client.invoke(address, request(code), _TIMEOUT_S)

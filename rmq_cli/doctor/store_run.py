@@ -35,7 +35,7 @@ def run(store: str, config: str | None, logs: list[str], *, verifies: bool, as_j
     """Answer the questions about a store. Returns the exit code. Raises RmqError.
 
     Args:
-        verifies: whether log and queues are compared, however large the log is.
+        verifies: whether to compare log and queues of a large log too.
     """
     files = open_store(store)
     if not files.storage.is_local:
@@ -67,7 +67,7 @@ def run(store: str, config: str | None, logs: list[str], *, verifies: bool, as_j
 
 
 def _readable(root: str, answers: Iterator[Answer]) -> Iterator[Answer]:
-    """Yield answers as far as the store's parts can be read; what cannot is an answer itself."""
+    """Yield answers as far as the store can be read; a read error is the last answer."""
     try:
         yield from answers
     except (StoreError, OSError) as error:

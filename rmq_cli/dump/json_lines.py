@@ -74,10 +74,10 @@ class RecordRenderer:
         """Render the sound records of a batch, in pieces; each with the number of its lines.
 
         Args:
-            batch: of a scan; its window must not change while pieces are taken.
+            batch: the window of this batch must not change until all pieces are consumed.
 
         Yields:
-            Pieces that are valid until the next one is asked for.
+            Pieces that are valid until the next piece is requested.
         """
         rows = FrameRows(batch.data, batch.frames)
         rows.repair(TOPIC_AT)

@@ -12,14 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmq_cli.store_path import ClassifiedPath, QueueSegments, entry_index_files, index_files, queues
+from rmq_formats.codecs.batch_consumequeue import is_end, split_file
 from rmq_formats.codecs.consumequeue import UNIT_DTYPE
 from rmq_formats.codecs.consumequeue_ext import ExtUnit, encode_ext_address
+from rmq_formats.codecs.dledger import ENTRY_HEAD_BYTES, ENTRY_MAGIC, INDEX_UNIT_BYTES, INDEX_UNIT_DTYPE
 from rmq_formats.codecs.layout import BATCH_UNIT_BYTES, UNIT_BYTES
-from rmq_formats.codecs.variants.batch_consumequeue import is_end, split_file
-from rmq_formats.codecs.variants.dledger import ENTRY_HEAD_BYTES, ENTRY_MAGIC, INDEX_UNIT_BYTES, INDEX_UNIT_DTYPE
 from rmq_formats.errors import FormatError
 from rmq_formats.read.index_lookup import IndexFile
-from rmq_formats.read.variants.rocksdb_queues import opened_queues
+from rmq_formats.read.rocksdb_queues import opened_queues
 from rmq_formats.storage.segments import OpenRange, Storage, opened, read_range
 
 ReportFault = Callable[[str], None]
@@ -202,7 +202,7 @@ def rocksdb_units(
     """Yield the units of a ConsumeQueue in RocksDB, each queue from a queue offset on.
 
     Args:
-        report_fault: takes the line for damage, after which nothing is read.
+        report_fault: called with a line about damage, after which nothing is read.
     """
     try:
         with opened_queues(place.storage, place.path) as database:

@@ -12,7 +12,7 @@ from rmq_cli.dump import json_lines, text_lines
 from rmq_cli.dump import rows as file_rows
 from rmq_cli.dump.rows import ReportFault
 from rmq_cli.store_path import ClassifiedPath, PathKind, classify_path, is_queue_log, log_segments, may_have_gaps
-from rmq_formats.codecs import config_json
+from rmq_formats.codecs import consumer_offsets_json
 from rmq_formats.codecs.checkpoint import Checkpoint
 from rmq_formats.codecs.record import StoredMessage
 from rmq_formats.codecs.record_frame import Damage
@@ -70,7 +70,7 @@ def run(path: str, options: DumpOptions) -> int:
     if place.kind is PathKind.TIER:
         raise OptionError(f"{path}: tiered storage; give a queue's COMMIT_LOG or CONSUME_QUEUE directory, or a file")
     if options.unqueued and place.kind is not PathKind.STORE:
-        raise OptionError(f"--unqueued: {path} is of the kind {place.kind}; give a store, whose queues tell")
+        raise OptionError(f"--unqueued: {path} is of the kind {place.kind}; give a store: its queues are needed")
     with output.Lines() as lines:
         faults = Faults(lines)
         heading, pieces = _pieces(place, options, faults)
@@ -89,7 +89,7 @@ def run(path: str, options: DumpOptions) -> int:
 
 
 def _pieces(place: ClassifiedPath, options: DumpOptions, faults: Faults) -> tuple[str, Iterator[bytes | memoryview]]:
-    """Return the heading, for people, and the lines of what is at a place, one or many in a piece."""
+    """Return the heading for people, and the lines of a path's content in pieces."""
     if options.unqueued:
         return text_lines.RECORD_HEADING, unqueued_lines(
             place, as_json=options.as_json, topic=options.topic, begin=options.from_offset, limit=options.limit,
@@ -131,7 +131,7 @@ def _whole(place: ClassifiedPath) -> object:
     data = place.storage.read_bytes(place.path)
     if place.kind is PathKind.CHECKPOINT:
         return Checkpoint.decode(data)
-    return config_json.config_document(place.path, data.decode("utf-8", "replace"))
+    return consumer_offsets_json.config_document(place.path, data.decode("utf-8", "replace"))
 
 
 def _json(rows: Iterator[Any]) -> Iterator[bytes]:
@@ -158,8 +158,8 @@ def _batches(
     """Yield batches of record frames from a physical offset on; report faults on the way.
 
     Args:
-        has_gaps: files may be missing.
-        has_sums: the records' own sums hold, which they do not in the log of a single queue.
+        has_gaps: whether files may be missing.
+        has_sums: whether records have valid CRCs; those in the log of a single queue have not.
     """
     expected: int | None = None
     for segment in segments:
@@ -193,10 +193,10 @@ def unqueued_lines(
     Args:
         as_json: one object a line, with the key ``reason`` behind those of a record.
         begin: physical offset of the first record.
-        limit: of messages; None is no limit.
+        limit: maximum number of messages; None is no limit.
 
     Raises:
-        StoreLayoutError: the store has no queues, so that nothing tells.
+        StoreLayoutError: the store has no queues to compare with.
     """
     refuse_log_alone(place.files)
     reasons = UnqueuedReasons(place.files)

@@ -7,7 +7,7 @@ import numpy as np
 
 from rmq_cli.dump.rows import batch_unit_arrays, entry_index, ext_units
 from rmq_cli.store_path import ClassifiedPath, QueueSegments, entry_index_files, index_files, queues
-from rmq_formats.codecs import config_json
+from rmq_formats.codecs import consumer_offsets_json
 from rmq_formats.codecs.checkpoint import Checkpoint
 from rmq_formats.codecs.consumequeue import UNIT_DTYPE
 from rmq_formats.codecs.layout import PRE_BLANK_SIZE, UNIT_BYTES
@@ -15,7 +15,7 @@ from rmq_formats.errors import FormatError
 from rmq_formats.read import broker_config
 from rmq_formats.read.config_documents import documents_at
 from rmq_formats.read.index_lookup import IndexFile
-from rmq_formats.read.variants.rocksdb_queues import QueueDatabase, opened_queues
+from rmq_formats.read.rocksdb_queues import QueueDatabase, opened_queues
 from rmq_formats.storage.queue_logs import QueueLog, compacted_logs, tiered_brokers, tiered_logs
 from rmq_formats.storage.rocksdb import opened_rocksdb
 from rmq_formats.storage.segments import Segment, Storage, opened, read_range
@@ -28,14 +28,14 @@ class QueueFileFacts:
     """The ConsumeQueue files of one queue.
 
     Attributes:
-        topic: None where the path does not tell it.
-        queue_id: likewise.
-        files: how many; 0 for a queue in RocksDB.
-        units: messages that have a unit in the files, counted from offsets.
-        min_offset: queue offset of the first unit that is not a filler.
-        max_offset: one past the last, as RocketMQ counts.
-        first_physical_offset: that the first unit points to; None without any.
-        last_physical_offset: that the last one points to.
+        topic: None if the path has no topic's directory.
+        queue_id: None if the path has no queue's directory.
+        files: number of files; 0 for a queue in RocksDB.
+        units: number of units, as max offset minus min offset.
+        min_offset: queue offset of the first unit that is no pre-blank.
+        max_offset: queue offset one past the last unit.
+        first_physical_offset: physical offset of the first unit's record; None without a unit.
+        last_physical_offset: physical offset of the last unit's record; None without a unit.
     """
 
     topic: str | None
@@ -67,12 +67,12 @@ class IndexFacts:
     Attributes:
         slots: ``maxHashSlotNum``, inferred; None for a file that is damaged or empty.
         max_entries: ``maxIndexNum``, inferred likewise.
-        entries: in use.
-        slots_used: as the header says, like the rest.
+        entries: number of used entries.
+        slots_used: from the header, as all that follow.
         begin_timestamp: ms.
         end_timestamp: ms.
-        begin_physical_offset: of the first entry's message.
-        end_physical_offset: of the last one's.
+        begin_physical_offset: physical offset of the first entry's message.
+        end_physical_offset: physical offset of the last entry's message.
         error: the file's fault; None if it is sound.
     """
 
@@ -91,10 +91,10 @@ class IndexFacts:
 
 @dataclass(frozen=True, slots=True)
 class ConfigFacts:
-    """How many rows the tables of config in RocksDB have.
+    """Numbers of rows in the tables of config in RocksDB.
 
     Attributes:
-        topics: of v2 without those that the broker made by itself.
+        topics: number of topics; v2 lacks those that the broker creates by itself.
         groups: consumer groups with settings.
         group_topics: pairs of a topic and a group with offsets in it.
     """
@@ -201,11 +201,11 @@ class QueueLogFacts:
     """The log of one queue in tiered storage, or of a compacted topic.
 
     Attributes:
-        cluster: of the broker, in tiered storage.
-        broker: likewise.
-        unit_files: of its units.
-        min_place: first place in the log.
-        max_place: one past the last.
+        cluster: the broker's cluster, in tiered storage.
+        broker: the broker's name, in tiered storage.
+        unit_files: number of files of units.
+        min_place: first offset in the log, in bytes.
+        max_place: one past the last offset in the log, in bytes.
     """
 
     cluster: str | None
@@ -276,14 +276,14 @@ class EntryIndexFacts:
     """The index of a DLedger CommitLog.
 
     Attributes:
-        size_bytes: of the files, most of which is a hole.
-        units: entries that have one.
-        first_index: of these; None without any.
-        last_index: likewise.
-        first_term: in which the first was appended.
-        last_term: likewise the last.
-        end_position: one past the last entry's place in the log, in bytes.
-        faults: places up to the last unit that hold none.
+        size_bytes: size of the files together; most of it is a hole.
+        units: number of entries with a unit.
+        first_index: index of the first entry with a unit; None without one.
+        last_index: index of the last entry with a unit; None without one.
+        first_term: term of the first entry.
+        last_term: term of the last entry.
+        end_position: one past the last entry in the log, in bytes.
+        faults: number of indexes without a unit before the last unit.
     """
 
     files: int
@@ -345,4 +345,4 @@ def config(place: ClassifiedPath) -> Any:
     if place.is_directory:
         return documents_at(place.storage, place.path)
     text = place.storage.read_bytes(place.path).decode("utf-8", "replace")
-    return config_json.config_document(place.path, text)
+    return consumer_offsets_json.config_document(place.path, text)

@@ -33,11 +33,11 @@ class LogFileFacts:
     Attributes:
         start_offset: physical offset of its first byte.
         used_bytes: up to its last byte that is not zero.
-        messages: sound records in it.
-        bytes: of these records.
-        first_physical_offset: of the first of them; None without any.
-        last_physical_offset: of the last.
-        end_physical_offset: one past the last.
+        messages: number of sound records.
+        bytes: size of the sound records together.
+        first_physical_offset: offset of the first sound record; None without one.
+        last_physical_offset: offset of the last sound record; None without one.
+        end_physical_offset: physical offset one past the last sound record.
         first_store_timestamp: lowest, in ms.
         last_store_timestamp: highest, in ms.
     """
@@ -61,8 +61,8 @@ class QueueFacts:
     """Messages of one queue in the log.
 
     Attributes:
-        min_offset: its lowest queue offset.
-        max_offset: one past its highest, as RocketMQ counts.
+        min_offset: lowest queue offset.
+        max_offset: one past the highest queue offset.
     """
 
     queue_id: int
@@ -89,9 +89,9 @@ class CommitLogFacts:
     """Sums over the files of a CommitLog.
 
     Attributes:
-        without_queue: records that take no place in a queue: half messages and rollbacks of old brokers.
-        findings: damaged stretches, the first MAX_LISTED of each file, missing files and wrong sizes.
-        finding_count: all of them.
+        without_queue: number of records without a queue offset: half messages and rollbacks of old brokers.
+        findings: missing files, wrong sizes, and the first MAX_LISTED damaged ranges of each file.
+        finding_count: number of all findings.
     """
 
     messages: int
@@ -193,8 +193,7 @@ def log_facts(
     """Read a CommitLog, as many files at once as there are processors.
 
     Args:
-        segments: its files, by offset.
-        on_bytes: called with the bytes that have been read so far.
+        on_bytes: called with the number of bytes that have been read so far.
         is_of_queue: the log is that of one queue, whose files need not follow each other, nor be of one size.
     """
     scans = [_SegmentScan(storage, segment, is_of_queue=is_of_queue) for segment in segments]

@@ -28,7 +28,7 @@ from rmq_formats.codecs.checkpoint import Checkpoint
 from rmq_formats.errors import FormatError, OptionError, StoreError, without_secrets
 from rmq_formats.read.unqueued import UNQUEUED_TEXTS, unqueued_sums
 from rmq_formats.storage.log_paths import configured_log_directories
-from rmq_formats.storage.store_variants import Variant
+from rmq_formats.storage.store_layouts import StoreLayout
 from rmq_offline.diagnosis.recovery import BYTES_PER_SECOND, StartEstimate, estimate_start
 from rmq_offline.verify.findings import Finding
 
@@ -40,19 +40,19 @@ class Facts:
     """The content of a path: all parts of a store, or the one part that the path is.
 
     Attributes:
-        commitlog: None where there is none; so for the next ones.
+        commitlog: None without a CommitLog, as all parts that the path lacks.
         consumequeue: by topic and queue id.
-        consumequeue_ext: likewise.
-        batchconsumequeue: likewise; of a path below ``compactionCq``, the queues of compacted topics.
-        compacted: of a store, the logs of compacted topics.
-        tier: of tiered storage, the logs of its queues.
+        consumequeue_ext: by topic and queue id.
+        batchconsumequeue: by topic and queue id; for a path below ``compactionCq``, the queues of compacted topics.
+        compacted: logs of a store's compacted topics.
+        tier: logs of the queues in tiered storage.
         index: oldest file first.
-        abort: whether the file ``abort`` is there: a broker runs on the store, or was killed.
+        abort: whether the file ``abort`` exists: a broker runs on the store, or was killed.
         rocksdb_config: rows of each table of config in RocksDB; None without one.
-        entry_index: of a path that is a DLedger CommitLog's index.
+        entry_index: a DLedger CommitLog's index, if the path is one.
         errors: files that cannot be read or decoded.
-        start: of a store, what a broker's start reads of its log.
-        layouts: of a store, the ones beside CommitLog, ConsumeQueue and IndexFile, by the file that tells each.
+        start: what a broker's start reads of a store's log.
+        layouts: a store's layouts beside the classic one, each with the file that proves it.
     """
 
     kind: PathKind
@@ -117,7 +117,7 @@ def run_unqueued(path: str, as_json: bool) -> int:
     """Sum up the messages of a store that no queue has. Returns the exit code. Raises RmqError."""
     place = classify_path(path)
     if place.kind is not PathKind.STORE:
-        raise OptionError(f"--unqueued: {path} is of the kind {place.kind}; give a store, whose queues tell")
+        raise OptionError(f"--unqueued: {path} is of the kind {place.kind}; give a store: its queues are needed")
     sums = unqueued_sums(place.files)
     if as_json:
         output.print_json({"path": without_secrets(place.path), "unqueued": msgspec.to_builtins(sums)})
@@ -139,15 +139,15 @@ def gather(place: ClassifiedPath) -> Facts:
         parts = [place.child(kind) for kind in PathKind if _is_part(place, kind)]
         facts.abort = place.storage.exists(paths.abort_file(place.path))
         layouts = place.files.layouts
-        facts.layouts = {variant.value: without_secrets(path) for variant, path in layouts.evidence.items()} or None
-        if Variant.DLEDGER in layouts or configured_log_directories(place.path):  # the log is in other directories
+        facts.layouts = {layout.value: without_secrets(path) for layout, path in layouts.evidence.items()} or None
+        if StoreLayout.DLEDGER in layouts or configured_log_directories(place.path):  # the log is in other directories
             parts = [place, *(part for part in parts if part.kind is not PathKind.COMMITLOG)]
         readers: dict[str, Reader] = {}
         database = layouts.only_queue_database
         if database is not None:
             parts = [part for part in parts if part.kind is not PathKind.CONSUMEQUEUE]
             readers["consumequeue"] = lambda place: file_summaries.database_facts(place.storage, database)
-        if Variant.ROCKSDB_CONFIG in layouts:
+        if StoreLayout.ROCKSDB_CONFIG in layouts:
             readers["rocksdb_config"] = file_summaries.config_facts
         readers["rocksdbstore"] = file_summaries.rocksdbstore_facts
         for field, read in readers.items():
@@ -157,7 +157,7 @@ def gather(place: ClassifiedPath) -> Facts:
                 facts.errors += (str(error),)
         with suppress(StoreError, FormatError):
             facts.start = estimate_start(place.files, log_segments(place))
-        if Variant.COMPACTION in layouts:
+        if StoreLayout.COMPACTION in layouts:
             facts.compacted = file_summaries.compacted_facts(place)
         if not any(part.kind in {PathKind.COMMITLOG, PathKind.STORE} for part in parts):
             facts.errors += _why_no_log(place)

@@ -66,7 +66,7 @@ def proxy(
     for address in auth_brokers:
         parse_address("--auth-broker", address)
     if auth_brokers and access.credentials is None:
-        raise OptionError("--auth-broker needs --credentials: without them nobody is asked who users are")
+        raise OptionError("--auth-broker needs --credentials: users cannot be looked up without credentials")
     serving = Proxy(
         namesrv, listen, access.credentials, ClientOptions(tls=access.tls), authorizes=authorize,
         tls=None if tls_config is None else read_tls_file(str(tls_config)),

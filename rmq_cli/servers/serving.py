@@ -45,10 +45,10 @@ def log_ignored_keys(log: logging.Logger, file: Path | None, keys: list[str]) ->
 async def serve_until_stopped(
     server: AbstractAsyncContextManager[object], started: Callable[[], None] = lambda: None
 ) -> None:
-    """Run a server until SIGINT, SIGTERM or SIGHUP, which a terminal that is closed sends.
+    """Run a server until SIGINT, SIGTERM or SIGHUP; a closing terminal sends SIGHUP.
 
     Args:
-        started: called once when the server runs.
+        started: called once, after the server has started.
     """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -20,6 +20,7 @@ from rmq_core.proxy.wire import StatusError, ms_of, v2
 from rmq_core.remoting import clock
 from rmq_core.remoting.pop import PopHandle, TopicKind
 from rmq_core.remoting.pop_requests import PopResponse
+from rmq_formats.codecs.batch_consumequeue import inner_messages
 from rmq_formats.codecs.compression import decompress
 from rmq_formats.codecs.hosts import Host
 from rmq_formats.codecs.layout import (
@@ -43,7 +44,6 @@ from rmq_formats.codecs.layout import (
 from rmq_formats.codecs.properties import encode_properties, parse_decimal, split_keys
 from rmq_formats.codecs.record import StoredMessage, decode_record
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
-from rmq_formats.codecs.variants.batch_consumequeue import inner_messages
 from rmq_formats.errors import FormatError
 
 _BORN_HOST: Final = "__BORNHOST"

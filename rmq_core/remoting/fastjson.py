@@ -3,8 +3,9 @@
 Beside standard JSON fastjson takes bare and single-quoted keys, single-quoted texts, comments, and commas too many
 (``AllowUnQuotedFieldNames``, ``AllowSingleQuotes``, ``AllowArbitraryCommas``).
 
-Files are read by ``config_json`` alone, which tells where a fault is, and is a hundred times slower than the parsers
-of standard JSON. Here it is left with what has other objects as keys than queues, or those in another form.
+Files are read by ``rmq_formats.codecs.fastjson`` alone, which tells where a fault is, and is a hundred times slower
+than the parsers of standard JSON. Here it is left with what has other objects as keys than queues, or those in another
+form.
 """
 
 import json
@@ -13,7 +14,7 @@ from typing import Final, NoReturn
 
 import msgspec
 
-from rmq_formats.codecs import config_json
+from rmq_formats.codecs import fastjson
 from rmq_formats.errors import DecodeError
 
 # Of a request: 0.1 s of work. What Java sends has no bare key but for the queues of static topics, 30 bytes for each.
@@ -69,7 +70,7 @@ def loads(data: bytes | memoryview, *, is_request: bool = False) -> object:
     except (ValueError, RecursionError) as error:
         if is_request and len(data) > _MAX_OBJECT_KEYS_BYTES:
             raise DecodeError(f"bad JSON: {error}") from error
-    return config_json.loads(_standard_text(text.removeprefix("\ufeff")))
+    return fastjson.loads(_standard_text(text.removeprefix("\ufeff")))
 
 
 def _standard_text(dialect: str) -> str:

@@ -19,12 +19,12 @@ from rmq_core.store.consumequeue.queue import ConsumeQueue
 from rmq_core.store.consumequeue.table import ConsumeQueueTable, Queue
 from rmq_core.store.index.index import Index
 from rmq_core.store.results import Boundary, GetResult, GetStatus, KeyKind, QueryResult, StoredUnit
+from rmq_formats.codecs.batch_consumequeue import BATCH_UNIT
 from rmq_formats.codecs.consumequeue import UNIT
 from rmq_formats.codecs.index import MAX_LONG, TAGS_MARK
 from rmq_formats.codecs.layout import BATCH_UNIT_BYTES, EXT_MAX_ADDRESS, FLAG_INNER_BATCH, RECORD_VERSIONS, UNIT_BYTES
 from rmq_formats.codecs.record import StoredMessage, decode_record
 from rmq_formats.codecs.record_layout import RECORD_FIXED_BYTES_V1, SYS_FLAG, head_struct
-from rmq_formats.codecs.variants.batch_consumequeue import BATCH_UNIT
 from rmq_formats.errors import FormatError
 
 Matches = Callable[[memoryview], bool]

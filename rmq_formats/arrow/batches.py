@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from rmq_formats.arrow.builder import MAX_ROWS, BatchBuilder, timestamps_array
 from rmq_formats.arrow.rows import FrameRows
 from rmq_formats.arrow.schema import Mode
+from rmq_formats.codecs.batch_consumequeue import BATCH_UNIT_DTYPE
 from rmq_formats.codecs.record_frame import Damage, DamageCode
 from rmq_formats.codecs.record_layout import RECORD_FIXED_BYTES_V1
-from rmq_formats.codecs.variants.batch_consumequeue import BATCH_UNIT_DTYPE
 from rmq_formats.errors import FormatError
 from rmq_formats.kernels import scan
 from rmq_formats.kernels.columns import select

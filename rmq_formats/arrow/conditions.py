@@ -169,8 +169,8 @@ def _message(data: bytes) -> _Message:
     """Read a protobuf message: the values of each field, which are integers or bytes.
 
     Raises:
-        ValueError: it is none.
-        IndexError: it is cut off.
+        ValueError: the bytes are no protobuf message.
+        IndexError: the bytes are cut off.
     """
     if not isinstance(data, bytes):
         raise ValueError("a number where a message should be")

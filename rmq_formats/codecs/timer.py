@@ -91,7 +91,7 @@ class TimerUnit:
 
         Raises:
             TruncatedError: fewer than 52 bytes.
-            LengthError: another size.
+            LengthError: data of another size.
             MagicError: flags that no unit has; the BLANK that ends a file is none either.
 
         Source: ``TimerMessageStore#recoverAndRevise``, ``#isMagicOK``.

@@ -11,11 +11,7 @@ from typing import Any, Final
 import numpy as np
 from numba import njit
 
-from rmq_formats.codecs.layout import BLANK_BYTES, FLAG_TRANSACTION_COMMIT
-from rmq_formats.codecs.record_frame import DamageCode
-from rmq_formats.codecs.record_layout import RECORD_PHYSICAL_OFFSET_AT, RECORD_PREPARED_OFFSET_AT, RECORD_SYS_FLAG_AT
-from rmq_formats.codecs.topics import HALF_TOPIC
-from rmq_formats.codecs.variants.dledger import (
+from rmq_formats.codecs.dledger import (
     ENTRY_BODY_BYTES_AT,
     ENTRY_BODY_CRC_AT,
     ENTRY_CHAIN_CRC_AT,
@@ -34,6 +30,10 @@ from rmq_formats.codecs.variants.dledger import (
     UNIT_SIZE_AT,
     UNIT_TERM_AT,
 )
+from rmq_formats.codecs.layout import BLANK_BYTES, FLAG_TRANSACTION_COMMIT
+from rmq_formats.codecs.record_frame import DamageCode
+from rmq_formats.codecs.record_layout import RECORD_PHYSICAL_OFFSET_AT, RECORD_PREPARED_OFFSET_AT, RECORD_SYS_FLAG_AT
+from rmq_formats.codecs.topics import HALF_TOPIC
 from rmq_formats.kernels.bytes import COMPILED, copy_bytes, find_either, read_i32, read_i64, same_bytes, write_i64
 from rmq_formats.kernels.scan import (
     BLANK,

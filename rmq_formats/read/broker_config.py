@@ -3,12 +3,14 @@
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from rmq_formats.codecs import config_json, paths
-from rmq_formats.codecs.config_json import StoredGroupConfig, StoredTopicConfig, TopicAndGroup
+from rmq_formats.codecs import consumer_offsets_json, paths, subscription_groups_json, topics_json
+from rmq_formats.codecs.consumer_offsets_json import TopicAndGroup
+from rmq_formats.codecs.subscription_groups_json import StoredGroupConfig
+from rmq_formats.codecs.topics_json import StoredTopicConfig
 from rmq_formats.errors import DecodeError, StoreError, StoreLayoutError, StoreNotFoundError
-from rmq_formats.read.variants import rocksdb_config
-from rmq_formats.read.variants.rocksdb_config import StoredTable
-from rmq_formats.storage import store_variants
+from rmq_formats.read import rocksdb_config
+from rmq_formats.read.rocksdb_config import StoredTable
+from rmq_formats.storage import store_layouts
 from rmq_formats.storage.segments import Storage, opened, read_range
 from rmq_formats.storage.store_files import StoreFiles
 
@@ -31,7 +33,7 @@ def stored_topics(store: StoreFiles) -> dict[str, StoredTopicConfig] | None:
         StoreError: neither the file nor its ``.bak`` can be read, or not the RocksDB.
         FormatError: the topics are in a RocksDB that is damaged.
     """
-    return _load_table(store, "topics.json", config_json.topic_configs, rocksdb_config.stored_topics)
+    return _load_table(store, "topics.json", topics_json.topic_configs, rocksdb_config.stored_topics)
 
 
 def lists_all_topics(store: StoreFiles) -> bool:
@@ -46,7 +48,7 @@ def stored_batch_topics(store: StoreFiles) -> frozenset[str]:
         RmqError: the topics are in a RocksDB that cannot be read, as ``stored_topics``.
     """
     layouts = store.layouts
-    if store_variants.Variant.ROCKSDB_CONFIG not in layouts:
+    if store_layouts.StoreLayout.ROCKSDB_CONFIG not in layouts:
         return layouts.batch_topics
     configs = (stored_topics(store) or {}).items()
     return layouts.batch_topics | {name for name, item in configs if item.has_batch_queues}
@@ -55,7 +57,7 @@ def stored_batch_topics(store: StoreFiles) -> frozenset[str]:
 def stored_groups(store: StoreFiles) -> dict[str, StoredGroupConfig]:
     """Read the consumer groups of a store, by name; raises as ``stored_topics``."""
     configs = _load_table(
-        store, "subscriptionGroup.json", config_json.group_configs, rocksdb_config.stored_groups
+        store, "subscriptionGroup.json", subscription_groups_json.group_configs, rocksdb_config.stored_groups
     )  # fmt: skip
     return configs or {}
 
@@ -69,7 +71,11 @@ def stored_offsets(store: StoreFiles) -> dict[TopicAndGroup, dict[int, int]]:
         StoreLayoutError: there are both files, of which a broker reads the one that its setting ``enableLmq`` tells.
     """
     name = offsets_file(store)
-    parse = config_json.light_consumer_offsets if name == LIGHT_OFFSETS else config_json.consumer_offsets
+    parse = (
+        consumer_offsets_json.light_consumer_offsets
+        if name == LIGHT_OFFSETS
+        else consumer_offsets_json.consumer_offsets
+    )
     return _load_table(store, name, parse, rocksdb_config.stored_offsets) or {}
 
 
@@ -104,7 +110,7 @@ def _load_table(
         rows = parse(text)
         if stored is None:
             return rows
-        is_newer = config_json.data_version_counter(text) > (stored.counter or 0)
+        is_newer = topics_json.data_version_counter(text) > (stored.counter or 0)
         return stored.rows | rows if is_newer else stored.rows
 
     rows = read_config(store, name, rows_of)
@@ -134,9 +140,9 @@ def _config_text(storage: Storage, path: str) -> str:
     """Read a config file.
 
     Raises:
-        StoreNotFoundError: there is none.
-        DecodeError: it is empty, or too large.
-        StoreError: it cannot be read.
+        StoreNotFoundError: no such file.
+        DecodeError: the file is empty, or too large.
+        StoreError: the file cannot be read.
     """
     with opened(storage, path) as file:
         if file.size_bytes > MAX_CONFIG_BYTES:

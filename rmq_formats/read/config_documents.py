@@ -7,14 +7,13 @@ Where the store has them in RocksDB, they are what ``mqadmin rocksDBConfigToJson
 from dataclasses import dataclass
 from typing import Final
 
-from rmq_formats.codecs import config_json
+from rmq_formats.codecs import consumer_offsets_json, fastjson
+from rmq_formats.codecs import rocksdb_config as codec
+from rmq_formats.codecs.rocksdb_config import Table
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
-from rmq_formats.codecs.variants import rocksdb_config as codec
-from rmq_formats.codecs.variants.rocksdb_config import Table
 from rmq_formats.errors import DecodeError, FormatError
-from rmq_formats.read import broker_config
+from rmq_formats.read import broker_config, rocksdb_config
 from rmq_formats.read.broker_config import LIGHT_OFFSETS, offsets_file, read_config
-from rmq_formats.read.variants import rocksdb_config
 from rmq_formats.storage.rocksdb import RocksDb, opened_rocksdb
 from rmq_formats.storage.segments import Storage
 from rmq_formats.storage.store_files import StoreFiles
@@ -110,7 +109,7 @@ def _from_files(store: StoreFiles, kind: Kind) -> Document | None:
 
 
 def _parse_document(text: str, kind: Kind) -> Document:
-    document = config_json.offsets_document(text) if kind is OFFSETS else config_json.loads(text)
+    document = consumer_offsets_json.offsets_document(text) if kind is OFFSETS else fastjson.loads(text)
     if not isinstance(document, dict) or not isinstance(document.get(kind.table, {}), dict):
         raise DecodeError(f"it has no table {kind.table}")
     light = document.pop(LIGHT_TABLE, None)
@@ -144,7 +143,7 @@ def documents_at(storage: Storage, path: str) -> Document:
     Raises:
         StoreLockedError: a running broker has it open.
         StoreError: rocksdict is not installed.
-        FormatError: it is damaged.
+        FormatError: the RocksDB is damaged.
     """
     name = path.rpartition("/")[2]
     with opened_rocksdb(storage, path, path.rpartition("/config/")[0]) as database:
@@ -155,15 +154,15 @@ def documents_at(storage: Storage, path: str) -> Document:
 
 def _document_v1(database: RocksDb, kind: Kind) -> Document:
     version = rocksdb_config.version_v1(database, kind.database)
-    rows = {name: config_json.loads(text) for name, text in rocksdb_config.named_v1(database, kind.database)}
+    rows = {name: fastjson.loads(text) for name, text in rocksdb_config.named_v1(database, kind.database)}
     if kind is OFFSETS:
         rows = {name: value.get("offsetTable", {}) for name, value in rows.items() if isinstance(value, dict)}
     document: Document = {kind.table: rows}
     if version is not None:
-        document["dataVersion"] = config_json.loads(version)
+        document["dataVersion"] = fastjson.loads(version)
     if kind is GROUPS:
         document[FORBIDDEN] = {
-            key.decode("utf-8", "replace"): config_json.loads(value.decode("utf-8", "replace"))
+            key.decode("utf-8", "replace"): fastjson.loads(value.decode("utf-8", "replace"))
             for key, value in database.pairs(codec.FORBIDDEN_FAMILY_V1)
         }
     return document
@@ -179,7 +178,7 @@ def _document_v2(database: RocksDb, kind: Kind) -> Document:
             for key, queues in offsets_by_group
         }
     else:
-        rows = {name: config_json.loads(text) for name, text in rocksdb_config.named_v2(database, kind.numbered)}
+        rows = {name: fastjson.loads(text) for name, text in rocksdb_config.named_v2(database, kind.numbered)}
     document: Document = {kind.table: rows}
     if version is not None:
         document["dataVersion"] = codec.decode_data_version(version)

@@ -11,18 +11,18 @@ from numpy.typing import NDArray
 
 from rmq_formats.arrow.batches import index_batch, unit_batch
 from rmq_formats.arrow.schema import CONSUMEQUEUE, INDEX, Mode, schema_of
+from rmq_formats.codecs.batch_consumequeue import is_end
 from rmq_formats.codecs.layout import BATCH_UNIT_BYTES, INDEX_ENTRY_BYTES, PRE_BLANK_SIZE, UNIT_BYTES
+from rmq_formats.codecs.rocksdb_queue import UNIT_VALUE_BYTES
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
-from rmq_formats.codecs.variants.batch_consumequeue import is_end
-from rmq_formats.codecs.variants.rocksdb_queue import UNIT_VALUE_BYTES
 from rmq_formats.errors import FormatError
+from rmq_formats.read.batch_queues import BatchQueue, read_batch_units
 from rmq_formats.read.broker_config import stored_batch_topics
 from rmq_formats.read.index_lookup import IndexFile, index_paths
 from rmq_formats.read.query import EVERYTHING, Query, QueueBounds
+from rmq_formats.read.queue_choice import FileQueue, choose_queues
 from rmq_formats.read.queues import ConsumeQueue, message_units, read_units
-from rmq_formats.read.variants.batch_queues import BatchQueue, read_batch_units
-from rmq_formats.read.variants.queue_choice import FileQueue, choose_queues
-from rmq_formats.read.variants.rocksdb_queues import DatabaseQueue, opened_queues
+from rmq_formats.read.rocksdb_queues import DatabaseQueue, opened_queues
 from rmq_formats.storage.queue_files import QueueFiles, queue_topics, topic_queues
 from rmq_formats.storage.segments import Storage, open_storage, opened, read_range
 from rmq_formats.storage.store_files import StoreFiles

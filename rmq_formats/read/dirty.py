@@ -6,7 +6,7 @@ from rmq_formats.codecs import paths
 from rmq_formats.codecs.checkpoint import Checkpoint
 from rmq_formats.codecs.layout import CHECKPOINT_FILE_BYTES
 from rmq_formats.errors import FormatError, StoreError
-from rmq_formats.storage import store_variants
+from rmq_formats.storage import store_layouts
 from rmq_formats.storage.segments import opened, read_range
 from rmq_formats.storage.store_files import StoreFiles
 from rmq_formats.storage.store_lock import is_locked
@@ -29,7 +29,7 @@ def dirty_reason(store: StoreFiles) -> str | None:
 def dirty_queues_reason(store: StoreFiles, topics: frozenset[str]) -> str | None:
     """Why the files below ``consumequeue`` may lack units of topics that the log has; None if they do not."""
     layouts = store.layouts
-    if store_variants.Variant.ROCKSDB_QUEUES in layouts:
+    if store_layouts.StoreLayout.ROCKSDB_QUEUES in layouts:
         return "the ConsumeQueue is in RocksDB"
     batch = layouts.batch_topics & topics
     if batch:

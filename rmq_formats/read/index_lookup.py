@@ -207,7 +207,7 @@ def _containing(segments: Sequence[Segment], offset: int) -> Segment:
     """Return the segment that contains an offset.
 
     Raises:
-        FormatError: there is none.
+        FormatError: no segment contains the offset.
     """
     number = bisect_right(segments, offset, key=lambda segment: segment.start_offset) - 1
     if number < 0 or offset >= segments[number].end_offset:

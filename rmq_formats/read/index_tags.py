@@ -14,9 +14,7 @@ from typing import Final, NamedTuple
 from rmq_formats.codecs import paths
 from rmq_formats.codecs.checkpoint import Checkpoint
 from rmq_formats.codecs.index import ALL_TAGS, NO_TAGS, IndexEntry, entry_position
-from rmq_formats.codecs.layout import CHECKPOINT_FILE_BYTES, INDEX_ENTRY_BYTES
-from rmq_formats.codecs.record import StoredMessage
-from rmq_formats.codecs.variants.index_tags import (
+from rmq_formats.codecs.index_tags import (
     ENTRIES_AT_ONCE,
     TaggedMessage,
     is_first_indexed,
@@ -24,11 +22,13 @@ from rmq_formats.codecs.variants.index_tags import (
     read_message,
     tagged_messages,
 )
+from rmq_formats.codecs.layout import CHECKPOINT_FILE_BYTES, INDEX_ENTRY_BYTES
+from rmq_formats.codecs.record import StoredMessage
 from rmq_formats.errors import FormatError, StoreError
 from rmq_formats.read.index_lookup import IndexFile, index_paths
 from rmq_formats.storage.segments import Segment, Storage, opened, read_range
 from rmq_formats.storage.store_files import StoreFiles
-from rmq_formats.storage.store_variants import Variant
+from rmq_formats.storage.store_layouts import StoreLayout
 
 _MOST_READ: Final = 64  # records read at each end of the Index; a store may have no tags at all
 _MOST_READ_IN_SEARCH: Final = 4096  # between two messages with tags
@@ -74,9 +74,9 @@ def _index_tags_by_store_files(store: StoreFiles) -> IndexTags:
         if Checkpoint.decode(read_range(file, 0, CHECKPOINT_FILE_BYTES)).logics_physical_offset > 0:
             return IndexTags(ALL_TAGS, "yes, because the checkpoint is that of a broker 5.5 or later")
     layouts = store.layouts
-    if Variant.FROM_5_4 in layouts:
+    if StoreLayout.FROM_5_4 in layouts:
         return IndexTags(
-            ALL_TAGS, f"yes, because of {layouts.evidence[Variant.FROM_5_4]}, which brokers from 5.4 on make"
+            ALL_TAGS, f"yes, because of {layouts.evidence[StoreLayout.FROM_5_4]}, which brokers from 5.4 on make"
         )
     return IndexTags(NO_TAGS, "no, because nothing tells of a broker 5.4 or later")
 

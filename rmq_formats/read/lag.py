@@ -15,9 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_formats.arrow.schema import CONSUMER_OFFSETS, Mode, schema_of
-from rmq_formats.codecs.config_json import StoredTopicConfig, TopicAndGroup
+from rmq_formats.codecs.consumer_offsets_json import TopicAndGroup
 from rmq_formats.codecs.layout import FLAG_INNER_BATCH
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
+from rmq_formats.codecs.topics_json import StoredTopicConfig
 from rmq_formats.errors import FormatError, StoreError, StoreNotFoundError
 from rmq_formats.read.broker_config import lists_all_topics, stored_offsets, stored_topics
 from rmq_formats.read.dirty import dirty_reason, read_checkpoint
@@ -25,9 +26,9 @@ from rmq_formats.read.index_lookup import read_store_timestamp_ms
 from rmq_formats.read.log_end import readable_segments
 from rmq_formats.read.plan import plan_read
 from rmq_formats.read.query import AccessPath, Query, Queue, ReadOptions
+from rmq_formats.read.queue_choice import QueueChoice, StoreQueues, choose_queues, opened_units
 from rmq_formats.read.ranges import log_bounds
 from rmq_formats.read.task import read_task
-from rmq_formats.read.variants.queue_choice import QueueChoice, StoreQueues, choose_queues, opened_units
 from rmq_formats.storage.segments import Segment
 from rmq_formats.storage.store_files import StoreFiles, open_store
 
@@ -80,7 +81,7 @@ def plan_lag(store: StoreFiles, groups: frozenset[str] | None, query: Query) -> 
         StoreNotFoundError: no such store, or no CommitLog in it.
         StoreLayoutError: a layout whose offsets are not known.
         StoreError: a table of ``config/`` cannot be read, or a RocksDB beside files has to be asked and cannot be.
-        FormatError: such a RocksDB is damaged.
+        FormatError: the RocksDB with the queues is damaged.
     """
     offsets = {
         (topic, group): queues

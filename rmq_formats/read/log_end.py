@@ -23,17 +23,17 @@ from typing import Final
 
 from rmq_formats.codecs import paths
 from rmq_formats.codecs.consumequeue import Unit
+from rmq_formats.codecs.index_tags import read_message
 from rmq_formats.codecs.layout import BLANK_BYTES, LOST_UNIT_SIZE, RECORD_VERSIONS, UNIT_BYTES
 from rmq_formats.codecs.record import StoredMessage, decode_record
 from rmq_formats.codecs.record_layout import RECORD_FIXED_BYTES_V1, SIZE_AND_MAGIC
-from rmq_formats.codecs.variants.index_tags import read_message
 from rmq_formats.errors import FormatError, StoreError
 from rmq_formats.kernels.scan import CODE, POSITION, SIZE, SOUND
 from rmq_formats.read.dirty import read_checkpoint
+from rmq_formats.read.queue_choice import file_queues, open_queue
 from rmq_formats.read.queues import ConsumeQueue, message_units, read_units
+from rmq_formats.read.rocksdb_queues import opened_queues
 from rmq_formats.read.truncated_log import find_truncation, find_truncation_before_end_mark
-from rmq_formats.read.variants.queue_choice import file_queues, open_queue
-from rmq_formats.read.variants.rocksdb_queues import opened_queues
 from rmq_formats.scan.segment import FrameBatch, scan_segment
 from rmq_formats.storage.segments import Segment, Storage, opened, read_range
 from rmq_formats.storage.store_files import StoreFiles

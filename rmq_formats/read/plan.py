@@ -16,14 +16,14 @@ from rmq_formats.read.dirty import dirty_queues_reason, dirty_reason
 from rmq_formats.read.index_lookup import find_key_offsets, index_paths, unknown_ranges
 from rmq_formats.read.log_end import readable_segments
 from rmq_formats.read.query import COMMITLOG_ONLY, AccessPath, Include, LogKind, Logs, Query
+from rmq_formats.read.queue_choice import choose_queues, dispatched_end_of_files
+from rmq_formats.read.queue_logs import QueueLogsTask, queue_log_tasks
 from rmq_formats.read.queues import ConsumeQueue, average_record_bytes
 from rmq_formats.read.ranges import Range, log_bounds, range_splits, walk_start
+from rmq_formats.read.rocksdb_queues import find_unit_records
 from rmq_formats.read.store_times import time_ranges
-from rmq_formats.read.variants.queue_choice import choose_queues, dispatched_end_of_files
-from rmq_formats.read.variants.queue_logs import QueueLogsTask, queue_log_tasks
-from rmq_formats.read.variants.rocksdb_queues import find_unit_records
 from rmq_formats.scan.splits import DEFAULT_SPLIT_BYTES, Split
-from rmq_formats.storage import store_variants
+from rmq_formats.storage import layout_refusals
 from rmq_formats.storage.queue_files import QueueFiles, queue_topics, topic_queues
 from rmq_formats.storage.segments import Segment, Storage, opened, read_range
 from rmq_formats.storage.store_files import StoreFiles
@@ -369,7 +369,7 @@ class _Planner:
     def _refuse_database(self) -> None:
         """Raise StoreLayoutError where a RocksDB has the queues, alone or beside files that end before it."""
         database = choose_queues(self.store).database
-        store_variants.refuse(store_variants.queue_files_refusal(self.store.layouts, database))
+        layout_refusals.refuse(layout_refusals.queue_files_refusal(self.store.layouts, database))
 
     def _plan_by_queues(self) -> ReadPlan:
         if not self.query.reads_queues:
@@ -379,7 +379,7 @@ class _Planner:
         layouts = self.store.layouts
         batch_topics = frozenset(filter(self.query.wants_topic, layouts.batch_topics))
         self._refuse_database()
-        store_variants.refuse(store_variants.batch_topics_refusal(layouts, batch_topics))
+        layout_refusals.refuse(layout_refusals.batch_topics_refusal(layouts, batch_topics))
         queues = self._wanted_queues(self._wanted_topics())
         if isinstance(queues, str):
             raise StoreNotFoundError(f"{paths.consumequeue_dir(self.store.root)}/{queues}: no queues")

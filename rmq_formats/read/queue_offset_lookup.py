@@ -23,11 +23,11 @@ from rmq_formats.errors import FormatError, StoreError
 from rmq_formats.read.dirty import dirty_reason
 from rmq_formats.read.log_end import dispatched_end, find_leftovers
 from rmq_formats.read.query import MAX_LONG, MIN_LONG, Queue
+from rmq_formats.read.queue_choice import FileQueue, choose_queues, file_queue, file_queues, open_queue
 from rmq_formats.read.queue_units import records_within
 from rmq_formats.read.queues import ConsumeQueue, message_units, read_units
-from rmq_formats.read.variants.queue_choice import FileQueue, choose_queues, file_queue, file_queues, open_queue
-from rmq_formats.read.variants.rocksdb_queues import DatabaseQueue, opened_queues
-from rmq_formats.storage import store_variants
+from rmq_formats.read.rocksdb_queues import DatabaseQueue, opened_queues
+from rmq_formats.storage import store_layouts
 from rmq_formats.storage.segments import opened
 from rmq_formats.storage.store_files import StoreFiles
 
@@ -239,7 +239,7 @@ class QueueOffsetLookup:
     @cached_property
     def _may_have_database(self) -> bool:
         directory = paths.consumequeue_dir(self._store.root)
-        return store_variants.is_rocksdb(self._store.storage, directory) or self._store.storage.exists(
+        return store_layouts.is_rocksdb(self._store.storage, directory) or self._store.storage.exists(
             f"{directory}_rocksdb"
         )
 

@@ -30,7 +30,7 @@ class QueueUnit:
 
 
 class QueueUnits(Protocol):
-    """The units of one queue. Its implementations are listed in ``variants.queue_choice``."""
+    """The units of one queue. Its implementations are listed in ``queue_choice``."""
 
     def first_since(self, physical_offset: int) -> QueueUnit | None:
         """Find the first unit whose record begins at a physical offset or later; None without one.

@@ -22,11 +22,11 @@ from rmq_formats.codecs.layout import EXT_MAX_ADDRESS, SCHEDULE_TOPIC
 from rmq_formats.read.plan import PointReadTask, QueuesTask, ScanTask, Task
 from rmq_formats.read.point_reads import Points, read_points
 from rmq_formats.read.query import Include, Query, ReadOptions
+from rmq_formats.read.queue_logs import PartSelector, QueueLogsTask, part_frames, queue_log_query
 from rmq_formats.read.queue_offset_lookup import QueueOffsetLookup
 from rmq_formats.read.queues import ConsumeQueue, message_units
 from rmq_formats.read.ranges import record_size
 from rmq_formats.read.row_filter import RowFilter
-from rmq_formats.read.variants.queue_logs import PartSelector, QueueLogsTask, part_frames, queue_log_query
 from rmq_formats.scan.segment import FrameBatch
 from rmq_formats.scan.splits import split_frames
 from rmq_formats.storage.queue_files import topic_queues

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from rmq_formats.kernels.scan import CODE, POSITION, SIZE, SOUND
-from rmq_formats.read.variants.queue_choice import file_queues
+from rmq_formats.read.queue_choice import file_queues
 from rmq_formats.scan.segment import scan_segment
 from rmq_formats.storage.segments import Segment, opened
 from rmq_formats.storage.store_files import StoreFiles

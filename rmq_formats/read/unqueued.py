@@ -81,7 +81,7 @@ def unqueued_sums(store: StoreFiles) -> list[UnqueuedSum]:
 
     Raises:
         StoreLayoutError: the store has no queues, so that nothing tells.
-        StoreError: it cannot be read.
+        StoreError: a file cannot be read.
     """
     query = Query(include=Include.UNQUEUED)
     refuse_log_alone(store)

@@ -68,7 +68,7 @@ def integer_literal(text: str) -> int:
     """Parse an integer literal of an expression, without its L.
 
     Raises:
-        SqlError: it does not fit into 64 bits.
+        SqlError: the number does not fit into 64 bits.
 
     Source: ``ConstantExpression#createFromDecimal``.
     """
@@ -80,7 +80,7 @@ def float_literal(text: str) -> float:
     """Parse a floating-point literal of an expression.
 
     Raises:
-        SqlError: it is too large, or 0, which RocketMQ takes for too small.
+        SqlError: the number is too large, or 0, which RocketMQ refuses as too small.
 
     Source: ``ConstantExpression#createFloat``.
     """

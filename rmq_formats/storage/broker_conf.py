@@ -51,7 +51,7 @@ class BrokerConf:
         Paths below ``storePathRootDir`` are looked for below the store, which may be a copy in another place.
 
         Raises:
-            OptionError: none of them is there, or they are those of another store.
+            OptionError: no such directory, or directories of another store.
         """
         files = open_store(store)
         directories = tuple(dict.fromkeys(self._below_store(path, files.root) for path in self.commitlog_paths))
@@ -81,7 +81,7 @@ def read_broker_conf(file: str) -> BrokerConf:
     """Read a ``broker.conf`` of Java's, or a TOML file of ours; other settings are passed over.
 
     Raises:
-        OptionError: it cannot be read, or a setting has a bad value.
+        OptionError: the file cannot be read, or a setting has a bad value.
     """
     values = {_JAVA_NAMES.get(key, key): str(value).strip() for key, value in read_settings_file(Path(file)).items()}
 

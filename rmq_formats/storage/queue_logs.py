@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from rmq_formats.codecs import paths
-from rmq_formats.codecs.variants import tiered
+from rmq_formats.codecs import paths, tiered
 from rmq_formats.errors import StoreNotFoundError, StoreSizeError
 from rmq_formats.storage.queue_files import queue_topics
 from rmq_formats.storage.segments import Segment, Storage, list_segments
@@ -96,7 +95,7 @@ def broker_directory(storage: Storage, tier: str, cluster: str | None, broker: s
         broker: its name; None where it is not known: then there must be one broker only.
 
     Raises:
-        StoreNotFoundError: there is no tiered storage, or not of that broker, or of several.
+        StoreNotFoundError: no tiered storage, or none of that broker, or of several brokers.
     """
     brokers = tiered_brokers(storage, tier)
     if not brokers:

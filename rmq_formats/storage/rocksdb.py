@@ -129,7 +129,7 @@ def opened_rocksdb(storage: Storage, path: str, root: str) -> Iterator[RocksDb]:
     Raises:
         StoreError: the library rocksdict is not installed, or a file cannot be read.
         StoreLockedError: a running broker has the database open.
-        FormatError: it cannot be opened, as a file of it is missing or damaged.
+        FormatError: the database cannot be opened, as one of its files is missing or damaged.
     """
     rocksdict = library(path)
     if storage.is_local and is_locked(f"{path}/{_LOCK}"):

@@ -11,7 +11,7 @@ def read_settings_file(path: Path) -> dict[str, object]:
     """Read the keys and values of a file, unconverted; it is TOML if its name ends so.
 
     Raises:
-        OptionError: it cannot be read.
+        OptionError: the file cannot be read.
     """
     try:
         data = path.read_bytes()

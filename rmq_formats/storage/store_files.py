@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Final
 
 from rmq_formats.codecs import paths
-from rmq_formats.codecs.variants.dledger import ENTRY_HEAD_BYTES
+from rmq_formats.codecs.dledger import ENTRY_HEAD_BYTES
 from rmq_formats.errors import StoreError, StoreLayoutError, StoreNotFoundError, StoreSizeError
-from rmq_formats.storage import store_variants
+from rmq_formats.storage import layout_refusals, store_layouts
 from rmq_formats.storage.log_paths import configured_log_directories
 from rmq_formats.storage.segments import (
     PUBLISHING,
@@ -26,7 +26,7 @@ from rmq_formats.storage.segments import (
     opened,
     read_range,
 )
-from rmq_formats.storage.store_variants import StoreVariants
+from rmq_formats.storage.store_layouts import StoreLayouts
 
 _PARTS: Final = frozenset({"consumequeue", "index", "config", "checkpoint", "batchconsumequeue", "abort"})
 _MOST_LISTED: Final = 64  # directories that are looked into
@@ -63,14 +63,14 @@ class StoreFiles:
         return StoreFiles, (self.storage, self.root)
 
     @cached_property
-    def layouts(self) -> StoreVariants:
+    def layouts(self) -> StoreLayouts:
         """Layouts of the store; files that cannot be listed or read are ignored."""
-        return store_variants.detect_layouts(self.storage, self.root)
+        return store_layouts.detect_layouts(self.storage, self.root)
 
     @cached_property
     def dledger_directories(self) -> list[str]:
         """Directories of DLedger CommitLogs' entries, by name."""
-        return store_variants.dledger_directories(self.storage, self.root)
+        return store_layouts.dledger_directories(self.storage, self.root)
 
     @property
     def _classic_directories(self) -> list[str]:
@@ -84,7 +84,7 @@ class StoreFiles:
             StoreLayoutError: the store has several DLedger CommitLogs.
         """
         dledger = self.dledger_directories
-        store_variants.refuse(store_variants.log_read_refusal(dledger))
+        layout_refusals.refuse(layout_refusals.log_read_refusal(dledger))
         classic = [(directory, 0) for directory in self._classic_directories]
         return classic + [(directory, ENTRY_HEAD_BYTES) for directory in dledger]
 
@@ -94,7 +94,7 @@ class StoreFiles:
 
         Raises:
             StoreNotFoundError: there is no such store, or it holds no CommitLog file.
-            StoreLayoutError: it has several DLedger CommitLogs.
+            StoreLayoutError: the store has several DLedger CommitLogs.
             StoreSizeError: files overlap.
             StoreError: see ``require_readable``.
         """
@@ -116,7 +116,7 @@ class StoreFiles:
         """Refuse a store that cannot be read.
 
         Raises:
-            StoreNotFoundError: there is none.
+            StoreNotFoundError: no such store, or no CommitLog file in it.
             StoreError: in an object store, some of its objects are those that a write was about to replace.
         """
         if not self.storage.exists(self.root):

@@ -66,7 +66,7 @@ def directory_lock(root: str) -> Iterator[None]:
     directory itself would be inherited by forked processes.
 
     Raises:
-        StoreLockedError: another one does.
+        StoreLockedError: another process has the lock.
         StoreError: the directory cannot be made, or not be written.
     """
     path = Path(root) / LOCK_NAME

@@ -7,7 +7,8 @@ import pyarrow as pa
 
 from rmq_formats import pending_timers
 from rmq_formats.arrow.schema import GROUPS, TOPICS
-from rmq_formats.codecs.config_json import StoredGroupConfig, StoredTopicConfig
+from rmq_formats.codecs.subscription_groups_json import StoredGroupConfig
+from rmq_formats.codecs.topics_json import StoredTopicConfig
 from rmq_formats.read import lag
 from rmq_formats.read.broker_config import stored_groups, stored_topics
 from rmq_formats.storage.store_files import open_store

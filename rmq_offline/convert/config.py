@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Final
 
 from rmq_formats.codecs import paths
+from rmq_formats.codecs import rocksdb_config as codec
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
-from rmq_formats.codecs.variants import rocksdb_config as codec
 from rmq_formats.read.broker_config import LIGHT_OFFSETS
 from rmq_formats.read.config_documents import (
     FORBIDDEN,
@@ -23,7 +23,7 @@ from rmq_formats.read.config_documents import (
 )
 from rmq_formats.storage.rocksdb import DEFAULT_FAMILY, Pairs, make_rocksdb
 from rmq_formats.storage.store_files import StoreFiles
-from rmq_offline.convert.files import copy_file, refuse_link_out
+from rmq_offline.convert.file_copies import copy_file, refuse_link_out
 
 TIMER_CHECKPOINT: Final = "timercheck"  # of timerlog and timerwheel, which hold physical offsets
 _TABLE_FILES: Final = frozenset(f"{name}{end}" for kind in KINDS for name in kind.files for end in ("", ".bak"))
@@ -33,8 +33,8 @@ def copy_config(store: StoreFiles, new: Path, *, with_tables: bool, with_timers:
     """Copy the config files of a store into a new one, which has no directory of them yet.
 
     Args:
-        with_tables: the files of topics, groups and offsets, too.
-        with_timers: how far timer messages got, too.
+        with_tables: whether to copy the files of topics, groups and offsets too.
+        with_timers: whether to copy the progress of timer messages too.
     """
     config = paths.config_dir(store.root)
     target = Path(paths.config_dir(str(new)))
@@ -49,13 +49,13 @@ def copy_config(store: StoreFiles, new: Path, *, with_tables: bool, with_timers:
 
 
 def write_json(store: StoreFiles, new: Path, kind: Kind) -> None:
-    """Write a document of a store as a file of a new one whose queues are there; nothing where it has none.
+    """Write a config document of a store as a file of the new store, after its queues; a missing document has no file.
 
     Where the new store has light queues (LMQ), the offsets get the name and form that a broker with them reads.
 
     Raises:
         StoreError: the document cannot be read.
-        FormatError: it is in a RocksDB that is damaged.
+        FormatError: the document is in a damaged RocksDB.
     """
     document = stored_document(store, kind)
     if document is None:
@@ -75,7 +75,7 @@ def write_databases(store: StoreFiles, new: Path) -> None:
 
     Raises:
         StoreError: a document cannot be read, or the disk does not take a database.
-        FormatError: it is in a RocksDB that is damaged.
+        FormatError: a document is in a damaged RocksDB.
     """
     for kind in KINDS:
         document = stored_document(store, kind)

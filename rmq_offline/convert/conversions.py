@@ -1,6 +1,6 @@
 """The ways of conversion: a classic store, whose queues and config are files, and one that has them in RocksDB.
 
-Either is made of any store. Queues and Index are made anew from the new store's log. Queues of a RocksDB whose
+Each is made of any store. Queues and Index are rebuilt from the new store's log. Queues of a RocksDB whose
 messages have all expired keep their ends.
 """
 
@@ -21,19 +21,19 @@ from rmq_formats.read.broker_config import lists_all_topics, stored_batch_topics
 from rmq_formats.read.config_documents import GROUPS, OFFSETS, TOPICS
 from rmq_formats.read.log_end import readable_segments
 from rmq_formats.read.query import Include, Queue
+from rmq_formats.read.queue_choice import open_queue
 from rmq_formats.read.queue_offset_lookup import QueueOffsetLookup
 from rmq_formats.read.queues import ConsumeQueue
 from rmq_formats.read.ranges import log_bounds
-from rmq_formats.read.variants.queue_choice import open_queue
-from rmq_formats.read.variants.rocksdb_queues import DatabaseQueue, QueueDatabase, opened_queues
+from rmq_formats.read.rocksdb_queues import DatabaseQueue, QueueDatabase, opened_queues
 from rmq_formats.storage.queue_files import queue_directories
 from rmq_formats.storage.segments import LocalStorage
 from rmq_formats.storage.store_files import StoreFiles, open_store
-from rmq_formats.storage.store_variants import Variant
+from rmq_formats.storage.store_layouts import StoreLayout
 from rmq_formats.store import Store
+from rmq_offline.convert.commitlog import write_log
 from rmq_offline.convert.config import copy_config, write_databases, write_json
-from rmq_offline.convert.files import copy_file, copy_tree
-from rmq_offline.convert.log import write_log
+from rmq_offline.convert.file_copies import copy_file, copy_tree
 from rmq_offline.rebuild.job import rebuild_store
 from rmq_offline.rebuild.options import RebuildOptions
 from rmq_offline.rebuild.report import RebuildReport
@@ -100,10 +100,10 @@ class Converted:
     """Result of one way of conversion.
 
     Attributes:
-        messages: records that the new store has.
-        bytes: of these records.
-        changes: what the new store does not have, or has otherwise, in sentences for people.
-        findings: faults of the old store that the new one does not have, and for which it lacks something.
+        messages: number of records in the new store.
+        bytes: size of the sound records together.
+        changes: differences of the new store, as sentences for people.
+        findings: faults of the old store for which the new store lacks something.
     """
 
     messages: int
@@ -119,12 +119,12 @@ def convert_to_classic(source: Source, new: Path, runner: Runner) -> Converted:
         StoreLayoutError: a classic store.
     """
     store, layouts = source.files, source.files.layouts
-    if not {Variant.DLEDGER, Variant.ROCKSDB_QUEUES, Variant.ROCKSDB_CONFIG} & set(layouts.evidence):
+    if not {StoreLayout.DLEDGER, StoreLayout.ROCKSDB_QUEUES, StoreLayout.ROCKSDB_CONFIG} & set(layouts.evidence):
         raise StoreLayoutError(f"{store.root}: has no DLedger CommitLog and no RocksDB: it is a classic store already")
-    in_rocksdb = Variant.ROCKSDB_CONFIG in layouts
+    in_rocksdb = StoreLayout.ROCKSDB_CONFIG in layouts
 
     def prepare() -> None:
-        copy_config(store, new, with_tables=not in_rocksdb, with_timers=Variant.DLEDGER not in layouts)
+        copy_config(store, new, with_tables=not in_rocksdb, with_timers=StoreLayout.DLEDGER not in layouts)
         if in_rocksdb:
             write_json(store, new, TOPICS)
             write_json(store, new, GROUPS)
@@ -149,12 +149,12 @@ def convert_to_rocksdb(source: Source, new: Path, runner: Runner) -> Converted:
         StoreLayoutError: a store that has them there already, or one with batch queues, which RocksDB has none of.
     """
     store, layouts = source.files, source.files.layouts
-    if layouts.rebuilds_as_database and Variant.DLEDGER not in layouts:
+    if layouts.rebuilds_as_database and StoreLayout.DLEDGER not in layouts:
         raise StoreLayoutError(f"{store.root}: has its ConsumeQueue in RocksDB already")
     _refuse_batch_queues(store.root, sorted(stored_batch_topics(store)))
 
     def prepare() -> None:
-        copy_config(store, new, with_tables=False, with_timers=Variant.DLEDGER not in layouts)
+        copy_config(store, new, with_tables=False, with_timers=StoreLayout.DLEDGER not in layouts)
         write_databases(store, new)
 
     sizes: StoreSizes = replace(source.sizes, consumequeue_ext_file_bytes=0)
@@ -175,12 +175,12 @@ def _refuse_batch_queues(root: str, topics: list[str]) -> None:
 def _make(
     source: Source, new: Path, options: RebuildOptions, runner: Runner, prepare: Callable[[], None]
 ) -> tuple[tuple[Finding, ...], RebuildReport, tuple[str, ...]]:
-    """Make the log, config and all that belongs to the log, then queues and Index of these."""
+    """Write log and config of the new store, then rebuild its queues and Index."""
     store = source.files
     segments = readable_segments(store)
     prepare()  # config is small, and what is wrong with it is told before the log is copied
     damages = write_log(store.storage, segments, new, source.sizes.commitlog_file_bytes)
-    changes = _FROM_DLEDGER if Variant.DLEDGER in store.layouts else _copy_rest(store, new)
+    changes = _FROM_DLEDGER if StoreLayout.DLEDGER in store.layouts else _copy_rest(store, new)
     old = store.root if _retains_units(store, options) else str(new)
     report = rebuild_store(old, str(new), options, runner)
     if finding_kinds.QUEUE_OFFSET_REPEATED.code in report.finding_counts:
@@ -190,11 +190,11 @@ def _make(
 
 def _retains_units(store: StoreFiles, options: RebuildOptions) -> bool:
     """Return whether the new RocksDB gets the units of the queue files, since records stay at their offsets."""
-    return options.queue_database and store.storage.is_local and Variant.DLEDGER not in store.layouts
+    return options.queue_database and store.storage.is_local and StoreLayout.DLEDGER not in store.layouts
 
 
 def _copy_rest(store: StoreFiles, new: Path) -> tuple[str, ...]:
-    """Copy the files that refer to the log's offsets, which stay; return the names of other entries as a change."""
+    """Copy the files that refer to physical offsets; report the names of all other entries as a change."""
     unconverted: list[str] = []
     for entry in store.storage.entries(store.root):
         path, target = f"{store.root}/{entry.name}", new / entry.name
@@ -251,7 +251,7 @@ def refuse_other_messages(store: StoreFiles, new: str) -> None:
 
 
 def _live_messages(store: str) -> Counter[Queue]:
-    """Count what consumers get, by queue."""
+    """Count by queue the messages that consumers can read."""
     counts: Counter[Queue] = Counter()
     for batch in Store(store).arrow(
         ["topic", "queue_id"], include=Include.LIVE, mode=Mode.DROPMALFORMED, verify_crc=False
@@ -266,7 +266,7 @@ def write_expired_queues(store: StoreFiles, database_path: str, new: Path, file_
     The file has the queue's last unit, which names an expired record, as a broker leaves it in files.
 
     Args:
-        new: root of the new store, whose other queues are written.
+        new: root of the new store, which has its other queues already.
 
     Raises:
         StoreLayoutError: another queue would end before its end in the RocksDB.
@@ -296,7 +296,7 @@ def write_expired_queues(store: StoreFiles, database_path: str, new: Path, file_
 def _last_unit(
     database: QueueDatabase, topic: str, queue_id: int, log_begin: int, log_end: int
 ) -> tuple[int, Unit] | None:
-    """Return the place of a queue's last unit, and the unit; None if the RocksDB tells no end."""
+    """Return a queue's last queue offset and the unit there; None if the RocksDB has no end of the queue."""
     units = DatabaseQueue(database, topic, queue_id, log_end)
     end = units.max_offset()
     last = units.first_message(end - 1, end) if end else None

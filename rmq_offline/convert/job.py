@@ -32,11 +32,7 @@ TARGETS: Final[dict[str, Conversion]] = {
 
 @dataclass(frozen=True, slots=True)
 class ConvertReport:
-    """Report of a conversion.
-
-    Attributes:
-        seconds: from the first look to the publication.
-    """
+    """Report of a conversion."""
 
     store: str
     out: str
@@ -54,8 +50,8 @@ class ConvertReport:
 def convert_store(store: str, to: str, out: str, options: VerifyOptions, runner: Runner) -> ConvertReport:
     """Convert a store into another layout.
 
-    The new store is made in ``OUT.rmq-convert``, and gets its name when it is whole and on the disk; a conversion that
-    was killed leaves no ``OUT``, and the next one begins anew.
+    The new store is written to ``OUT.rmq-convert``, flushed, and then renamed. A killed conversion leaves no ``OUT``,
+    and the next one starts from the beginning.
 
     Args:
         store: root of the old store, a directory or a URI; only read.
@@ -66,7 +62,7 @@ def convert_store(store: str, to: str, out: str, options: VerifyOptions, runner:
         OptionError: an unknown layout, or a target that cannot be one.
         StoreNotFoundError: there is no store.
         StoreLayoutError: a store that cannot be converted so.
-        StoreLockedError: a running broker has it.
+        StoreLockedError: a running broker has the store.
         StoreError: a file that cannot be read or written.
     """
     begin = time.perf_counter()
@@ -96,14 +92,14 @@ def convert_store(store: str, to: str, out: str, options: VerifyOptions, runner:
 
 
 def _check_target(root: str, out: str) -> Path:
-    """Refuse a target that is no new directory, or in the store. Raises OptionError."""
+    """Refuse a target that is neither new nor empty, or that is inside the store. Raises OptionError."""
     if "://" in out:
         raise OptionError(f"--out {out}: give a directory of this machine")
     if canonical_path(out).is_relative_to(canonical_path(root)):
         raise OptionError(f"--out {out}: is in the store, which is only read")
     target = Path(out).absolute()
     if target.is_symlink() or (target.exists() and (not target.is_dir() or any(target.iterdir()))):
-        raise OptionError(f"--out {out}: is there already; give a new directory")
+        raise OptionError(f"--out {out}: exists already; give a new directory")
     return target
 
 

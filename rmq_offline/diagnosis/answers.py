@@ -17,7 +17,7 @@ class Answer:
     """An answer.
 
     Attributes:
-        is_fault: whether something is wrong; else it is only to be known.
+        is_fault: whether something is wrong; False for information.
     """
 
     question: Question

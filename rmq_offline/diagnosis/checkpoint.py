@@ -28,10 +28,10 @@ class CheckpointReport:
     """A checkpoint that is planned or written.
 
     Attributes:
-        against: findings that forbid it: log, queues and Index do not agree up to the log's end.
+        against: findings that forbid the checkpoint: log, queues and Index do not agree up to the log's end.
         before: what a start reads with the present checkpoint.
-        after: what it reads with the new one.
-        quarantine: of the file as it was; None if nothing has been written.
+        after: what a start reads with the new checkpoint.
+        quarantine: directory with the former file; None if nothing was written.
     """
 
     store: str
@@ -48,8 +48,8 @@ def make_checkpoint(store: str, options: VerifyOptions, runner: Runner, *, apply
 
     Raises:
         OptionError: a store in an object store.
-        StoreLockedError: a broker runs on it, and it is to be written.
-        StoreError: it cannot be read or written.
+        StoreLockedError: a running broker has the store, and the checkpoint is to be written.
+        StoreError: a file cannot be read or written.
     """
     if "://" in store:
         raise OptionError(f"{store}: a checkpoint is made on a local disk or a shared mount")

@@ -12,10 +12,10 @@ from rmq_formats.codecs.topics import DLQ_PREFIX, RETRY_PREFIX, is_broker_topic
 from rmq_formats.errors import FormatError, StoreError
 from rmq_formats.read.broker_config import stored_groups, stored_topics
 from rmq_formats.read.log_end import readable_segments
+from rmq_formats.read.queue_choice import dispatched_end_of_files
 from rmq_formats.read.ranges import log_bounds
-from rmq_formats.read.variants.queue_choice import dispatched_end_of_files
 from rmq_formats.storage.store_files import StoreFiles, open_store
-from rmq_formats.storage.store_variants import Variant
+from rmq_formats.storage.store_layouts import StoreLayout
 from rmq_offline.diagnosis.answers import Answer, Question
 from rmq_offline.offsets.changes import Selection, plan_changes
 from rmq_offline.offsets.positions import Position, State
@@ -31,7 +31,7 @@ def consumption_answers(root: str, report: VerifyReport | None) -> Iterator[Answ
     """Find the causes for which consumers get no messages.
 
     Args:
-        report: of its verification, if there was one: offsets are told in queues whose ends are known.
+        report: report of a verification; with one, offsets in queues with damaged ends are not judged.
 
     Raises:
         StoreError: a part of the store cannot be read.
@@ -180,7 +180,7 @@ def _switch_answers(store: StoreFiles) -> Iterator[Answer]:
 
 
 def _dispatch_answers(store: StoreFiles) -> Iterator[Answer]:
-    if Variant.ROCKSDB_QUEUES in store.layouts:
+    if StoreLayout.ROCKSDB_QUEUES in store.layouts:
         return
     segments = readable_segments(store)
     if any(segment.head_bytes for segment in segments):

@@ -17,7 +17,7 @@ class JavaLogLine:
     """A log line of the original.
 
     Attributes:
-        pattern: that the line contains, in any case.
+        pattern: text that the line contains; upper and lower case are equal.
         command: the next one; {store} is the store.
     """
 

@@ -12,8 +12,8 @@ from rmq_formats.codecs.checkpoint import Checkpoint
 from rmq_formats.codecs.layout import RECORD_VERSIONS
 from rmq_formats.codecs.record_layout import HOST_FLAGS, head_struct, store_timestamp_at
 from rmq_formats.read.dirty import read_checkpoint
+from rmq_formats.read.queue_choice import dispatched_end_of_files
 from rmq_formats.read.ranges import log_bounds
-from rmq_formats.read.variants.queue_choice import dispatched_end_of_files
 from rmq_formats.storage.segments import Segment, Storage, opened, read_range
 from rmq_formats.storage.store_files import StoreFiles
 
@@ -29,8 +29,8 @@ class StartEstimate:
     """Bytes and files that a broker's start reads.
 
     Attributes:
-        seconds: at BYTES_PER_SECOND.
-        first_file: name of the file where it begins.
+        seconds: duration at BYTES_PER_SECOND.
+        first_file: name of the file where the recovery begins.
         is_abnormal: the broker did not shut down, and the records are dispatched again.
     """
 
@@ -48,7 +48,7 @@ def estimate_start(
     """Estimate what a start reads; None for a log of DLedger, and for an empty one.
 
     Args:
-        checkpoint: to be taken for the store's own.
+        checkpoint: used in place of the store's own; None is the store's own.
 
     Raises:
         StoreError: a file cannot be read.

@@ -18,7 +18,7 @@ from rmq_formats.storage.queue_files import queue_directories
 from rmq_formats.storage.segments import Entry, list_segments
 from rmq_formats.storage.settings_file import read_settings_file
 from rmq_formats.storage.store_files import StoreFiles, open_store
-from rmq_formats.storage.store_variants import Variant
+from rmq_formats.storage.store_layouts import StoreLayout
 from rmq_offline.diagnosis.answers import Answer, Question
 from rmq_offline.diagnosis.recovery import estimate_start
 from rmq_offline.repair.config import GROUPS, TOPICS
@@ -57,7 +57,7 @@ def _answer(observation: str, reason: str, command: str, *, is_fault: bool = Tru
 
 
 def _owner_answers(root: str) -> Iterator[Answer]:
-    """Report parts of another user than the store's, and those that this user may not write."""
+    """Report files of another owner than the store's, and files that this user may not write."""
     owner = Path(root).stat().st_uid
     strangers: Counter[int] = Counter()
     first = ""
@@ -140,7 +140,7 @@ def _log_answers(store: StoreFiles, conf: BrokerConf | None) -> Iterator[Answer]
 
 
 def _compressed_segments(files: Sequence[tuple[str, Entry]]) -> Iterator[str]:
-    """Yield the paths of compressed segments that do not stand beside the segment itself."""
+    """Yield the paths of compressed segments without the uncompressed segment beside them."""
     names = {entry.name for _, entry in files if entry.size_bytes}
     for directory, entry in files:
         start_offset = paths.parse_compressed_segment_name(entry.name)
@@ -173,7 +173,7 @@ def _size_answers(root: str, setting: str, entries: list[Entry], configured: int
 
 
 def _queue_answers(store: StoreFiles, conf: BrokerConf | None) -> Iterator[Answer]:
-    if Variant.ROCKSDB_QUEUES in store.layouts:
+    if StoreLayout.ROCKSDB_QUEUES in store.layouts:
         return
     directory = paths.consumequeue_dir(store.root)
     entries: list[Entry] = []
@@ -260,17 +260,17 @@ def _setting_answers(root: str, conf: BrokerConf) -> Iterator[Answer]:
 
 def _layout_answers(store: StoreFiles, conf: BrokerConf) -> Iterator[Answer]:
     layouts = store.layouts
-    if conf.has_dledger != (Variant.DLEDGER in layouts):
+    if conf.has_dledger != (StoreLayout.DLEDGER in layouts):
         has_log = bool(list_segments(store.storage, paths.commitlog_dir(store.root)))
         yield _answer(
             f"{conf.path}: enableDLegerCommitLog={str(conf.has_dledger).lower()}, and the store "
-            f"{'has' if Variant.DLEDGER in layouts else 'has no'} log of DLedger",
+            f"{'has' if StoreLayout.DLEDGER in layouts else 'has no'} log of DLedger",
             "the broker begins an empty log beside the one that is there"
             if not conf.has_dledger or not has_log
             else "the broker begins a log of DLedger after the classic one",
             f"rmq inspect {quote(store.root)}",
         )
-    in_rocksdb = Variant.ROCKSDB_QUEUES in layouts
+    in_rocksdb = StoreLayout.ROCKSDB_QUEUES in layouts
     if conf.has_rocksdb_queues != in_rocksdb and (conf.has_rocksdb_queues or not layouts.has_queue_files):
         store_type = "default" if in_rocksdb else "defaultRocksDB"
         place, target = ("RocksDB", "classic") if in_rocksdb else ("files", "rocksdb")

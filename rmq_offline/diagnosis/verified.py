@@ -1,4 +1,4 @@
-"""Answers out of a verification: what the log's and the queues' history explains."""
+"""Answers from the findings of a verification."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -146,8 +146,8 @@ class Comparison:
     """Comparison of a store's log with its queues.
 
     Attributes:
-        report: of the verification; None if there was none, since the log is large or the store cannot be verified.
-        large_bytes: size of a log that is too large to be compared unasked; 0 for another log.
+        report: report of the verification; None if the log is too large or the store cannot be verified.
+        large_bytes: size of a log that is too large to be verified without a request; 0 for another log.
     """
 
     report: VerifyReport | None = None

@@ -1,6 +1,6 @@
 """Changes of committed offsets: planned first, then written with the store locked and the former files saved.
 
-The tables of ``config/`` are read as a broker reads them; what else is in a table's file stays.
+The tables of ``config/`` are read as a broker reads them; other members of a table's file do not change.
 """
 
 import json
@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from rmq_formats.codecs import paths
-from rmq_formats.codecs.config_json import check_consumer_offsets, check_delay_offsets, offsets_document
+from rmq_formats.codecs.consumer_offsets_json import check_consumer_offsets, check_delay_offsets, offsets_document
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
 from rmq_formats.errors import OptionError, StoreError, StoreLayoutError
 from rmq_formats.read.broker_config import offsets_file, read_config, stored_offsets
@@ -17,11 +17,11 @@ from rmq_formats.read.config_documents import LIGHT_TABLE, OFFSETS
 from rmq_formats.storage.contained import parent_directory, read_file, replace_file
 from rmq_formats.storage.segments import LocalStorage
 from rmq_formats.storage.store_files import StoreFiles, open_store, refuse_no_store
+from rmq_formats.storage.store_layouts import StoreLayout
 from rmq_formats.storage.store_lock import store_lock
-from rmq_formats.storage.store_variants import Variant
 from rmq_formats.store import Store, Time
 from rmq_offline.offsets.positions import Position, read_positions
-from rmq_offline.verify.checkpoint_and_config import CommittedOffset, parse_consumer_offsets, parse_delay_offsets
+from rmq_offline.verify.committed_offsets import CommittedOffset, parse_consumer_offsets, parse_delay_offsets
 
 DELAY_OFFSETS: Final = "delayOffset.json"
 QUARANTINE: Final = "quarantine"
@@ -44,7 +44,7 @@ class OffsetsDocument:
     committed_offsets: tuple[CommittedOffset, ...]
 
     def with_offsets(self, committed_offsets: Iterable[CommittedOffset]) -> bytes:
-        """Encode the file with other offsets; what else is in it stays."""
+        """Encode the file with other offsets; its other members do not change."""
         content: dict[str, Any] = json.loads(json.dumps(self.content))
         for committed in committed_offsets:
             if committed.group is None:
@@ -65,12 +65,12 @@ def read_documents(store: StoreFiles) -> list[OffsetsDocument]:
     """Read the offsets of consumer groups and of delay levels.
 
     Raises:
-        StoreLayoutError: there are the files of a broker with light queues (LMQ) and of one without.
+        StoreLayoutError: the config has files of a broker with light queues (LMQ), and of one without.
         StoreError: neither a file nor its ``.bak`` can be read, or not the RocksDB.
         FormatError: the offsets are in a RocksDB that is damaged.
     """
     documents = []
-    if Variant.ROCKSDB_CONFIG in store.layouts:
+    if StoreLayout.ROCKSDB_CONFIG in store.layouts:
         committed_offsets = [
             CommittedOffset(topic, queue_id, offset, group)
             for (topic, group), queues in stored_offsets(store).items()
@@ -106,11 +106,7 @@ def config_path(root: str, document: OffsetsDocument) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Selection of the offsets that are shown or changed; None is all.
-
-    Attributes:
-        delay_level: offsets of this delay level, and of no group.
-    """
+    """Selection of the offsets that are shown or changed; None is all."""
 
     group: str | None = None
     topic: str | None = None
@@ -118,7 +114,7 @@ class Selection:
     delay_level: int | None = None
 
     def includes(self, committed: CommittedOffset) -> bool:
-        """Return whether an offset is one of those."""
+        """Return whether a committed offset is selected."""
         if self.delay_level is not None:
             return committed.group is None and committed.queue_id == self.delay_level - 1
         return (
@@ -150,7 +146,7 @@ class OffsetsPlan:
     """Positions of a store's groups and the planned changes.
 
     Attributes:
-        quarantine: the directory that has the files as they were; None if nothing has been written.
+        quarantine: directory with the former files; None if nothing was written.
     """
 
     root: str
@@ -162,7 +158,7 @@ class OffsetsPlan:
 def plan_changes(
     root: str, selection: Selection, new_offset: NewOffset | None, check: Check | None = None
 ) -> OffsetsPlan:
-    """Plan what offsets become, without writing.
+    """Plan changes of offsets, without writing.
 
     Args:
         root: of the store, or its URI.
@@ -171,7 +167,7 @@ def plan_changes(
 
     Raises:
         StoreError: config, queues or log cannot be read.
-        FormatError: they are in a RocksDB that is damaged.
+        FormatError: config or queues are in a damaged RocksDB.
         OptionError: no offset is selected, or a new one is refused.
     """
     plan, _ = _plan(root, selection, new_offset)
@@ -181,10 +177,10 @@ def plan_changes(
 
 
 def apply_changes(root: str, selection: Selection, new_offset: NewOffset, check: Check | None = None) -> OffsetsPlan:
-    """Change the offsets of a store at rest. Arguments and errors as of ``plan_changes``.
+    """Change the offsets of a store at rest. Arguments and errors are those of ``plan_changes``.
 
     Raises:
-        StoreLockedError: a broker runs on it.
+        StoreLockedError: a running broker has the store.
         StoreLayoutError: the offsets are in RocksDB.
     """
     if "://" in root:
@@ -239,7 +235,7 @@ def _changed_files(
 def _write(root: str, files: Sequence[tuple[str, bytes]]) -> str:
     """Write files of ``config/``, the former ones to the quarantine and to ``.bak``; return the quarantine's directory.
 
-    A kill leaves each file as it was, or as it becomes. Source: ``MixAll#string2File``.
+    After a kill each file is the old one or the new one. Source: ``MixAll#string2File``.
     """
     quarantine = f"{QUARANTINE}/offsets-{_next_number(root):04d}"
     for name, data in files:

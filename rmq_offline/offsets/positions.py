@@ -7,9 +7,9 @@ from enum import StrEnum
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
 from rmq_formats.read.dirty import dirty_reason
 from rmq_formats.read.lag import GroupQueue, LagTask, read_lag
-from rmq_formats.read.variants.queue_choice import choose_queues
+from rmq_formats.read.queue_choice import choose_queues
 from rmq_formats.storage.store_files import StoreFiles
-from rmq_offline.verify.checkpoint_and_config import CommittedOffset
+from rmq_offline.verify.committed_offsets import CommittedOffset
 
 
 class State(StrEnum):
@@ -41,7 +41,7 @@ class Position:
 
     @property
     def lag(self) -> int:
-        """Messages that wait for the group, those included that have expired; negative where it is beyond the end."""
+        """Max offset minus committed offset, expired messages included; negative beyond the queue's end."""
         return self.max_offset - self.committed.queue_offset
 
     @property
@@ -55,12 +55,12 @@ class Position:
 
 
 def read_positions(store: StoreFiles, committed_offsets: Sequence[CommittedOffset]) -> list[Position]:
-    """Look the queues of committed offsets up; sorted by group, topic and queue, delay levels last.
+    """Look up the queues of committed offsets; sorted by group, topic and queue, delay levels last.
 
     Raises:
         StoreNotFoundError: no such store, or no CommitLog in it.
         StoreError: the queues are in a RocksDB that cannot be read.
-        FormatError: it is damaged.
+        FormatError: the RocksDB is damaged.
     """
     by_queue = {(committed.topic, committed.queue_id): committed for committed in committed_offsets}
     rows = tuple(GroupQueue(topic, queue_id, "", None) for topic, queue_id in sorted(by_queue))

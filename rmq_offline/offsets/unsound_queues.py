@@ -1,4 +1,4 @@
-"""Queues whose ends are not known before a repair, so that no committed offset is moved to them."""
+"""Queues whose ends a repair would change, so that no committed offset is set to such an end."""
 
 from collections.abc import Callable, Collection, Sequence
 from shlex import quote
@@ -19,7 +19,7 @@ _REBUILD_ADDS: Final = frozenset({finding_kinds.UNIT_NOT_ADDED, finding_kinds.QU
 
 
 def unsound_queues(report: VerifyReport) -> dict[tuple[str, int], Kind]:
-    """Return the queues that a repair or a rebuild would give other ends, with a kind of their findings."""
+    """Return the queues whose ends a repair or a rebuild would change, each with a kind of its findings."""
     return {
         queue: kind
         for kind, queues in report.faulty_queues.items()
@@ -36,7 +36,7 @@ def _may_change_ends(kind: Kind) -> bool:
 def refuse_unsound_queues(
     root: str, options: VerifyOptions, runner: Runner
 ) -> Callable[[Sequence[OffsetChange]], None]:
-    """Return a check of changes that verifies the store, and refuses changes in queues that are not sound."""
+    """Return a check that verifies the store, and refuses changes in unsound queues."""
 
     def check(changes: Sequence[OffsetChange]) -> None:
         queues = {change.position.queue for change in changes}

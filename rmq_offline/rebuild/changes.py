@@ -1,6 +1,6 @@
 """Comparison of the messages that consumers get before and after queues are replaced.
 
-Both sides are compared queue by queue over arrays; a queue whose files are the same byte for byte is not looked into.
+Both sides are compared queue by queue over arrays. A queue with the same bytes on both sides is not decoded.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ from rmq_offline.rebuild.queue_views import (
     view,
     with_placeholders,
 )
-from rmq_offline.verify.checkpoint_and_config import (
+from rmq_offline.verify.committed_offsets import (
     CONSUMER_OFFSETS,
     LIGHT_CONSUMER_OFFSETS,
     CommittedOffset,
@@ -36,7 +36,7 @@ from rmq_offline.verify.checkpoint_and_config import (
 )
 from rmq_offline.verify.config_files import read_config_texts
 from rmq_offline.verify.findings import FindingList
-from rmq_offline.verify.variants.rocksdb_config import read_rocksdb_config
+from rmq_offline.verify.rocksdb_config import read_rocksdb_config
 
 ALL: Final = "all"
 _Longs = NDArray[np.int64]
@@ -48,15 +48,15 @@ class QueueChange:
     """Difference between what consumers get of a queue before and after.
 
     Attributes:
-        least_before: smallest queue offset before; None where there was no queue.
-        least_after: smallest queue offset after; None where there is no queue any more.
-        largest_before: queue offset one past the last message before.
-        largest_after: likewise after.
+        least_before: min offset before; None where there was no queue.
+        least_after: min offset after; None where there is no queue any more.
+        largest_before: max offset before; None where there was no queue.
+        largest_after: max offset after; None where there is no queue any more.
         messages_before: messages that consumers can read before.
-        messages_after: likewise after.
-        leaving: messages that are in the queue before only.
-        returning: messages that are in the queue after only.
-        moved: messages that have another queue offset after.
+        messages_after: messages that consumers can read after.
+        leaving: number of messages that the queue has before only.
+        returning: number of messages that the queue has after only.
+        moved: number of messages with another queue offset after.
         leaving_offsets: the first and the last queue offset of the leaving messages.
     """
 
@@ -80,7 +80,7 @@ class QueueChange:
 
     @property
     def is_harmful(self) -> bool:
-        """Return whether a consumer loses a message by the change, or the queue's end falls."""
+        """Return whether a consumer loses a message by the change, or the queue's end is lowered."""
         lowers_end = (self.largest_after or 0) < (self.largest_before or 0)
         return bool(self.leaving or self.moved or lowers_end)
 
@@ -92,14 +92,16 @@ class QueueChange:
         if self.moved:
             harms.append(f"{self.moved} message{'s' * (self.moved != 1)} get another queue offset in {self.name}")
         if (self.largest_after or 0) < (self.largest_before or 0):
-            harms.append(f"the end of {self.name} goes from {self.largest_before} to {_number(self.largest_after)}")
+            harms.append(
+                f"the end of {self.name} goes from {self.largest_before} to {_offset_text(self.largest_after)}"
+            )
         return ", ".join(harms)
 
     def text(self) -> str:
         """Return the change in one line."""
-        parts = [f"{self.name}: {_number(self.largest_before)} -> {_number(self.largest_after)}"]
+        parts = [f"{self.name}: {_offset_text(self.largest_before)} -> {_offset_text(self.largest_after)}"]
         if self.least_before != self.least_after:
-            parts.append(f"least {_number(self.least_before)} -> {_number(self.least_after)}")
+            parts.append(f"least {_offset_text(self.least_before)} -> {_offset_text(self.least_after)}")
         if self.messages_before != self.messages_after:
             parts.append(f"messages {self.messages_before} -> {self.messages_after}")
         if self.leaving_offsets is not None:
@@ -117,12 +119,12 @@ class QueueChange:
 
 @dataclass(frozen=True, slots=True)
 class GroupChange:
-    """Offset of a group that would stand outside of its queue.
+    """Committed offset that would be outside of its queue.
 
     Attributes:
         group: the consumer group; None is the broker's own delivery of delayed messages.
-        least_after: smallest queue offset of the queue after.
-        largest_after: queue offset one past the queue's last message after.
+        least_after: min offset of the queue after; None without a queue.
+        largest_after: max offset of the queue after; None without a queue.
     """
 
     group: str | None
@@ -143,10 +145,10 @@ class GroupChange:
 
 @dataclass(frozen=True, slots=True)
 class QueueChanges:
-    """All changes of a store's queues, and the groups that would stand outside of them.
+    """All changes of a store's queues, and the committed offsets that would be outside of them.
 
     Attributes:
-        groups: whose offsets stand outside after, and did not before.
+        groups: offsets that are outside of their queue after, and were inside before.
     """
 
     queues: tuple[QueueChange, ...] = ()
@@ -160,7 +162,7 @@ class QueueChanges:
             if change.is_harmful and not accepted & {ALL, change.topic, change.name}
         ]  # fmt: skip
 
-    def refuse(self, place: str, accept: Collection[str]) -> None:
+    def refuse(self, root: str, accept: Collection[str]) -> None:
         """Refuse harmful changes that nobody has accepted. Raises NotAcceptedError."""
         harmful = self.needing_accept(accept)
         if not harmful:
@@ -168,7 +170,7 @@ class QueueChanges:
         harms = "; ".join(change.harm() for change in harmful[:MAX_NAMED])
         more = f"; and {len(harmful) - MAX_NAMED} more queues change" if len(harmful) > MAX_NAMED else ""
         names = [change.name for change in harmful] if len(harmful) <= MAX_NAMED else [ALL]
-        raise NotAcceptedError(f"{place}: {harms}{more}", tuple(names))
+        raise NotAcceptedError(f"{root}: {harms}{more}", tuple(names))
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to JSON."""
@@ -181,16 +183,16 @@ class QueueChanges:
         }
 
 
-def _number(offset: int | None) -> str:
+def _offset_text(offset: int | None) -> str:
     return "none" if offset is None else str(offset)
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class QueueSelection:
     """Queues that are compared.
 
     Attributes:
-        directories: of a store: ``consumequeue``, ``batchconsumequeue``; others have no units.
+        directories: names below the root; only ``consumequeue`` and ``batchconsumequeue`` have units.
         queues: topics and queue ids; None is all.
     """
 
@@ -210,7 +212,7 @@ def find_changes(
     segments: list[Segment],
     before: str,
     after: str,
-    compared: Compared,
+    selection: QueueSelection,
     lost: Sequence[tuple[int, int]] = (),
     placeholder_ends: Mapping[tuple[str, int], int] = MappingProxyType({}),
     *,
@@ -220,15 +222,15 @@ def find_changes(
     """Compare the queues below one directory with those below another.
 
     Args:
-        store: the store's files, whose groups are looked at.
-        segments: of its CommitLog, at least one.
+        store: the store whose groups are compared with the queues.
+        segments: files of the CommitLog, at least one.
         before: directory, or URI, that has ``consumequeue`` and ``batchconsumequeue``.
-        after: likewise.
+        after: directory, or URI, likewise.
         lost: physical offsets of ranges whose records are lost, each with its end: no messages on either side, but
             their units count for the ends of queues.
-        placeholder_ends: by queue, an end that placeholders for lost messages will give it.
-        lists_new: list the new queues as changes even if there was none before, from which something could be taken.
-        same_queues: whose files an earlier comparison has found to be the same; those of this one are added.
+        placeholder_ends: by queue, the end that placeholders for lost messages will give the queue.
+        lists_new: report new queues as changes even if the store had no queue before.
+        same_queues: queues that an earlier comparison found equal; equal queues of this one are added.
 
     Raises:
         StoreError: a file cannot be read.
@@ -244,7 +246,7 @@ def find_changes(
         if not old_tree.names and not lists_new:
             return QueueChanges()
         for name in sorted(old_tree.names | new_tree.names):
-            if name not in compared or _is_same(name, old_tree, new_tree, same_queues):
+            if name not in selection or _is_same(name, old_tree, new_tree, same_queues):
                 continue
             placeholder_end = placeholder_ends.get((name.topic, name.queue_id), 0)
             change = _compare(name, old_tree, new_tree, heads(), placeholder_end)
@@ -258,7 +260,7 @@ Change = tuple[QueueChange, QueueView | None, QueueView | None]
 
 
 def _is_same(name: QueueIdentity, before: QueueTree, after: QueueTree, same_queues: set[SameQueue]) -> bool:
-    """Compare the bytes of a queue's files, unless these very files were found to be the same."""
+    """Compare the bytes of a queue's files, unless an earlier comparison found these files equal."""
     states = name, before.file_states(name), after.file_states(name)
     if states not in same_queues:
         if not before.has_same_files(name, after):
@@ -270,7 +272,7 @@ def _is_same(name: QueueIdentity, before: QueueTree, after: QueueTree, same_queu
 def _compare(
     name: QueueIdentity, before: QueueTree, after: QueueTree, heads: RecordHeads, placeholder_end: int
 ) -> Change | None:
-    """Compare a queue of two trees, whose second will get placeholders; None if they are alike."""
+    """Compare a queue of two trees, of which the second will get placeholders; None without a difference."""
     old, new = (view(name, tree.units(name), heads) for tree in (before, after))
     new = with_placeholders(new, placeholder_end)
     change = compare_views(name, old, new)
@@ -278,7 +280,7 @@ def _compare(
 
 
 def compare_views(name: QueueIdentity, old: QueueView | None, new: QueueView | None) -> QueueChange | None:
-    """Compare two views of a queue; None where consumers get the same."""
+    """Compare two views of a queue; None if consumers get the same messages."""
     none = np.empty(0, dtype=np.int64)
     (old_at, old_offsets, old_counts), (new_at, new_offsets, new_counts) = (
         (none, none, none) if side is None
@@ -308,7 +310,7 @@ def _moved(old_at: _Longs, old_offsets: _Longs, new_at: _Longs, new_offsets: _Lo
     Args:
         old_at: physical offsets of the messages that both sides have, ascending, int64[n].
         old_offsets: their queue offsets before, int64[n].
-        new_at: likewise after, int64[m]; a message may have several places.
+        new_at: physical offsets after, ascending, int64[m]; a message may have several queue offsets.
         new_offsets: their queue offsets after, int64[m].
     """
     if len(old_at) == len(new_at) and bool((old_at == new_at).all()):
@@ -335,7 +337,7 @@ def _groups_outside(
     committed_offsets: Iterable[CommittedOffset],
     sides: dict[tuple[str, int], tuple[QueueView | None, QueueView | None]],
 ) -> Iterator[GroupChange]:
-    """List the groups whose offsets stand outside of a changed queue after, and did not before."""
+    """List the committed offsets that are outside of a changed queue after, and were inside before."""
     for committed in committed_offsets:
         old, new = sides.get((committed.topic, committed.queue_id), (None, None))
         if old is None or not old.least <= committed.queue_offset <= old.largest:

@@ -1,6 +1,6 @@
-"""ConsumeQueue in RocksDB of a store that is rebuilt: the witness for facts that the log lacks.
+"""ConsumeQueue in RocksDB of a store that is rebuilt: evidence for facts that the log lacks.
 
-Units whose records have expired stay, and so does the end of a queue without any. Records of a former life of a topic
+Units of expired records are retained, and so is the end of a queue without units. Records of a former life of a topic
 get no unit.
 """
 
@@ -14,16 +14,16 @@ from numpy.typing import NDArray
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
 from rmq_formats.errors import FormatError, RmqError
 from rmq_formats.kernels import units as unit_kernel
-from rmq_formats.read.variants.rocksdb_queues import QueueDatabase, opened_queues
+from rmq_formats.read.rocksdb_queues import QueueDatabase, opened_queues
 from rmq_formats.scan.derived_images import Placement, Rows, place_last
 from rmq_formats.storage.segments import open_storage
 from rmq_formats.storage.store_files import StoreFiles
 from rmq_offline.rebuild.options import RebuildOptions
-from rmq_offline.tasks.waves import Area, write_text
-from rmq_offline.verify.facts import LogFacts
+from rmq_offline.tasks.work_files import Area, write_text
+from rmq_offline.verify.consumequeue import QueueName
 from rmq_offline.verify.findings import FindingList
-from rmq_offline.verify.queue import QueueName
-from rmq_offline.verify.variants.rocksdb_queue import RocksDbQueueCheck, StoredQueue
+from rmq_offline.verify.log_facts import LogFacts
+from rmq_offline.verify.rocksdb_queue import RocksDbQueueCheck, StoredQueue
 
 Units = tuple[NDArray[np.int64], NDArray[np.void]]
 
@@ -32,7 +32,7 @@ _NOTE = "spill/database.txt"
 
 
 def existing_database_path(store: StoreFiles, options: RebuildOptions) -> str | None:
-    """Return the directory of the database that stands in a store whose queues are rebuilt as one; None without any."""
+    """Return the directory of the RocksDB from which queues are rebuilt as a RocksDB; None without one."""
     if not options.consumequeue or options.from_log_alone or not options.queue_database:
         return None
     return store.layouts.queue_database
@@ -51,7 +51,7 @@ def read_existing_database_path(area: Area) -> str | None:
 
 @contextmanager
 def open_existing_database(path: str | None) -> Iterator[QueueDatabase | None]:
-    """Open the database that stands in the store; None where there is none, or none that can be read."""
+    """Open the RocksDB of the store's queues; None without a readable one."""
     with ExitStack() as stack:
         database = None
         if path is not None:
@@ -66,9 +66,8 @@ def with_existing_light_queues(
     """Add the existing light queues to the live topics: deleting a topic removes no message from another queue.
 
     Args:
-        options: of the rebuild.
-        topics: that have queue files.
-        database: directory of the database that stands in the store; None without any.
+        topics: topics with queue files.
+        database: directory of the store's RocksDB with queues; None without one.
     """
     if options.live_topics is None:
         return options
@@ -79,7 +78,7 @@ def with_existing_light_queues(
 
 
 def list_database_queues(database: QueueDatabase | None) -> set[tuple[str, int]]:
-    """List the queues that a database has units or an end of, as far as it can be read."""
+    """List the queues with units or an end in a database, as far as the database can be read."""
     with suppress(FormatError):
         return set() if database is None else database.all_queues()
     return set()
@@ -88,14 +87,10 @@ def list_database_queues(database: QueueDatabase | None) -> set[tuple[str, int]]
 def place_by_database(
     database: QueueDatabase | None, topic: str, queue_id: int, rows: Rows, facts: LogFacts
 ) -> Placement:
-    """Place a queue's records for a RocksDB: by what its units name, where they can be read.
+    """Place a queue's records for a RocksDB, by the existing units where these can be read.
 
     Args:
-        database: that stands in the store.
-        topic: of the queue.
-        queue_id: of the queue.
-        rows: its records, in log order.
-        facts: of the log.
+        rows: the queue's records, int64[n, ROW_COLUMNS], in log order.
     """
     if database is not None:
         with suppress(RmqError):
@@ -113,10 +108,7 @@ def expired_units(database: QueueDatabase, topic: str, queue_id: int, end: int |
     """Read the units of a queue whose records have expired, before its first record in the log.
 
     Args:
-        database: that stands in the store.
-        topic: of the queue.
-        queue_id: of the queue.
-        end: queue offset of the first record; None without any.
+        end: queue offset of the queue's first record in the log; None without a record.
         log_start: physical offset of the log's first byte.
 
     Raises:

@@ -1,7 +1,7 @@
-"""ConsumeQueueExt files of a queue that is made anew: they stay as they are, but for values that are wrong in place.
+"""ConsumeQueueExt files of a queue that is rebuilt: the files are carried over, and wrong values in them corrected.
 
-Their bit maps are in no log. A broker puts its last message there again at each start, so that units behind the last
-that is named belong there, too.
+No log has their bit maps. A broker adds its last message again at each start, so that units after the last one with an
+address in the queue are in order, too.
 """
 
 from typing import Final
@@ -22,8 +22,8 @@ def assign_ext_addresses(rows: Rows, units: Rows, ext_units: Rows) -> tuple[Rows
     """Set the tags codes of a queue's rows to the addresses of its existing ext units.
 
     Args:
-        rows: int64[n, ROW_COLUMNS], what the queue should hold, ascending by place in QUEUE_OFFSET.
-        units: int64[m, ROW_COLUMNS], what stands in its files, addresses in place of tags codes.
+        rows: int64[n, ROW_COLUMNS], expected rows of the queue, ascending by QUEUE_OFFSET.
+        units: int64[m, ROW_COLUMNS], units of the queue's files, with addresses as tags codes.
         ext_units: int64[k, 3], offset in the ext files, tags code and store timestamp of each ext unit, by offset.
 
     Returns:
@@ -79,9 +79,9 @@ def set_values(start: int, image: memoryview, values: Rows) -> None:
     """Set tags code and store timestamp of ext units in the image of their file.
 
     Args:
-        start: offset of the file, in bytes.
-        image: its used bytes.
-        values: of the queue's ext units, as by ``assign_ext_addresses``.
+        start: offset of the file's first byte in the queue's ext files.
+        image: the file's used bytes.
+        values: new values of ext units, as ``assign_ext_addresses`` returns them.
     """
     low, high = np.searchsorted(values[:, 0], [start, start + len(image)]).tolist()
     for offset, tags_code, store_timestamp_ms in values[low:high].tolist():

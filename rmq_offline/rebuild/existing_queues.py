@@ -1,8 +1,8 @@
-"""Queues of a store that is rebuilt: the witness for facts that the log lacks.
+"""Queue files of a store that is rebuilt: evidence for facts that the log lacks.
 
-A queue without a fault is carried over as it stands. Of one with faults, the units that are right stay where they
-stand, and the rest comes from the log. What a log does not know: the end of a queue whose messages have expired,
-which life of a topic is live, where a gap was closed, and former delays.
+A sound queue is carried over unchanged. In a queue with faults the right units retain their queue offsets, and the
+log's records give the others. A log lacks the end of a queue whose messages have expired, the creation of a topic anew
+under an old name, the closing of gaps, and former delays.
 """
 
 import functools
@@ -27,37 +27,35 @@ from rmq_offline.rebuild.existing_ext import assign_ext_addresses, set_values
 from rmq_offline.rebuild.options import RebuildOptions
 from rmq_offline.tasks import spill
 from rmq_offline.tasks.job_steps import JobSteps
-from rmq_offline.tasks.waves import Area, write_text
-from rmq_offline.verify import checkpoint_and_config, finding_kinds
+from rmq_offline.tasks.work_files import Area, write_text
+from rmq_offline.verify import committed_offsets, finding_kinds
 from rmq_offline.verify.absent_queues import AbsentQueues, is_deleted
+from rmq_offline.verify.batch_queue import BatchQueueCheck
 from rmq_offline.verify.config_files import read_config_texts
-from rmq_offline.verify.facts import LogFacts
+from rmq_offline.verify.consumequeue import QueueCheck, QueueFile, QueueName
 from rmq_offline.verify.findings import FindingList, Severity
+from rmq_offline.verify.log_facts import LogFacts
 from rmq_offline.verify.phases.queue_directories import QueuesByPartition, list_queues
 from rmq_offline.verify.phases.stored_files import StoredFiles
-from rmq_offline.verify.queue import QueueCheck, QueueFile, QueueName
 from rmq_offline.verify.queue_state import QueueState, build_state_from_log, find_record_gaps
 from rmq_offline.verify.units import read_units
-from rmq_offline.verify.variants.batch_queue import BatchQueueCheck
 
 Queue = tuple[str, int]
-_OF_RECORDS: Final = (
+_RECORD_KINDS: Final = (
     finding_kinds.QUEUE_OFFSET_REPEATED, finding_kinds.QUEUE_OFFSET_DISPLACED, finding_kinds.QUEUE_PASSED_OVER,
 )  # fmt: skip
 
 # Of ext files with such a finding none is kept.
-_NO_EXT: Final = frozenset({
+_EXT_DAMAGE: Final = frozenset({
     finding_kinds.EXT_FORMAT, finding_kinds.EXT_FILE_SIZE, finding_kinds.EXT_UNREADABLE, finding_kinds.EXT_FOREIGN,
 })  # fmt: skip
 
 
 def list_existing_queues(store: StoreFiles, options: RebuildOptions, least: int) -> JobSteps[QueuesByPartition | None]:
-    """List the queues that have files in a store, in steps that yield their tasks; None where the log is all.
+    """List the queues that have files in a store, in steps that yield their tasks; None if the log alone decides.
 
     Args:
-        store: the store's files.
-        options: of the rebuild.
-        least: partitions, at least.
+        least: smallest number of partitions.
     """
     if not options.consumequeue or options.from_log_alone:
         return None
@@ -70,16 +68,16 @@ def list_existing_queues(store: StoreFiles, options: RebuildOptions, least: int)
 
 
 def write_existing_queues(area: Area, files: StoreFiles, store: str, queues: QueuesByPartition | None) -> None:
-    """Write the queues of each partition for the partition's task, with the committed_offsets of config files."""
+    """Write the queues of each partition for the partition's task, with the offsets that groups have committed."""
     if queues is None:
         return
     topics = stored_topics(files)
-    claimed: list[list[Queue]] = [[] for _ in range(len(queues))]
-    for topic, queue_id in _claimed_queues(files):
-        claimed[spill.queue_partition(topic, queue_id, len(queues))].append((topic, queue_id))
+    consumed: list[list[Queue]] = [[] for _ in range(len(queues))]
+    for topic, queue_id in _consumed_queues(files):
+        consumed[spill.queue_partition(topic, queue_id, len(queues))].append((topic, queue_id))
     for partition in range(len(queues)):
         note = {
-            "store": store, "queues": queues.of(partition), "claimed": claimed[partition],
+            "store": store, "queues": queues.of(partition), "claimed": consumed[partition],
             "known_topics": None if topics is None else sorted(topics),
         }  # fmt: skip
         write_text(area, _note_name(partition), json.dumps(note))
@@ -89,11 +87,11 @@ def _note_name(partition: int) -> str:
     return f"spill/standing-{partition:06d}.json"
 
 
-def _claimed_queues(store: StoreFiles) -> Iterator[Queue]:
+def _consumed_queues(store: StoreFiles) -> Iterator[Queue]:
     """Yield the queues with a consumer offset above 0."""
     texts = read_config_texts(store.storage, paths.config_dir(store.root), FindingList())
-    for name in (checkpoint_and_config.CONSUMER_OFFSETS, checkpoint_and_config.LIGHT_CONSUMER_OFFSETS):
-        for committed in checkpoint_and_config.parse_consumer_offsets(texts.get(name, "{}")):
+    for name in (committed_offsets.CONSUMER_OFFSETS, committed_offsets.LIGHT_CONSUMER_OFFSETS):
+        for committed in committed_offsets.parse_consumer_offsets(texts.get(name, "{}")):
             if committed.queue_offset > 0:
                 yield committed.topic, committed.queue_id
 
@@ -103,9 +101,9 @@ class CarriedFile:
     """A queue's file that is carried over.
 
     Attributes:
-        tree: directory below the root.
-        start_offset: of the file, in bytes.
-        image: its used bytes.
+        tree: the queue's directory, relative to the root.
+        start_offset: offset of the file's first byte in the queue's files.
+        image: the file's used bytes.
     """
 
     tree: str
@@ -118,10 +116,10 @@ class RetainedQueue:
     """Queue as merged from its files and its records.
 
     Attributes:
-        files: to be carried over as they are; None where the queue is to be made of its state.
-        state: what the queue should hold; None where it should have no files.
-        findings: about its records.
-        ext_files: those of ConsumeQueueExt, to which the tags codes of the state lead; None where they are made anew.
+        files: files that are carried over unchanged; None where the queue is written from ``state``.
+        state: expected units; None for a queue that should have no files.
+        findings: findings about the queue's records.
+        ext_files: ConsumeQueueExt files that the tags codes of ``state`` point to; None where new ones are written.
     """
 
     files: Sequence[CarriedFile] | None
@@ -131,7 +129,7 @@ class RetainedQueue:
 
 
 class ExistingQueues:
-    """The queues of one partition that stand in the store."""
+    """Queues of one partition that have files in the store."""
 
     def __init__(self, area: Area, partition: int, options: RebuildOptions, facts: LogFacts) -> None:
         note: dict[str, Any] = json.loads(area.read_text(_note_name(partition)))
@@ -145,20 +143,19 @@ class ExistingQueues:
             if options.rebuilds(topic, queue_id)
             and (live is None or topic in live or topic.startswith(LIGHT_QUEUE_PREFIX))
         ]  # fmt: skip
-        self._claimed = options.written_queues | {(topic, queue_id) for topic, queue_id in note["claimed"]}
+        self._consumed = options.written_queues | {(topic, queue_id) for topic, queue_id in note["claimed"]}
         self._absent = AbsentQueues(self.store, self.known_topics)
 
     @staticmethod
     def exist(area: Area, partition: int) -> bool:
-        """Return whether the store's queues are a witness of this rebuild."""
+        """Return whether this rebuild uses the store's queue files."""
         return area.exists(_note_name(partition))
 
     def merge(self, queue: Queue, rows: Rows) -> RetainedQueue | None:
         """Merge the files of a queue with its records; None if the log alone decides.
 
         Args:
-            queue: topic and id.
-            rows: its records, in log order.
+            rows: the queue's records, int64[n, ROW_COLUMNS], in log order.
         """
         name, findings = QueueName(*queue), FindingList()
         stored = StoredFiles(self.store, self.sizes, findings)
@@ -168,7 +165,7 @@ class ExistingQueues:
             self.sizes.consumequeue_file_bytes,
         )  # fmt: skip
         if not files:
-            return self._without_files(queue, rows)
+            return self._merge_without_files(queue, rows)
         files = [replace(file, read=functools.cache(file.read)) for file in files]  # to be compared and carried over
         ext = stored.ext(name)
         is_known = not is_deleted(name.topic, self.known_topics)
@@ -180,7 +177,7 @@ class ExistingQueues:
         record_findings = FindingList()
         is_sound = True
         for finding in findings.kept:
-            if finding.kind in _OF_RECORDS:
+            if finding.kind in _RECORD_KINDS:
                 record_findings.add(finding)
             elif finding.kind is not finding_kinds.QUEUE_OFFSET_GAP and finding.kind.severity is not Severity.INFO:
                 is_sound = False
@@ -190,15 +187,15 @@ class ExistingQueues:
             record_findings.add(
                 name.finding(finding_kinds.QUEUE_OFFSET_GAP, detail, queue_offset=begin, count=end - begin)
             )
-        for kind in _OF_RECORDS:
+        for kind in _RECORD_KINDS:
             record_findings.add_uncounted(kind, findings.counts.get(kind, 0) - record_findings.counts.get(kind, 0))
         if is_sound:
-            carried = list(self._carried(name, "consumequeue", files, check.state.end * UNIT_BYTES))
+            carried = list(self._read_files(name, "consumequeue", files, check.state.end * UNIT_BYTES))
             if ext is not None:
-                carried += self._carried_ext(name, stored)
+                carried += self._read_ext_files(name, stored)
             return RetainedQueue(carried, check.state, record_findings)
         state, ext_files = check.state, None
-        if ext is not None and _NO_EXT.isdisjoint(findings.counts):
+        if ext is not None and _EXT_DAMAGE.isdisjoint(findings.counts):
             state, ext_files = self._with_existing_ext(name, stored, files, state, ext.units)
         return RetainedQueue(None, state, record_findings, ext_files)
 
@@ -215,16 +212,15 @@ class ExistingQueues:
         if rows_and_values is None:
             return state, None
         rows, values = rows_and_values
-        ext_files = self._carried_ext(name, stored)
+        ext_files = self._read_ext_files(name, stored)
         for file in ext_files:
             set_values(file.start_offset, file.image, values)
         return replace(state, rows=rows), ext_files
 
     def merge_batches(self, queue: Queue, units: NDArray[np.void]) -> RetainedQueue | None:
-        """Carry a batch queue over where nothing is wrong in it; None where it is to be made of the log.
+        """Carry a sound batch queue over; None for one that is to be made from the log.
 
         Args:
-            queue: topic and id.
             units: BATCH_UNIT_DTYPE[n], of its records, in log order.
         """
         name, findings = QueueName(*queue), FindingList()
@@ -241,17 +237,17 @@ class ExistingQueues:
         check.check(files, file_bytes)
         if any(finding.kind.severity is not Severity.INFO for finding in findings.kept):
             return None
-        return RetainedQueue(list(self._carried(name, "batchconsumequeue", files)), None, FindingList())
+        return RetainedQueue(list(self._read_files(name, "batchconsumequeue", files)), None, FindingList())
 
     @functools.cached_property
     def _dispatched_end(self) -> int:
         """Physical offset up to which a broker has dispatched the log; it dispatches the rest when it starts."""
         return dispatched_end(self.store, self.store.segments)
 
-    def _without_files(self, queue: Queue, rows: Rows) -> RetainedQueue | None:
+    def _merge_without_files(self, queue: Queue, rows: Rows) -> RetainedQueue | None:
         if not len(rows):
             return RetainedQueue(None, None, FindingList())
-        kind = self._absent.classify(queue[0], rows, has_consumer_offset=queue in self._claimed)
+        kind = self._absent.classify(queue[0], rows, has_consumer_offset=queue in self._consumed)
         if kind is finding_kinds.QUEUE_MISSING:
             return None
         findings = FindingList()
@@ -262,7 +258,7 @@ class ExistingQueues:
             findings.add(QueueName(*queue).finding(kind, f"{len(rows)} messages of the log, left out", count=len(rows)))
         return RetainedQueue(None, None, findings)
 
-    def _carried(
+    def _read_files(
         self, name: QueueName, tree: str, files: Sequence[QueueFile], end_bytes: int = MAX_LONG
     ) -> Iterator[CarriedFile]:
         """Read files up to the queue's end: a broker may have written after that end in the meantime."""
@@ -270,8 +266,8 @@ class ExistingQueues:
             image = file.read().data[: max(0, end_bytes - file.start_offset)]
             yield CarriedFile(paths.queue_dir(tree, name.topic, name.queue_id), file.start_offset, image)
 
-    def _carried_ext(self, name: QueueName, stored: StoredFiles) -> list[CarriedFile]:
+    def _read_ext_files(self, name: QueueName, stored: StoredFiles) -> list[CarriedFile]:
         directory = paths.queue_dir(paths.consumequeue_ext_dir(self.store.root), name.topic, name.queue_id)
         size = self.sizes.consumequeue_ext_file_bytes
         files = stored.files(name, directory, finding_kinds.EXT_UNREADABLE, finding_kinds.EXT_FOREIGN, size) or []
-        return list(self._carried(name, "consumequeue_ext", files))
+        return list(self._read_files(name, "consumequeue_ext", files))

@@ -1,4 +1,4 @@
-"""Rebuild of ConsumeQueue and Index of a whole store: plan, two waves of tasks, publish, report."""
+"""Rebuild of ConsumeQueue and Index of a whole store: plan, scan, write, publish, report."""
 
 import functools
 import hashlib
@@ -22,7 +22,7 @@ from rmq_formats.errors import (
 from rmq_formats.read.broker_config import lists_all_topics, stored_batch_topics, stored_topics
 from rmq_formats.read.log_end import readable_segments
 from rmq_formats.scan.splits import Split, frozen_end, plan_splits
-from rmq_formats.storage import store_variants
+from rmq_formats.storage import layout_refusals
 from rmq_formats.storage.rocksdb import library
 from rmq_formats.storage.segments import Segment, Storage, opened
 from rmq_formats.storage.store_files import StoreFiles, open_store
@@ -37,19 +37,21 @@ from rmq_offline.rebuild.existing_database import (
 from rmq_offline.rebuild.existing_queues import list_existing_queues, write_existing_queues
 from rmq_offline.rebuild.log_facts import write_log_facts
 from rmq_offline.rebuild.options import RebuildOptions, check_existing_sizes
-from rmq_offline.rebuild.publication import NO_TERMS, Outcome, Publication, Terms, lock_if_there
+from rmq_offline.rebuild.publication import DEFAULT_PUBLISHING, Outcome, Publication, PublishOptions, lock_if_there
 from rmq_offline.rebuild.queue_database import make_queue_database, refuse_open_database
 from rmq_offline.rebuild.report import RebuildReport
 from rmq_offline.rebuild.tasks import IndexTask, ScanResult, WriteResult
-from rmq_offline.tasks import waves
 from rmq_offline.tasks.job_steps import JobSteps, TaskBatch, run_alone
-from rmq_offline.tasks.known_files import refuse_unknown
 from rmq_offline.tasks.origin import LeftoverPolicy, boot_id, foreign_reason, sealed
 from rmq_offline.tasks.runner import OnProgress, Runner, counted_progress
 from rmq_offline.tasks.segment_ends import find_ends, require_readable_ends
-from rmq_offline.tasks.workspace import LocalArea, WorkArea, temporary_area, work_area
+from rmq_offline.tasks.split_tasks import partition_count, rescan_misaligned_splits
+from rmq_offline.tasks.unknown_files import refuse_unknown_files
+from rmq_offline.tasks.work_area import LocalArea, WorkArea, temporary_area, work_area
+from rmq_offline.tasks.work_files import write_text
 from rmq_offline.verify import finding_kinds
 from rmq_offline.verify.findings import Finding
+from rmq_offline.verify.phases.queue_directories import QueuesByPartition
 
 _WRITTEN: Final = "written.json"
 
@@ -77,18 +79,14 @@ def rebuild_store(
     runner: Runner,
     on_progress: OnProgress | None = None,
     leftover: LeftoverPolicy = LeftoverPolicy.REFUSE,
-    terms: Terms = NO_TERMS,
+    publishing: PublishOptions = DEFAULT_PUBLISHING,
 ) -> RebuildReport:
     """Rebuild ConsumeQueue and Index of a store from its CommitLog, and publish them whole.
 
     Args:
-        store: root of the store that is read.
+        store: root of the store that is read; a path or URI.
         out: root to publish into; None is the store itself, whose broker must be stopped.
-        options: what to rebuild, with the broker's file sizes.
-        runner: where the tasks run.
-        on_progress: called after each task.
-        leftover: the operator's word on what an interrupted rebuild has left, if that is not known to be this user's.
-        terms: what may be taken from consumers, and where the former files go; or that this is a plan only.
+        leftover: whether to resume or delete the work files of an interrupted rebuild, if these may be another user's.
 
     Raises:
         NotAcceptedError: in place, messages would leave their queues, or an end be lowered, and nobody has accepted it.
@@ -98,7 +96,7 @@ def rebuild_store(
         StoreLayoutError: a layout that a rebuild would get wrong, or unknown files that it would delete.
         StoreError: the disk is full, or a file is in the way.
     """
-    return run_alone(rebuild_steps(store, out, options, runner.parallelism, on_progress, leftover, terms), runner)
+    return run_alone(rebuild_steps(store, out, options, runner.parallelism, on_progress, leftover, publishing), runner)
 
 
 def rebuild_steps(
@@ -108,84 +106,221 @@ def rebuild_steps(
     parallelism: int,
     on_progress: OnProgress | None = None,
     leftover: LeftoverPolicy = LeftoverPolicy.REFUSE,
-    terms: Terms = NO_TERMS,
+    publishing: PublishOptions = DEFAULT_PUBLISHING,
 ) -> JobSteps[RebuildReport]:
-    """Rebuild a store in steps that yield their tasks; see ``rebuild_store``.
+    """Rebuild a store in steps that yield their tasks; arguments and errors are those of ``rebuild_store``.
 
     Args:
-        store: root of the store that is read.
-        out: root to publish into; None is the store itself.
-        options: what to rebuild.
-        parallelism: tasks that the log is cut into at least, if it is large enough.
-        on_progress: called after each task.
-        leftover: see ``rebuild_store``.
-        terms: see ``rebuild_store``.
-
-    Raises:
-        RmqError: as ``rebuild_store`` does.
+        parallelism: number of tasks that a large log is split into at least.
     """
-    clock = _Clock()
-    files = open_store(store)
-    if options.consumequeue:
-        database = options.queue_database or files.layouts.rebuilds_as_database
-        options = replace(options, batch_topics=files.layouts.batch_topics, queue_database=database)
-    faulty = terms.repair.segments if terms.repair is not None and terms.is_plan else None
-    segments = check_rebuild(files, out, options) if faulty is None else list(faulty)
-    if options.consumequeue:
-        options = replace(options, batch_topics=stored_batch_topics(files))
-    log_trees = files.log_directories
-    foreign = [finding for directory, _ in log_trees for finding in foreign_findings(files.storage, directory)]
-    if terms.is_plan:
-        options = replace(options, index=False)  # no consumer reads it
-    area = temporary_area("rmq-rebuild", terms.work) if terms.is_plan else work_area(out if out is not None else store)
-    publication = Publication(files, segments, area, terms, is_in_place=terms.is_plan or area.is_at(files.root))
-    with ExitStack() as stack:
-        stack.enter_context(os_errors_as_store_errors(area.target))
-        check_lease = stack.enter_context(lock_if_there(files.root, terms) if terms.is_plan else area.lock(files.root))
-        if terms.is_plan:
-            stack.callback(area.remove)
+    return (yield from _Rebuild(store, out, options, parallelism, on_progress, leftover, publishing).run())
+
+
+class _Rebuild:
+    """One rebuild: the store, the work area, and the options, which the scan completes.
+
+    Within the plan of a repair the store is compared as it is before the repair, so that its files are not checked.
+    """
+
+    def __init__(
+        self,
+        store_path: str,
+        out: str | None,
+        options: RebuildOptions,
+        parallelism: int,
+        on_progress: OnProgress | None,
+        leftover: LeftoverPolicy,
+        publishing: PublishOptions,
+    ) -> None:
+        self.clock = _Clock()
+        self.store_path = store_path
+        self.store = open_store(store_path)
+        self.parallelism = parallelism
+        self.on_progress = on_progress
+        self.leftover = leftover
+        self.publishing = publishing
+        layouts = self.store.layouts
+        if options.consumequeue:
+            database = options.queue_database or layouts.rebuilds_as_database
+            options = replace(options, batch_topics=layouts.batch_topics, queue_database=database)
+        self.is_repair_plan = publishing.is_plan and publishing.repair is not None
+        if publishing.repair is not None and publishing.is_plan:
+            self.segments = list(publishing.repair.segments)
         else:
-            yield from publication.finish_interrupted(leftover)
-            files = open_store(store)  # which the interrupted rebuild has changed
-        stack.enter_context(_removed_if_refused(area))
-        ends = require_readable_ends((yield from find_ends(files.storage, segments)))
-        splits = plan_splits(files.storage, segments, min_splits=parallelism, ends=ends)
-        _prepare(area, segments, splits, options, leftover)
-        standing = yield from list_existing_queues(files, options, waves.partition_count(splits))
-        partitions = waves.partition_count(splits) if standing is None else len(standing)
-        former = existing_database_path(files, options)
-        options = with_existing_light_queues(options, () if standing is None else standing.topics, former)
-        clock.mark("plan")
-        scans = yield from _scan(splits, options, area, partitions, on_progress)
-        options = _with_batch_topics(scans, files, options)
-        directories = _directories(options)
-        if faulty is None:
-            refuse_unknown(open_store(files.root if terms.is_plan else area.target), directories)
-        findings = check_segments(_with_last_of_now(files.storage, segments)) + foreign
-        clock.mark("scan")
-        if options.consumequeue and not area.exists(_WRITTEN):
-            overwritten = terms.repair.lost if terms.repair is not None and not terms.is_plan else ()
-            write_log_facts(area, splits, scans, overwritten)
-            write_existing_queues(area, files, store, standing)
-            write_existing_database_path(area, former)
-        written = yield from _write(scans, len(splits), partitions, options, area, on_progress)
-        _note_written(area, written)
-        if options.queue_database:
-            with open_existing_database(former) as witness:
-                make_queue_database(Path(area.path("")), segments, frozen_end(files.storage, segments), witness)
-        clock.mark("write")
-        check_lease()
-        outcome = yield from publication.publish(directories, None if options.queue_database else options.queues)
-        clock.mark("publish")
-    return _report(
-        store, files.root if terms.is_plan else area.target, findings, scans, written, options, clock, outcome
-    )
+            self.segments = check_rebuild(self.store, out, options)
+        if options.consumequeue:
+            options = replace(options, batch_topics=stored_batch_topics(self.store))
+        log_trees = self.store.log_directories
+        self.findings = [
+            finding for directory, _ in log_trees for finding in foreign_findings(self.store.storage, directory)
+        ]
+        self.options = replace(options, index=False) if publishing.is_plan else options  # no consumer reads the Index
+        target = store_path if out is None else out
+        self.area = temporary_area("rmq-rebuild", publishing.work) if publishing.is_plan else work_area(target)
+        self.target = self.store.root if publishing.is_plan else self.area.target
+        self.publication = Publication(
+            self.store,
+            self.segments,
+            self.area,
+            publishing,
+            is_in_place=publishing.is_plan or self.area.is_at(self.store.root),
+        )
+
+    def run(self) -> JobSteps[RebuildReport]:
+        area, root = self.area, self.store.root
+        with ExitStack() as stack:
+            stack.enter_context(os_errors_as_store_errors(area.target))
+            lock = lock_if_there(root, self.publishing) if self.publishing.is_plan else area.lock(root)
+            check_lease = stack.enter_context(lock)
+            if self.publishing.is_plan:
+                stack.callback(area.remove)
+            else:
+                yield from self.publication.finish_interrupted(self.leftover)
+                self.store = open_store(self.store_path)  # which the interrupted rebuild has changed
+            stack.enter_context(_removed_if_refused(area))
+            ends = require_readable_ends((yield from find_ends(self.store.storage, self.segments)))
+            splits = plan_splits(self.store.storage, self.segments, min_splits=self.parallelism, ends=ends)
+            self._prepare_area(splits)
+            partitions = partition_count(splits)
+            existing_queues = yield from list_existing_queues(self.store, self.options, partitions)
+            if existing_queues is not None:
+                partitions = len(existing_queues)
+            existing_topics = () if existing_queues is None else existing_queues.topics
+            existing_database = existing_database_path(self.store, self.options)
+            self.options = with_existing_light_queues(self.options, existing_topics, existing_database)
+            self.clock.mark("plan")
+            scans = yield from self._scan(splits, partitions)
+            self.options = _with_batch_topics(scans, self.store, self.options)
+            directories = _directories(self.options)
+            if not self.is_repair_plan:
+                refuse_unknown_files(open_store(self.target), directories)
+            self.findings = check_segments(self._segments_of_now()) + self.findings
+            self.clock.mark("scan")
+            if self.options.consumequeue and not area.exists(_WRITTEN):
+                self._write_task_inputs(splits, scans, existing_queues, existing_database)
+            written = yield from self._write(scans, len(splits), partitions)
+            self._record_written(written)
+            if self.options.queue_database:
+                log_end = frozen_end(self.store.storage, self.segments)
+                with open_existing_database(existing_database) as database:
+                    make_queue_database(Path(area.path("")), self.segments, log_end, database)
+            self.clock.mark("write")
+            check_lease()
+            queues = None if self.options.queue_database else self.options.queues
+            outcome = yield from self.publication.publish(directories, queues)
+            self.clock.mark("publish")
+        return self._report(scans, written, outcome)
+
+    def _segments_of_now(self) -> list[Segment]:
+        """Read the last file's size again: a broker may have been creating the file when the files were listed."""
+        *earlier, last = self.segments
+        with opened(self.store.storage, last.path) as file:
+            return [*earlier, replace(last, size_bytes=file.size_bytes)]
+
+    def _prepare_area(self, splits: Sequence[Split]) -> None:
+        """Create the work directory, or reuse the directory of a killed run of the same rebuild and user."""
+        options = self.options
+        settings = asdict(options)
+        settings["live_topics"] = sorted(options.live_topics) if options.live_topics is not None else None
+        settings["batch_topics"] = sorted(options.batch_topics)
+        settings["written_queues"] = sorted(options.written_queues)
+        settings["queues"] = sorted(options.queues) if options.queues is not None else None
+        log = hashlib.sha256()
+        for segment in self.segments:
+            log.update(f"{segment.path} {segment.size_bytes} {segment.version}\n".encode())
+        for split in splits:
+            log.update(f"{split.file_offset} {split.start} {split.limit} {split.data_end}\n".encode())
+        # After a power loss files that were not flushed may be empty; objects survive it.
+        boot = boot_id() if isinstance(self.area, LocalArea) else ""
+        notes = [*(field.name for field in fields(ScanResult)), "files"]  # those of another version cannot be read
+        plan = {"log": log.hexdigest(), "options": settings, "boot": boot, "notes": notes}
+        if self.leftover is not LeftoverPolicy.START_ANEW and self._resumes(plan) and not self.area.has_links():
+            return
+        self.area.clear(_directories(options))
+        write_text(self.area, "plan.json", json.dumps(sealed(plan, self.area.target)))
+
+    def _resumes(self, plan: Mapping[str, Any]) -> bool:
+        """Return whether a run of this user, or one that the operator resumes, has left the same plan."""
+        as_read: dict[str, Any] = json.loads(json.dumps(plan))  # tuples have become lists
+        try:
+            if not self.area.exists("plan.json"):
+                return False
+            note = json.loads(self.area.read_text("plan.json"))
+            is_same = isinstance(note, dict) and all(note.get(name) == value for name, value in as_read.items())
+        except (ValueError, StoreError, RecursionError):
+            return False
+        return is_same and (self.leftover is LeftoverPolicy.RESUME or foreign_reason(note, self.area.target) is None)
+
+    def _scan(self, splits: Sequence[Split], partitions: int) -> JobSteps[list[ScanResult]]:
+        total = sum(split.size_bytes for split in splits)
+        sizes = {split.number: split.size_bytes for split in splits}
+        on_split_done = counted_progress(self.on_progress, "scan", total, lambda result: sizes[result.number])
+        task = functools.partial(tasks.scan_split, options=self.options, area=self.area, partitions=partitions)
+        results: list[ScanResult] = yield TaskBatch(task, splits, on_split_done)
+        return rescan_misaligned_splits(splits, results, lambda split, begin: task(split, begin=begin))
+
+    def _write_task_inputs(
+        self,
+        splits: Sequence[Split],
+        scans: Sequence[ScanResult],
+        existing_queues: QueuesByPartition | None,
+        existing_database: str | None,
+    ) -> None:
+        """Write the files that the tasks of the second batch read, beside those of the scan."""
+        repair = self.publishing.repair
+        overwritten = repair.lost if repair is not None and not self.publishing.is_plan else ()
+        write_log_facts(self.area, splits, scans, overwritten)
+        write_existing_queues(self.area, self.store, self.store_path, existing_queues)
+        write_existing_database_path(self.area, existing_database)
+
+    def _write(self, scans: Sequence[ScanResult], split_count: int, partitions: int) -> JobSteps[list[WriteResult]]:
+        if self.area.exists(_WRITTEN):  # an earlier run was killed between its last task and the publication
+            return [WriteResult.from_json(line) for line in self.area.read_text(_WRITTEN).splitlines()]
+        arguments: list[int | IndexTask] = []
+        if self.options.index:  # largest tasks first
+            arguments += tasks.index_tasks(scans, self.options, tasks.spilled_key(self.area))
+        if self.options.consumequeue:
+            arguments += range(partitions)
+        task = functools.partial(_write_task, split_count=split_count, options=self.options, area=self.area)
+        return (yield TaskBatch(task, arguments, counted_progress(self.on_progress, "write", len(arguments))))
+
+    def _record_written(self, written: Sequence[WriteResult]) -> None:
+        """Record the written queues, and delete the intermediate files."""
+        if not self.area.exists(_WRITTEN):
+            write_text(self.area, _WRITTEN, "\n".join(result.to_json() for result in written))
+        self.area.drop_spills()
+
+    def _report(self, scans: Sequence[ScanResult], written: Sequence[WriteResult], outcome: Outcome) -> RebuildReport:
+        findings = self.findings
+        counts = Counter(finding.kind.code for finding in findings)
+        for scan in scans:
+            findings += [finding_kinds.make_damage_finding(damage) for damage in scan.damage_list()]
+            counts[finding_kinds.LOG_DAMAGED.code] += scan.damage_count
+        for result in written:
+            findings += [Finding.from_dict(fields) for fields in result.findings]
+            counts.update(result.finding_counts)
+        return RebuildReport(
+            without_secrets(self.store_path),
+            without_secrets(self.target),
+            messages=sum(scan.message_count for scan in scans),
+            bytes=sum(scan.record_bytes for scan in scans),
+            units=sum(result.unit_count for result in written),
+            index_entries=sum(result.entry_count for result in written),
+            index_tags=self.options.index_tags,
+            queues=sum(result.queue_count for result in written),
+            files=sum(result.file_count for result in written),
+            seconds=self.clock.seconds(),
+            phases=self.clock.phases,
+            findings=tuple(finding.without_secrets() for finding in findings),
+            finding_counts={code: count for code, count in sorted(counts.items()) if count},
+            outcome=outcome,
+        )
 
 
-def _with_last_of_now(storage: Storage, segments: Sequence[Segment]) -> list[Segment]:
-    """Read the last file's size again: a broker may have been creating the file when the files were listed."""
-    with opened(storage, segments[-1].path) as last:
-        return [*segments[:-1], replace(segments[-1], size_bytes=last.size_bytes)]
+def _write_task(task: int | IndexTask, split_count: int, options: RebuildOptions, area: WorkArea) -> WriteResult:
+    if isinstance(task, IndexTask):
+        return tasks.write_index(task, options, area)
+    return tasks.write_queues(task, split_count, options, area)
 
 
 @contextmanager
@@ -206,16 +341,12 @@ def _with_batch_topics(scans: Sequence[ScanResult], store: StoreFiles, options: 
     unlisted_topics = batch if not options.batch_topics and stored_topics(store) is None else frozenset()
     if not lists_all_topics(store):
         unlisted_topics |= batch - options.batch_topics
-    store_variants.refuse(store_variants.records_refusal(store.root, (), sorted(unlisted_topics)))
+    layout_refusals.refuse(layout_refusals.records_refusal(store.root, (), sorted(unlisted_topics)))
     return replace(options, batch_topics=options.batch_topics | batch)
 
 
 def check_rebuild(store: StoreFiles, out: str | None, options: RebuildOptions) -> list[Segment]:
-    """Refuse a rebuild that cannot be run, before anything is started; return the CommitLog's files.
-
-    Raises:
-        RmqError: as ``rebuild_store`` does.
-    """
+    """Refuse a rebuild that cannot be run, before anything is started; return the CommitLog's files."""
     options.sizes.check()
     _refuse_layouts(store, options)
     segments = readable_segments(store)
@@ -223,7 +354,7 @@ def check_rebuild(store: StoreFiles, out: str | None, options: RebuildOptions) -
     target = store if area.target == store.root else open_store(area.target)
     if not area.is_at(store.root):
         _refuse_layouts(target, options)
-    refuse_unknown(target, _directories(options))
+    refuse_unknown_files(target, _directories(options))
     if area.is_at(store.root):
         store.refuse_compressed_segments()
         check_existing_sizes(store, options)
@@ -236,7 +367,7 @@ def check_rebuild(store: StoreFiles, out: str | None, options: RebuildOptions) -
 def _refuse_layouts(store: StoreFiles, options: RebuildOptions) -> None:
     """Refuse a store whose queues a rebuild would get wrong. Raises StoreLayoutError."""
     if options.consumequeue:
-        store_variants.refuse(store_variants.rebuild_refusal(store.layouts))
+        layout_refusals.refuse(layout_refusals.rebuild_refusal(store.layouts))
         if options.queue_database or store.layouts.rebuilds_as_database:
             if not store.storage.is_local:
                 raise StoreLayoutError(
@@ -246,51 +377,6 @@ def _refuse_layouts(store: StoreFiles, options: RebuildOptions) -> None:
             refuse_open_database(paths.consumequeue_dir(store.root))
 
 
-def _prepare(
-    area: WorkArea,
-    segments: Sequence[Segment],
-    splits: Sequence[Split],
-    options: RebuildOptions,
-    leftover: LeftoverPolicy,
-) -> None:
-    """Create the work directory, or reuse the directory of a killed run of the same rebuild and user."""
-    settings = asdict(options)
-    settings["live_topics"] = sorted(options.live_topics) if options.live_topics is not None else None
-    settings["batch_topics"] = sorted(options.batch_topics)
-    settings["written_queues"] = sorted(options.written_queues)
-    settings["queues"] = sorted(options.queues) if options.queues is not None else None
-    log = hashlib.sha256()
-    for segment in segments:
-        log.update(f"{segment.path} {segment.size_bytes} {segment.version}\n".encode())
-    for split in splits:
-        log.update(f"{split.file_offset} {split.start} {split.limit} {split.data_end}\n".encode())
-    # After a power loss files that were not flushed may be empty; objects survive it.
-    boot = boot_id() if isinstance(area, LocalArea) else ""
-    notes = [*(field.name for field in fields(ScanResult)), "files"]  # those of another version cannot be read
-    plan = {"log": log.hexdigest(), "options": settings, "boot": boot, "notes": notes}
-    if leftover is not LeftoverPolicy.START_ANEW and _is_own_plan(area, plan, leftover) and not area.has_links():
-        return
-    area.clear(_directories(options))
-    waves.write_text(area, "plan.json", json.dumps(sealed(plan, area.target)))
-
-
-def _is_own_plan(area: WorkArea, plan: Mapping[str, Any], leftover: LeftoverPolicy) -> bool:
-    """Return whether a run of this user, or one that the operator resumes, has left the same plan."""
-    try:
-        if not area.exists("plan.json"):
-            return False
-        note = json.loads(area.read_text("plan.json"))
-        is_same = isinstance(note, dict) and all(note.get(name) == value for name, value in _as_read(plan).items())
-    except (ValueError, StoreError, RecursionError):
-        return False
-    return is_same and (leftover is LeftoverPolicy.RESUME or foreign_reason(note, area.target) is None)
-
-
-def _as_read(plan: Mapping[str, Any]) -> dict[str, Any]:
-    read: dict[str, Any] = json.loads(json.dumps(plan))  # tuples have become lists
-    return read
-
-
 def _directories(options: RebuildOptions) -> list[str]:
     names = ["consumequeue"] if options.consumequeue else []
     if options.consumequeue and options.sizes.consumequeue_ext_file_bytes:
@@ -298,53 +384,6 @@ def _directories(options: RebuildOptions) -> list[str]:
     if options.batch_topics:
         names.append("batchconsumequeue")
     return [*names, "index"] if options.index else names
-
-
-def _scan(
-    splits: Sequence[Split],
-    options: RebuildOptions,
-    area: WorkArea,
-    partitions: int,
-    on_progress: OnProgress | None,
-) -> JobSteps[list[ScanResult]]:
-    total = sum(split.size_bytes for split in splits)
-    sizes = {split.number: split.size_bytes for split in splits}
-    on_split_done = counted_progress(on_progress, "scan", total, lambda result: sizes[result.number])
-    task = functools.partial(tasks.scan_split, options=options, area=area, partitions=partitions)
-    results: list[ScanResult] = yield TaskBatch(task, splits, on_split_done)
-    return waves.rescan_misaligned_splits(splits, results, lambda split, begin: task(split, begin=begin))
-
-
-def _write_task(task: int | IndexTask, split_count: int, options: RebuildOptions, area: WorkArea) -> WriteResult:
-    if isinstance(task, IndexTask):
-        return tasks.write_index(task, options, area)
-    return tasks.write_queues(task, split_count, options, area)
-
-
-def _write(
-    scans: Sequence[ScanResult],
-    split_count: int,
-    partitions: int,
-    options: RebuildOptions,
-    area: WorkArea,
-    on_progress: OnProgress | None,
-) -> JobSteps[list[WriteResult]]:
-    if area.exists(_WRITTEN):  # an earlier run was killed between its last task and the publication
-        return [WriteResult.from_json(line) for line in area.read_text(_WRITTEN).splitlines()]
-    waiting: list[int | IndexTask] = []
-    if options.index:  # largest tasks first
-        waiting += tasks.index_tasks(scans, options, tasks.spilled_key(area))
-    if options.consumequeue:
-        waiting += range(partitions)
-    task = functools.partial(_write_task, split_count=split_count, options=options, area=area)
-    return (yield TaskBatch(task, waiting, counted_progress(on_progress, "write", len(waiting))))
-
-
-def _note_written(area: WorkArea, written: Sequence[WriteResult]) -> None:
-    """Record the written queues, and delete the intermediate files."""
-    if not area.exists(_WRITTEN):
-        waves.write_text(area, _WRITTEN, "\n".join(result.to_json() for result in written))
-    area.drop_spills()
 
 
 def check_segments(segments: Sequence[Segment]) -> list[Finding]:
@@ -378,38 +417,3 @@ def foreign_findings(storage: Storage, directory: str) -> list[Finding]:
         for entry in storage.entries(directory)
         if not entry.is_directory and paths.parse_segment_name(entry.name, entry.size_bytes) is None
     ]
-
-
-def _report(
-    store: str,
-    out: str,
-    findings: list[Finding],
-    scans: Sequence[ScanResult],
-    written: Sequence[WriteResult],
-    options: RebuildOptions,
-    clock: _Clock,
-    outcome: Outcome,
-) -> RebuildReport:
-    counts = Counter(finding.kind.code for finding in findings)
-    for scan in scans:
-        findings += [finding_kinds.make_damage_finding(damage) for damage in scan.damage_list()]
-        counts[finding_kinds.LOG_DAMAGED.code] += scan.damage_count
-    for result in written:
-        findings += [Finding.from_dict(fields) for fields in result.findings]
-        counts.update(result.finding_counts)
-    return RebuildReport(
-        without_secrets(store),
-        without_secrets(out),
-        messages=sum(scan.message_count for scan in scans),
-        bytes=sum(scan.record_bytes for scan in scans),
-        units=sum(result.unit_count for result in written),
-        index_entries=sum(result.entry_count for result in written),
-        index_tags=options.index_tags,
-        queues=sum(result.queue_count for result in written),
-        files=sum(result.file_count for result in written),
-        seconds=clock.seconds(),
-        phases=clock.phases,
-        findings=tuple(finding.without_secrets() for finding in findings),
-        finding_counts={code: count for code, count in sorted(counts.items()) if count},
-        outcome=outcome,
-    )

@@ -1,6 +1,6 @@
-"""Facts of a CommitLog for the tasks that make queues: its bounds, and its damaged and missing ranges.
+"""Facts of a CommitLog for the tasks that write queues: its bounds, and its damaged and missing ranges.
 
-Messages in such a range had places in queues.
+Messages in such a range had queue offsets.
 """
 
 from collections.abc import Sequence
@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from rmq_formats.codecs.record_frame import Damage
 from rmq_formats.scan.splits import Split
-from rmq_offline.tasks.waves import Area
-from rmq_offline.tasks.workspace import read_longs, write_longs
-from rmq_offline.verify.facts import LogFacts
+from rmq_offline.tasks.work_files import Area, read_longs, write_longs
+from rmq_offline.verify.log_facts import LogFacts
 
 _FACTS = "spill/facts.msgpack"
 
@@ -74,7 +73,7 @@ def write_log_facts(
 
 
 def _file_gaps(splits: Sequence[Split], scans: Sequence[ScannedSplit]) -> NDArray[np.int64]:
-    """Find ranges from where one file's walk ended without an end mark, or from one file's end, to the next record."""
+    """Find the ranges between files: from the end of a file, or of a walk without an end mark, to the next file."""
     gaps: list[tuple[int, int]] = []
     before: int | None = None
     for split, scan in zip(splits, scans, strict=True):

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 
-from rmq_formats.codecs import config_json, paths
+from rmq_formats.codecs import paths, topics_json
 from rmq_formats.codecs.index import INDEX_TAGS
 from rmq_formats.codecs.layout import UNIT_BYTES
 from rmq_formats.errors import (
@@ -21,7 +21,7 @@ from rmq_formats.read.index_tags import find_index_tags
 from rmq_formats.storage.queue_files import walk_queues
 from rmq_formats.storage.segments import Segment, Storage, open_storage
 from rmq_formats.storage.store_files import StoreFiles, open_store
-from rmq_formats.storage.store_variants import Variant
+from rmq_formats.storage.store_layouts import StoreLayout
 from rmq_offline.tasks.store_sizes import StoreSizes
 from rmq_offline.verify.delay_levels import infer_delay_levels
 from rmq_offline.verify.findings import FindingList
@@ -33,14 +33,14 @@ class RebuildOptions:
     """Options of a rebuild.
 
     Attributes:
-        sizes: of the broker's files; that of the CommitLog's is not looked at.
-        live_topics: rebuild only these; None is all.
+        sizes: configured sizes; a rebuild does not use that of the CommitLog files.
+        live_topics: the topics that are rebuilt; None is all.
         index_tags: in words, whether TAGS are indexed and why.
-        batch_topics: whose queues are BatchConsumeQueues.
-        queue_database: make the ConsumeQueue as a RocksDB; so it is made, too, where the store has it in one.
+        batch_topics: topics whose queues are BatchConsumeQueues.
+        queue_database: write the ConsumeQueue as a RocksDB, even if the store has queue files.
         queues: topics and queue ids of the queue files that are rebuilt; the others stay as they are. None is all.
-        from_log_alone: make queues of the log, whatever stands in the store.
-        written_queues: that a write has put messages into: without files, they are not made yet, and not deleted.
+        from_log_alone: make queues from the log, and ignore those of the store.
+        written_queues: queues with new messages of a write: one without files was not deleted, but has none yet.
     """
 
     consumequeue: bool
@@ -55,7 +55,7 @@ class RebuildOptions:
     written_queues: frozenset[tuple[str, int]] = frozenset()
 
     def rebuilds(self, topic: str, queue_id: int) -> bool:
-        """Return whether a queue is rebuilt. A RocksDB is made anew whole."""
+        """Return whether a queue is rebuilt. A RocksDB is always rebuilt as a whole."""
         return self.queues is None or self.queue_database or (topic, queue_id) in self.queues
 
 
@@ -71,8 +71,8 @@ def options_from_arguments(
 
     Args:
         what: ``all``, ``consumequeue`` or ``index``.
-        sizes: the broker's; those that are None are the sizes that the store's files have.
-        store: the store; empty for a new one, of which sizes that are None are the defaults.
+        sizes: configured sizes; None stands for the size that the store's files have.
+        store: path or URI; empty for a new store, whose sizes default to RocketMQ's.
         live_topics_of: path of a ``topics.json``; only its topics are rebuilt.
 
     Raises:
@@ -118,7 +118,7 @@ def live_topics_path(only_live_topics: bool, topics_json: str | None, store: str
     """Return the path of the ``topics.json`` whose topics alone are rebuilt; None is all topics.
 
     Raises:
-        OptionError: a ``topics.json`` is given for nothing: without it being asked for, all topics are rebuilt.
+        OptionError: ``topics_json`` without ``only_live_topics``.
     """
     if only_live_topics:
         return f"{store}/config/topics.json" if topics_json is None else topics_json
@@ -130,11 +130,11 @@ def live_topics_path(only_live_topics: bool, topics_json: str | None, store: str
 
 
 def _live_topics(live_topics_of: str, store: str) -> frozenset[str]:
-    """Return the topics of a ``topics.json``, or of RocksDB if the file would be the store's own; raises as above."""
+    """Return the topics of a ``topics.json``, or of RocksDB if the file would be the store's own."""
     storage, path = open_storage(live_topics_of)
     files = open_store(store)
     is_own = path == f"{paths.config_dir(files.root)}/topics.json"
-    if is_own and Variant.ROCKSDB_CONFIG in files.layouts:
+    if is_own and StoreLayout.ROCKSDB_CONFIG in files.layouts:
         if not lists_all_topics(files):
             raise StoreLayoutError(
                 f"{paths.config_dir(files.root)}/rdb: config in RocksDB of v2 has no topic that the broker made by "
@@ -142,7 +142,7 @@ def _live_topics(live_topics_of: str, store: str) -> frozenset[str]:
             )
         return frozenset(stored_topics(files) or ())
     try:
-        return frozenset(config_json.topic_names(storage.read_bytes(path).decode("utf-8", "replace")))
+        return frozenset(topics_json.topic_names(storage.read_bytes(path).decode("utf-8", "replace")))
     except StoreNotFoundError as error:
         raise OptionError(f"--topics-json {live_topics_of}: no such file") from error
     except DecodeError as error:

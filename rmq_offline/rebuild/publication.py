@@ -1,9 +1,9 @@
 """Publication of rebuilt queues and Index: harm to consumers is reported, and refused, before the publication.
 
-In place it goes so: the new queues are compared with the standing ones; what nobody has accepted is refused; the
-directories are exchanged, and the former ones go to the quarantine; then these are compared with what stands in the
-store now. Of a rebuild of some queues the other queues' files are linked into the new directories, so that whole
-directories can be exchanged at one instant; ``tasks.former_files`` tells links and former files apart.
+In place, the new queues are compared with the existing ones, and harm that nobody has accepted is refused. Then the
+directories are exchanged, the replaced ones go to the quarantine, and quarantine and store are compared again. If only
+some queues are rebuilt, the files of the others are linked into the new directories, so that whole directories can be
+exchanged at one instant; ``tasks.quarantine`` tells such links from replaced files.
 """
 
 import errno
@@ -21,23 +21,23 @@ from rmq_formats.errors import OptionError
 from rmq_formats.storage.segments import Segment
 from rmq_formats.storage.store_files import StoreFiles
 from rmq_formats.storage.store_lock import store_lock
-from rmq_offline.rebuild.changes import Compared, QueueChanges, SameQueue, find_changes
+from rmq_offline.rebuild.changes import QueueChanges, QueueSelection, SameQueue, find_changes
 from rmq_offline.tasks.job_steps import JobSteps
 from rmq_offline.tasks.origin import LeftoverPolicy
 from rmq_offline.tasks.quarantine import FormerFiles, allocated_bytes, bring_back_command
-from rmq_offline.tasks.workspace import LocalArea, WorkArea
+from rmq_offline.tasks.work_area import LocalArea, WorkArea
 
 _OF_QUEUES: Final = ("consumequeue", "consumequeue_ext", "batchconsumequeue")
 
 
 @dataclass(frozen=True, slots=True)
-class RepairTerms:
-    """Terms of a rebuild within a repair. Its plan is made of the store as it is before the repair, under its lock.
+class RepairContext:
+    """Context of a rebuild within a repair. Its plan is made from the unrepaired store, under the repair's lock.
 
     Attributes:
-        lost: physical offsets of the ranges of the log that are overwritten, each with its end.
-        segments: of the log as they are before the repair, but for what it moves away and cuts off.
-        placeholder_ends: by queue, the queue offset one past the last lost message whose place is kept.
+        lost: (begin, end) physical offsets of the ranges that the repair overwrites.
+        segments: the log's files before the repair, without those that it moves away or truncates.
+        placeholder_ends: by queue, the queue offset one past the last placeholder.
     """
 
     lost: tuple[tuple[int, int], ...] = ()
@@ -46,34 +46,36 @@ class RepairTerms:
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
-    """Terms of a publication in place.
+class PublishOptions:
+    """Options of a publication in place.
 
     Attributes:
         accept: queues (``TOPIC`` or ``TOPIC/ID``, or ``all``) whose messages or ends may be lost.
-        former: directory of the quarantine for the former files; None is the next number.
+        quarantine: quarantine directory for the replaced files; None is the next number.
         is_plan: compare only; nothing is written into the store.
         work: directory of a plan's files; None is the temporary directory.
-        repair: of a repair, within which this rebuild runs; None is a rebuild of its own.
+        repair: context of the repair that runs this rebuild; None outside a repair.
     """
 
     accept: frozenset[str] = frozenset()
-    former: Path | None = None
+    quarantine: Path | None = None
     is_plan: bool = False
     work: str | None = None
-    repair: RepairTerms | None = None
+    repair: RepairContext | None = None
 
 
-NO_TERMS: Final = Terms()
+DEFAULT_PUBLISHING: Final = PublishOptions()
 
 
-def terms_from_arguments(*, plan: bool, accept: Collection[str] | None, work: str | None, out: str | None) -> Terms:
-    """Make the terms of ``rmq rebuild`` and ``jobs/rebuild.py``. Raises OptionError for options that exclude others."""
+def publishing_from_arguments(
+    *, plan: bool, accept: Collection[str] | None, work: str | None, out: str | None
+) -> PublishOptions:
+    """Build the options of ``rmq rebuild`` and ``jobs/rebuild.py``. Raises OptionError for a contradiction."""
     if plan and out is not None:
         raise OptionError("--plan and --out: give one of them, since --out changes nothing in the store")
     if work is not None and not plan:
         raise OptionError("--work: only with --plan; the files of a rebuild are made where they are published")
-    return Terms(frozenset(accept or ()), is_plan=plan, work=work)
+    return PublishOptions(frozenset(accept or ()), is_plan=plan, work=work)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,16 +85,16 @@ class Outcome:
     Attributes:
         planned: changes of what consumers get, compared before; None where nothing is replaced in place.
         verified: changes as compared afterwards, of quarantine and store; None where nothing was replaced.
-        former: directory of the quarantine that has the former files; None without any.
-        former_bytes: bytes on disk of these files.
+        quarantine: quarantine directory with the replaced files; None without any.
+        quarantine_bytes: size on disk of the replaced files.
     """
 
     is_plan: bool = False
     planned: QueueChanges | None = None
     verified: QueueChanges | None = None
     accept: frozenset[str] = frozenset()
-    former: str | None = None
-    former_bytes: int = 0
+    quarantine: str | None = None
+    quarantine_bytes: int = 0
     bring_back: str | None = None
 
     @property
@@ -101,7 +103,7 @@ class Outcome:
         return self.planned if self.verified is None else self.verified
 
     @property
-    def taken(self) -> list[str]:
+    def unaccepted_queues(self) -> list[str]:
         """Names of queues with a harmful change that nobody has accepted."""
         return [] if self.changes is None else [change.name for change in self.changes.needing_accept(self.accept)]
 
@@ -113,7 +115,7 @@ class Outcome:
     @property
     def is_clean(self) -> bool:
         """Return whether all harm to consumers is accepted, and the changes are as planned."""
-        return not self.taken and self.is_as_planned
+        return not self.unaccepted_queues and self.is_as_planned
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to the members of a JSON report."""
@@ -121,29 +123,35 @@ class Outcome:
             "plan": self.is_plan,
             "changes": None if self.changes is None else self.changes.to_dict(),
             "verified": None if self.verified is None else self.is_as_planned,
-            "taken_unaccepted": self.taken,
-            "quarantine": self.former,
-            "quarantine_bytes": self.former_bytes,
+            "taken_unaccepted": self.unaccepted_queues,
+            "quarantine": self.quarantine,
+            "quarantine_bytes": self.quarantine_bytes,
             "bring_back": self.bring_back,
         }
 
 
 class Publication:
-    """Publication of what a rebuild has made in its work area."""
+    """Publication of the files in a rebuild's work area."""
 
     def __init__(
-        self, store: StoreFiles, segments: list[Segment], area: WorkArea, terms: Terms, *, is_in_place: bool
+        self,
+        store: StoreFiles,
+        segments: list[Segment],
+        area: WorkArea,
+        publishing: PublishOptions,
+        *,
+        is_in_place: bool,
     ) -> None:
-        """Store the rebuilt store, its work area and the terms."""
+        """Prepare the publication of ``area``; with ``is_in_place`` it replaces files of ``store``."""
         self._store = store
         self._segments = segments
         self._area = area
-        self._terms = terms
+        self._publishing = publishing
         self._is_in_place = is_in_place
         self._same_queues: set[SameQueue] = set()
         self._former: FormerFiles | None = None
-        if is_in_place and not terms.is_plan and isinstance(area, LocalArea):
-            self._former = FormerFiles(Path(store.root), terms.former)
+        if is_in_place and not publishing.is_plan and isinstance(area, LocalArea):
+            self._former = FormerFiles(Path(store.root), publishing.quarantine)
 
     @property
     def _retain(self) -> Callable[[Path], None] | None:
@@ -163,48 +171,48 @@ class Publication:
             queues: topics and queue ids that were rebuilt; None is all.
 
         Raises:
-            NotAcceptedError: something would be taken from consumers that nobody has accepted.
+            NotAcceptedError: messages would leave their queues, or an end be lowered, and nobody has accepted it.
         """
-        compared = Compared(directories, queues)
-        planned = self._compare(self._store.root, self._area.path("new"), compared) if self._is_in_place else None
-        if self._terms.is_plan:
-            return Outcome(is_plan=True, planned=planned, accept=self._terms.accept)
+        selection = QueueSelection(directories, queues)
+        planned = self._compare(self._store.root, self._area.path("new"), selection) if self._is_in_place else None
+        if self._publishing.is_plan:
+            return Outcome(is_plan=True, planned=planned, accept=self._publishing.accept)
         if planned is not None:
-            planned.refuse(self._store.root, self._terms.accept)
+            planned.refuse(self._store.root, self._publishing.accept)
         if isinstance(self._area, LocalArea):
             if queues is not None:
                 link_other_queues(Path(self._store.root), Path(self._area.path("new")), directories, queues)
             self._area.publish(directories, self._retain)
         else:
             yield from self._area.publish(directories)
-        return self._outcome(planned, compared)
+        return self._outcome(planned, selection)
 
-    def _outcome(self, planned: QueueChanges | None, compared: Compared) -> Outcome:
-        former = None if self._former is None else self._former.directory
-        if former is None:
-            return Outcome(planned=planned, accept=self._terms.accept)
+    def _outcome(self, planned: QueueChanges | None, selection: QueueSelection) -> Outcome:
+        quarantine = None if self._former is None else self._former.directory
+        if quarantine is None:
+            return Outcome(planned=planned, accept=self._publishing.accept)
         return Outcome(
-            planned=planned, verified=self._compare(str(former), self._store.root, compared), accept=self._terms.accept,
-            former=str(former), former_bytes=allocated_bytes(former),
-            bring_back=bring_back_command(Path(self._store.root), former),
+            planned=planned, verified=self._compare(str(quarantine), self._store.root, selection),
+            accept=self._publishing.accept, quarantine=str(quarantine), quarantine_bytes=allocated_bytes(quarantine),
+            bring_back=bring_back_command(Path(self._store.root), quarantine),
         )  # fmt: skip
 
-    def _compare(self, before: str, after: str, compared: Compared) -> QueueChanges:
-        repair = self._terms.repair or RepairTerms()
+    def _compare(self, before: str, after: str, selection: QueueSelection) -> QueueChanges:
+        repair = self._publishing.repair or RepairContext()
         return find_changes(
-            self._store, self._segments, before, after, compared, repair.lost,
-            repair.placeholder_ends if self._terms.is_plan else {}, lists_new=self._terms.is_plan,
+            self._store, self._segments, before, after, selection, repair.lost,
+            repair.placeholder_ends if self._publishing.is_plan else {}, lists_new=self._publishing.is_plan,
             same_queues=self._same_queues,
         )  # fmt: skip
 
 
 @contextmanager
-def lock_if_there(root: str, terms: Terms) -> Iterator[Callable[[], None]]:
+def lock_if_there(root: str, publishing: PublishOptions) -> Iterator[Callable[[], None]]:
     """Lock a store if the lock file exists; a plan does not create that file. Raises StoreLockedError.
 
-    Within a repair, which holds the lock, it is not taken again: its second release would be that of the repair's.
+    Within a repair the lock is the repair's: a second lock would release the first one too early.
     """
-    if terms.repair is None and "://" not in root and Path(paths.lock_file(root)).exists():
+    if publishing.repair is None and "://" not in root and Path(paths.lock_file(root)).exists():
         with store_lock(root):
             yield lambda: None
     else:
@@ -215,8 +223,8 @@ def link_other_queues(root: Path, new: Path, directories: Sequence[str], rebuilt
     """Link the files of all queues that were not rebuilt into the new directories.
 
     Args:
-        new: directory of the new ``consumequeue`` and so on.
-        directories: that will be exchanged.
+        new: directory that contains the new ``consumequeue`` and other new directories.
+        directories: names of the directories that will be exchanged.
 
     Raises:
         OSError: a file cannot be linked or copied.
@@ -238,7 +246,7 @@ def _queue_directories(tree: Path) -> Iterator[tuple[str, str]]:
 
 
 def _link_or_copy_files(source: Path, target: Path, *, copies: bool) -> None:
-    """Link a queue's files, or copy them: those that a symbolic link leads to are not the store's to link."""
+    """Link a queue's files; copy those behind a symbolic link, since they may be another store's."""
     target.mkdir(parents=True, exist_ok=True)
     for file in source.iterdir():
         if copies:

@@ -1,6 +1,6 @@
 """ConsumeQueue in RocksDB, made of the queue files of a rebuild, before these are published.
 
-A unit of RocksDB has the store timestamp of its record as well, which the CommitLog tells.
+A unit in RocksDB also has the store timestamp of its record, which is read from the CommitLog.
 """
 
 import shutil
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from rmq_formats.codecs.layout import FLAG_BORN_HOST_V6, UNIT_BYTES
 from rmq_formats.codecs.record_layout import RECORD_SYS_FLAG_AT, store_timestamp_at
-from rmq_formats.codecs.variants.rocksdb_queue import (
+from rmq_formats.codecs.rocksdb_queue import (
     CHECKPOINT_KEY,
     OFFSETS_FAMILY,
     UNIT_VALUE_BYTES,
@@ -28,12 +28,12 @@ from rmq_formats.codecs.variants.rocksdb_queue import (
 )
 from rmq_formats.errors import FormatError, StoreError, StoreLockedError
 from rmq_formats.read.queues import message_units, read_units
-from rmq_formats.read.variants.rocksdb_queues import QueueDatabase
+from rmq_formats.read.rocksdb_queues import QueueDatabase
 from rmq_formats.storage.queue_files import QueueFiles, walk_queues
 from rmq_formats.storage.rocksdb import Pairs, make_rocksdb
 from rmq_formats.storage.segments import LocalStorage, Segment, opened
+from rmq_formats.storage.store_layouts import is_rocksdb
 from rmq_formats.storage.store_lock import is_locked
-from rmq_formats.storage.store_variants import is_rocksdb
 from rmq_offline.rebuild.existing_database import Units, expired_units, list_database_queues
 
 _FILES: Final = "queue-files"  # of the work area: what the database is made of
@@ -43,18 +43,17 @@ _Maps = dict[str, NDArray[np.uint8]]
 
 
 def make_queue_database(
-    work: Path, segments: Sequence[Segment], log_end: int, former: QueueDatabase | None = None
+    work: Path, segments: Sequence[Segment], log_end: int, existing: QueueDatabase | None = None
 ) -> None:
     """Replace the queue files that a rebuild has made by a RocksDB of the same units.
 
-    A run that was killed goes on where it was; the database is made anew, and gets its name when it is whole.
+    After a kill the next run resumes. The database is written under another name, and renamed when it is complete.
 
     Args:
         work: the work directory; the queues are in ``new/consumequeue``.
-        segments: of the CommitLog, on this machine.
-        log_end: physical offset of the end of its last record.
-        former: the database that stands in the store: units whose records have expired are taken from it, and pairs
-            that nobody knows.
+        segments: files of the CommitLog, on this machine.
+        log_end: physical offset one past the last record.
+        existing: the store's database, from which units of expired records and unknown pairs are copied.
 
     Raises:
         StoreError: the library is not installed, or the disk does not take the database.
@@ -67,11 +66,11 @@ def make_queue_database(
         new.rename(files)
     shutil.rmtree(database, ignore_errors=True)
     bounds: list[Bound] = []
-    if former is not None:
+    if existing is not None:
         with suppress(FormatError):
-            bounds += former.unknown_pairs()
-    units = _units(storage, str(files), segments, bounds, former)
-    make_rocksdb(database, {UNITS_FAMILY: units, OFFSETS_FAMILY: _bounds(bounds, log_end)})
+            bounds += existing.unknown_pairs()
+    units = _encode_units(storage, str(files), segments, bounds, existing)
+    make_rocksdb(database, {UNITS_FAMILY: units, OFFSETS_FAMILY: _encode_bounds(bounds, log_end)})
     shutil.rmtree(new, ignore_errors=True)
     database.rename(new)
     shutil.rmtree(files)
@@ -83,41 +82,41 @@ def refuse_open_database(directory: str) -> None:
         raise StoreLockedError(f"{directory}: a running broker has this RocksDB open")
 
 
-def _units(
-    storage: LocalStorage, tree: str, segments: Sequence[Segment], bounds: list[Bound], former: QueueDatabase | None
+def _encode_units(
+    storage: LocalStorage, tree: str, segments: Sequence[Segment], bounds: list[Bound], existing: QueueDatabase | None
 ) -> Iterator[Pairs]:
     """Encode all units in the order of the keys; bounds of the queues are added to a list."""
     queues = {(queue.topic, queue.queue_id): queue for queue in walk_queues(storage, tree)}
     names = set(queues)
-    names.update(list_database_queues(former))
+    names.update(list_database_queues(existing))
     maps: _Maps = {}
-    for topic, queue_id in sorted(names, key=_order):
+    for topic, queue_id in sorted(names, key=_key_order):
         prefix = queue_prefix(topic, queue_id)
         queue = queues.get((topic, queue_id))
         new = [] if queue is None else _queue_units(storage, queue, segments, maps)
         last: QueueBound | None = None
-        for offsets, values in _with_expired(former, topic, queue_id, iter(new), segments[0].start_offset):
+        for offsets, values in _with_expired_units(existing, topic, queue_id, iter(new), segments[0].start_offset):
             keys, encoded = encode_units(prefix, offsets, values)
             yield Pairs(keys, len(prefix) + 8, encoded, UNIT_VALUE_BYTES)
             last = QueueBound(int(values[-1]["physical_offset"]), int(offsets[-1]))
-        end = 0 if queue is None else _end(storage, queue)
+        end = 0 if queue is None else _queue_end(storage, queue)
         if end > (0 if last is None else last.queue_offset + 1):
             last = QueueBound(0 if last is None else last.physical_offset, end - 1)
-        if last is None and former is not None:
+        if last is None and existing is not None:
             with suppress(FormatError):
-                last = former.bound(topic, queue_id)
+                last = existing.bound(topic, queue_id)
         if last is not None:
             bounds.append((bound_key(topic, queue_id), last.encode()))
 
 
-def _with_expired(
-    former: QueueDatabase | None, topic: str, queue_id: int, new: Iterator[Units], log_start: int
+def _with_expired_units(
+    existing: QueueDatabase | None, topic: str, queue_id: int, new: Iterator[Units], log_start: int
 ) -> Iterator[Units]:
     """Yield a queue's units in the order of their queue offsets, those of expired records first."""
     first = next(new, None)
-    if former is not None:
+    if existing is not None:
         with suppress(FormatError):  # of damage there, the log tells what it can
-            expired = expired_units(former, topic, queue_id, None if first is None else int(first[0][0]), log_start)
+            expired = expired_units(existing, topic, queue_id, None if first is None else int(first[0][0]), log_start)
             if len(expired[0]):
                 yield expired
     if first is not None:
@@ -129,26 +128,26 @@ def _queue_units(
     storage: LocalStorage, queue: QueueFiles, segments: Sequence[Segment], maps: _Maps
 ) -> Iterator[Units]:  # fmt: skip
     """Read the units of a queue's files, without pre-blanks, with the store times that the log has."""
-    for first, units in _pieces(storage, queue):
+    for first, units in _read_pieces(storage, queue):
         is_message = message_units(units)
         offsets = first + np.flatnonzero(is_message)
         if len(offsets):
-            yield offsets, _values(units[is_message], segments, maps)
+            yield offsets, _encode_values(units[is_message], segments, maps)
 
 
-def _end(storage: LocalStorage, queue: QueueFiles) -> int:
-    """Return the end of a queue's files: one past the last unit, also one without a message, or where a file begins."""
+def _queue_end(storage: LocalStorage, queue: QueueFiles) -> int:
+    """Return the queue offset one past the last unit, pre-blanks included; at least the start of the last file."""
     segment = queue.segments[-1]
     with opened(storage, segment.path) as file:
         return segment.start_offset // UNIT_BYTES + -(-file.data_end() // UNIT_BYTES)
 
 
-def _order(queue: tuple[str, int]) -> tuple[int, bytes, int]:
+def _key_order(queue: tuple[str, int]) -> tuple[int, bytes, int]:
     topic = queue[0].encode()
     return len(topic), topic, queue[1] & 0xFFFFFFFF
 
 
-def _pieces(storage: LocalStorage, queue: QueueFiles) -> Iterator[tuple[int, NDArray[np.void]]]:
+def _read_pieces(storage: LocalStorage, queue: QueueFiles) -> Iterator[tuple[int, NDArray[np.void]]]:
     """Read the units of a queue, some at a time, with the queue offset of the first."""
     for segment in queue.segments:
         with opened(storage, segment.path) as file:
@@ -156,8 +155,8 @@ def _pieces(storage: LocalStorage, queue: QueueFiles) -> Iterator[tuple[int, NDA
             yield from read_units(file, segment.start_offset // UNIT_BYTES, 0, used)
 
 
-def _values(units: NDArray[np.void], segments: Sequence[Segment], maps: _Maps) -> NDArray[np.void]:
-    """Make the values of units; a file of the log is mapped once, as each queue has records all over it."""
+def _encode_values(units: NDArray[np.void], segments: Sequence[Segment], maps: _Maps) -> NDArray[np.void]:
+    """Encode the values of units; each file of the log is mapped once, since each queue has records in all files."""
     values = np.empty(len(units), dtype=UNIT_VALUE_DTYPE)
     for name in ("physical_offset", "size", "tags_code"):
         values[name] = units[name]
@@ -179,9 +178,8 @@ def _store_times(data: NDArray[np.uint8], at: NDArray[np.int64], segment: Segmen
     """Read the store timestamps of records.
 
     Args:
-        data: of the file, uint8[n].
+        data: the file's bytes, uint8[n].
         at: file positions of the records, int64[m].
-        segment: of the file.
 
     Raises:
         StoreError: the file is shorter than it was.
@@ -190,11 +188,13 @@ def _store_times(data: NDArray[np.uint8], at: NDArray[np.int64], segment: Segmen
     if len(at) and int(at.max()) + store_timestamp_at(FLAG_BORN_HOST_V6) + 8 > there:
         raise StoreError(f"{segment.path}: was cut off while the queues were made")
     flags = data[at + RECORD_SYS_FLAG_AT + 3]  # the lowest byte of the sys_flag has the host's kind
-    places = at + np.where(flags & FLAG_BORN_HOST_V6, store_timestamp_at(FLAG_BORN_HOST_V6), store_timestamp_at(0))
-    return np.ascontiguousarray(data[places[:, None] + np.arange(8)]).view(">i8").ravel().astype(np.int64)
+    timestamps_at = at + np.where(
+        flags & FLAG_BORN_HOST_V6, store_timestamp_at(FLAG_BORN_HOST_V6), store_timestamp_at(0)
+    )
+    return np.ascontiguousarray(data[timestamps_at[:, None] + np.arange(8)]).view(">i8").ravel().astype(np.int64)
 
 
-def _bounds(bounds: list[Bound], log_end: int) -> Iterator[Pairs]:
+def _encode_bounds(bounds: list[Bound], log_end: int) -> Iterator[Pairs]:
     """Encode the family of bounds: keys differ in length, so each is a chunk of its own."""
     checkpoint = CHECKPOINT_KEY, encode_checkpoint(log_end)
     for key, value in sorted([*bounds, checkpoint]):

@@ -1,6 +1,6 @@
 """Queues as consumers see them: the message at each queue offset, and both ends, from files or from RocksDB.
 
-A unit counts where the CommitLog has a record of the queue to which it points, by the heads of the log's records.
+A unit counts if it points to a record of its queue, by the heads of the CommitLog's records.
 """
 
 import hashlib
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmq_formats.codecs import paths
+from rmq_formats.codecs.batch_consumequeue import split_file
 from rmq_formats.codecs.consumequeue import UNIT_DTYPE, is_pre_blank, is_unwritten
 from rmq_formats.codecs.layout import FLAG_BORN_HOST_V6, LOST_UNIT_SIZE, MAGIC_V1, MAGIC_V2, UNIT_BYTES
 from rmq_formats.codecs.record_layout import (
@@ -27,13 +28,12 @@ from rmq_formats.codecs.record_layout import (
     RECORD_SYS_FLAG_AT,
 )
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
-from rmq_formats.codecs.variants.batch_consumequeue import split_file
 from rmq_formats.errors import RmqError, StoreError
-from rmq_formats.read.variants.rocksdb_queues import QueueDatabase, opened_queues
+from rmq_formats.read.rocksdb_queues import QueueDatabase, opened_queues
 from rmq_formats.storage.queue_files import walk_queues
 from rmq_formats.storage.segments import Segment, Storage, opened
 from rmq_formats.storage.store_files import StoreFiles, open_store
-from rmq_formats.storage.store_variants import is_rocksdb
+from rmq_formats.storage.store_layouts import is_rocksdb
 
 _ROWS_AT_ONCE: Final = 1 << 15
 _HEAD_COLUMNS: Final = max(HEAD_BYTES)
@@ -44,7 +44,7 @@ FileStates = tuple[tuple[int, int, int], ...]  # start, size, time of the last c
 class RecordHeads:
     """The heads of a log's records.
 
-    On an object store, where a look at each head would be a request, all records count as there.
+    On an object store each head would cost a request, so that all records within the log's bounds count as present.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class RecordHeads:
         Args:
             segments: in log order.
             log_end: physical offset one past the last record that a broker reads.
-            lost: physical offsets of ranges whose records are lost, each with its end.
+            lost: (begin, end) physical offsets of ranges whose records are lost.
         """
         self._segments = segments
         self._starts = np.array([segment.start_offset for segment in segments], dtype=np.int64)
@@ -299,7 +299,7 @@ class QueueTree:
 
 
 def read_queue_file(storage: Storage, path: str) -> NDArray[np.uint8]:
-    """Read a queue's file up to its last byte that is not zero; nothing where it is no file, as a pipe."""
+    """Read a queue's file up to its last byte that is not zero; empty for a file that cannot be read."""
     try:
         with opened(storage, path) as file:
             data = np.empty(min(file.data_end(), _MAX_FILE_BYTES), dtype=np.uint8)

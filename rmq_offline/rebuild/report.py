@@ -13,13 +13,12 @@ class RebuildReport:
     """Counts, findings and timings of a rebuild.
 
     Attributes:
-        messages: sound records.
-        bytes: of these records.
+        messages: number of sound records.
+        bytes: size of the sound records together.
         index_tags: whether TAGS are among them, and why.
-        seconds: from the first look at the store to the publication.
         phases: seconds of each phase.
-        findings: faults, the first ``MAX_REPORTED`` of each task.
-        finding_counts: all of them, by code.
+        findings: the first ``MAX_REPORTED`` of each task.
+        finding_counts: number of all findings, by code.
     """
 
     store: str

@@ -31,7 +31,8 @@ from rmq_offline.rebuild.existing_queues import Queue
 from rmq_offline.rebuild.options import RebuildOptions
 from rmq_offline.rebuild.queue_sources import NO_ROWS, Files, PlaceRecords, queue_sources, write_queue
 from rmq_offline.tasks import batch_queues, spill
-from rmq_offline.tasks.waves import MAX_REPORTED, Area, write_text
+from rmq_offline.tasks.split_tasks import MAX_REPORTED
+from rmq_offline.tasks.work_files import Area, write_text
 from rmq_offline.verify.findings import Finding
 
 
@@ -40,17 +41,16 @@ class ScanResult:
     """Result of scanning one split.
 
     Attributes:
-        number: of the split.
-        begin_physical_offset: its first frame.
-        end_physical_offset: where its walk ended: the first frame of the next split.
-        message_count: sound records.
-        record_bytes: bytes of these records.
-        last_physical_offset: of the last sound record that is to be dispatched; -1 if none.
-        key_count: keys that they give to the Index.
-        damages: (physical offset, size, code) of each damaged stretch, the first MAX_REPORTED.
-        damage_count: all of them.
-        batch_topics: that have inner batches, and so a BatchConsumeQueue.
-        has_end_mark: whether it met the file's end mark.
+        begin_physical_offset: offset of the first frame.
+        end_physical_offset: offset at which the walk ended: the first frame of the next split.
+        message_count: number of sound records.
+        record_bytes: size of the sound records together.
+        last_physical_offset: offset of the last sound record that is to be dispatched; -1 if none.
+        key_count: number of Index entries of these records.
+        damages: (physical offset, size, code) of the first MAX_REPORTED damaged ranges.
+        damage_count: number of all damaged ranges.
+        batch_topics: topics with inner batches, and so with a BatchConsumeQueue.
+        has_end_mark: whether the split contains the file's end mark.
     """
 
     number: int
@@ -81,15 +81,13 @@ class ScanResult:
 
 @dataclass(frozen=True, slots=True)
 class WriteResult:
-    """Result of one task of the second wave: what it wrote.
+    """Result of a task of the second batch: counts of the written files.
 
     Attributes:
-        queue_count: queues it wrote.
-        file_count: files it wrote.
-        unit_count: units in them, without fillers.
-        entry_count: Index entries in them.
-        findings: faults, the first MAX_REPORTED, as ``Finding.to_dict``.
-        finding_counts: all of them, by code.
+        queue_count: queues with at least one file.
+        unit_count: number of units, without pre-blanks.
+        findings: the first MAX_REPORTED, as ``Finding.to_dict``.
+        finding_counts: number of all findings, by code.
     """
 
     queue_count: int
@@ -122,10 +120,9 @@ class IndexTask:
     """Task of writing one IndexFile with a range of the log's keys.
 
     Attributes:
-        number: place in the order of files.
-        name: of the file, 17 digits.
-        parts: the keys, in log order.
-        previous_end: the last message of the file before.
+        name: file name of 17 digits.
+        parts: ranges of keys, in log order.
+        previous_end: the last message of the file before this one.
     """
 
     number: int
@@ -137,14 +134,11 @@ class IndexTask:
 def scan_split(
     split: Split, options: RebuildOptions, area: Area, partitions: int, *, begin: int | None = None
 ) -> ScanResult:
-    """Task of the first wave: scan one split, spill its units and keys.
+    """Scan one split, and spill its units and keys; a task of the first batch.
 
     Args:
-        split: the split.
-        options: of the rebuild.
-        area: work area that takes the spills.
-        partitions: of the queues.
-        begin: the file position of the split's first frame, where a search would find another.
+        partitions: number of partitions of the queues.
+        begin: file position of the split's first frame; None searches it.
     """
     done = f"spill/scan-{split.number:06d}.json"
     if begin is None and area.exists(done):
@@ -162,7 +156,7 @@ def scan_split(
             damages += batch.all_damages()
             has_end_mark |= batch.blank_at is not None
             dispatcher.dispatch(batch)
-    units, keys = _only_live(*dispatcher.drain(), dispatcher, options)
+    units, keys = _select_live_topics(*dispatcher.drain(), dispatcher, options)
     names, file_name = dispatcher.queue_names(), f"{split.number:06d}.arrow"
     units = drop_light_units(units, names, options.batch_topics)
     if options.consumequeue:
@@ -181,7 +175,7 @@ def scan_split(
     return result
 
 
-def _only_live(
+def _select_live_topics(
     units: NDArray[np.int64], keys: NDArray[np.int64], dispatcher: Dispatcher, options: RebuildOptions
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     if options.live_topics is None:
@@ -193,13 +187,13 @@ def _only_live(
 
 
 def write_queues(
-    partition: int, split_count: int, options: RebuildOptions, area: Area, place: PlaceRecords | None = None
+    partition: int, split_count: int, options: RebuildOptions, area: Area, place_records: PlaceRecords | None = None
 ) -> WriteResult:
-    """Write the files of all queues of one partition; a task of the second wave.
+    """Write the files of all queues of one partition; a task of the second batch.
 
     Args:
-        split_count: of the first wave.
-        place: gives the rows of a queue their places; None places them as a broker does that dispatches the log.
+        split_count: number of splits that were scanned.
+        place_records: gives the records of a queue their queue offsets; None: as a broker dispatches the log.
     """
     done = f"done/queues-{partition:06d}.json"
     if area.exists(done):
@@ -213,8 +207,8 @@ def write_queues(
     counts: Counter[str] = Counter()
     files = Files()
     queue_count = unit_count = 0
-    with queue_sources(partition, split_count, options, area, place) as (standing_queues, sources):
-        for queue in standing_queues:
+    with queue_sources(partition, split_count, options, area, place_records) as (existing_queues, sources):
+        for queue in existing_queues:
             queues.setdefault(queue, [])
         for queue, parts in sorted(queues.items()):
             written = write_queue(queue, np.concatenate([NO_ROWS, *parts]), sources)
@@ -239,22 +233,20 @@ def index_tasks(
     that message has no key: so the last file may be empty (``IndexService#buildIndex``).
 
     Args:
-        results: of all splits, in log order.
-        options: of the rebuild.
         last_keys: gives (store timestamp in ms, physical offset) of a key, by split number and key.
     """
     per_file = options.sizes.index_entries - 1
     parts: list[list[KeyRange]] = []
-    room = 0
+    free_entries = 0
     for result in results:
         begin = 0
         while begin < result.key_count:
-            if room == 0:
+            if free_entries == 0:
                 parts.append([])
-                room = per_file
-            end = min(result.key_count, begin + room)
+                free_entries = per_file
+            end = min(result.key_count, begin + free_entries)
             parts[-1].append(KeyRange(result.number, begin, end))
-            room -= end - begin
+            free_entries -= end - begin
             begin = end
     tasks: list[IndexTask] = []
     name = f"{0:017d}"
@@ -265,7 +257,7 @@ def index_tasks(
         tasks.append(IndexTask(number, name, tuple(key_ranges), previous_end))
         previous_end = last_keys(key_ranges[-1].split, key_ranges[-1].end - 1)
     last_message = max((result.last_physical_offset for result in results), default=-1)
-    if room == 0 and last_message > (previous_end.physical_offset if previous_end else -1):
+    if free_entries == 0 and last_message > (previous_end.physical_offset if previous_end else -1):
         tasks.append(IndexTask(len(tasks), _name_after(name, 0), (), previous_end))
     return tasks
 
@@ -297,7 +289,7 @@ def spilled_key(area: Area) -> Callable[[int, int], IndexBound]:
 
 
 def write_index(task: IndexTask, options: RebuildOptions, area: Area) -> WriteResult:
-    """Task of the second wave: write one IndexFile."""
+    """Write one IndexFile; a task of the second batch."""
     done = f"done/index-{task.number:06d}.json"
     if area.exists(done):
         return WriteResult.from_json(area.read_text(done))

@@ -26,15 +26,15 @@ from rmq_formats.scan.segment import scan_segment
 from rmq_formats.storage.contained import parent_directory, write_file
 from rmq_formats.storage.segments import opened
 from rmq_formats.storage.store_files import StoreFiles, open_store
+from rmq_formats.storage.store_layouts import StoreLayout
 from rmq_formats.storage.store_lock import store_lock
-from rmq_formats.storage.store_variants import Variant
 from rmq_offline.rebuild.changes import read_committed_offsets
-from rmq_offline.rebuild.publication import NO_TERMS, lock_if_there
+from rmq_offline.rebuild.publication import DEFAULT_PUBLISHING, lock_if_there
 from rmq_offline.rebuild.queue_views import opened_tree
 from rmq_offline.repair.journal import move_aside
 from rmq_offline.repair.preconditions import open_repairable_store
 from rmq_offline.tasks.quarantine import next_directory
-from rmq_offline.verify.checkpoint_and_config import config_fault
+from rmq_offline.verify.config_files import config_fault
 
 TOPICS: Final = "topics.json"
 GROUPS: Final = "subscriptionGroup.json"
@@ -45,11 +45,11 @@ _Table = dict[str, dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class ConfigFileStep:
-    """A config file that is made anew.
+    """Config file that is written anew.
 
     Attributes:
-        path: from the store's root.
-        why: what is wrong with the file that is there, or that there is none.
+        path: path relative to the store's root.
+        why: fault of the existing file, or that there is none.
         names: the topics, each with its number of queues, or the groups.
     """
 
@@ -63,7 +63,7 @@ class ConfigReport:
     """Report of a repair of config files, or of its plan.
 
     Attributes:
-        directory: of the quarantine that has the files that did not parse; None without any.
+        directory: quarantine directory with the files that did not parse; None without any.
     """
 
     store: str
@@ -91,19 +91,19 @@ def repair_config(store: str, *, apply: bool) -> ConfigReport:
 
     Raises:
         StoreNotFoundError: there is no store.
-        StoreLockedError: a running broker has it.
+        StoreLockedError: a running broker has the store.
         StoreLayoutError: its topics and groups are in RocksDB.
         OptionError: an object store.
         StoreError: a file that cannot be read or written.
     """
     files = open_repairable_store(store)
-    if Variant.ROCKSDB_CONFIG in files.layouts:
+    if StoreLayout.ROCKSDB_CONFIG in files.layouts:
         raise StoreLayoutError(
-            f"{files.layouts.evidence[Variant.ROCKSDB_CONFIG]}: topics and groups are in this RocksDB"
+            f"{files.layouts.evidence[StoreLayout.ROCKSDB_CONFIG]}: topics and groups are in this RocksDB"
         )
     with os_errors_as_store_errors(files.root):
         if not apply:
-            with lock_if_there(files.root, NO_TERMS):
+            with lock_if_there(files.root, DEFAULT_PUBLISHING):
                 return ConfigReport(files.root, False, tuple(step for step, _ in _steps(files.root)))
         with store_lock(files.root):
             return _apply(Path(files.root))
@@ -135,14 +135,17 @@ def _steps(root: str) -> Iterator[tuple[ConfigFileStep, bytes]]:
         for committed in committed_offsets:
             if committed.group is not None:
                 queues.setdefault(committed.topic, set()).add(committed.queue_id)
-        topics = {topic: _topic(topic, ids, is_batch=topic in batch) for topic, ids in sorted(_own(queues).items())}
+        topics = {
+            topic: _make_topic_config(topic, ids, is_batch=topic in batch)
+            for topic, ids in sorted(_select_user_topics(queues).items())
+        }
         texts = tuple(f"{topic} ({config['readQueueNums']})" for topic, config in topics.items())
         yield ConfigFileStep(f"config/{TOPICS}", faults[TOPICS], texts), _document("topicConfigTable", topics)
     if GROUPS in faults:
         names = {committed.group for committed in committed_offsets if committed.group}
         for prefix in (RETRY_PREFIX, DLQ_PREFIX):
             names |= {topic.removeprefix(prefix) for topic in queues if topic.startswith(prefix)}
-        groups = {group: _group(group) for group in sorted(names)}
+        groups = {group: _make_group_config(group) for group in sorted(names)}
         yield (
             ConfigFileStep(f"config/{GROUPS}", faults[GROUPS], tuple(groups)),
             _document("subscriptionGroupTable", groups),
@@ -188,7 +191,7 @@ def _queues(store: StoreFiles) -> tuple[dict[str, set[int]], set[str]]:
     return queues, batch
 
 
-def _own(queues: dict[str, set[int]]) -> dict[str, set[int]]:
+def _select_user_topics(queues: dict[str, set[int]]) -> dict[str, set[int]]:
     """Select the topics that a broker does not make by itself, and whose names may be a topic's."""
     return {
         topic: ids for topic, ids in queues.items()
@@ -196,7 +199,7 @@ def _own(queues: dict[str, set[int]]) -> dict[str, set[int]]:
     }  # fmt: skip
 
 
-def _topic(topic: str, queue_ids: set[int], *, is_batch: bool) -> dict[str, Any]:
+def _make_topic_config(topic: str, queue_ids: set[int], *, is_batch: bool) -> dict[str, Any]:
     """Make a topic's config, as ``TopicConfig`` has it."""
     count = max(1, max(queue_ids) + 1)
     return {
@@ -206,7 +209,7 @@ def _topic(topic: str, queue_ids: set[int], *, is_batch: bool) -> dict[str, Any]
     }  # fmt: skip
 
 
-def _group(group: str) -> dict[str, Any]:
+def _make_group_config(group: str) -> dict[str, Any]:
     """Make a group's config with the defaults of ``SubscriptionGroupConfig``."""
     return {
         "attributes": {}, "brokerId": 0, "consumeBroadcastEnable": True, "consumeEnable": True,

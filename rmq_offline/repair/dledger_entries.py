@@ -15,9 +15,8 @@ from typing import BinaryIO, Final, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from rmq_formats.codecs import paths
-from rmq_formats.codecs.variants import dledger
-from rmq_formats.codecs.variants.dledger import (
+from rmq_formats.codecs import dledger, paths
+from rmq_formats.codecs.dledger import (
     ENTRY_HEAD_BYTES,
     ENTRY_MAGIC,
     FILE_END_BYTES,
@@ -36,7 +35,7 @@ from rmq_formats.storage.segments import LocalStorage, Segment, list_segments, o
 from rmq_offline.repair.filler import Fill, LogRange
 from rmq_offline.repair.scan import PaddedFile
 from rmq_offline.tasks.publish import sync_directory, sync_file_system
-from rmq_offline.verify import finding_kinds, variant_kinds
+from rmq_offline.verify import finding_kinds, layout_finding_kinds
 from rmq_offline.verify.dledger_entries import EntryUnits, index_directory, repaired_terms
 
 MAX_HEADERS: Final = 4096  # to be written anew; of a log with more nothing is certain
@@ -54,7 +53,7 @@ class EntryRepair:
     """Index and checkpoint that a repair writes anew beside the entries of a DLedger CommitLog.
 
     Attributes:
-        directory: of DLedger, from the store's root.
+        directory: DLedger's directory, relative to the store's root.
         checkpoint: the new text of its ``checkpoint``; None where it stays.
     """
 
@@ -68,10 +67,10 @@ class _Log:
     """State of a scan over all entries.
 
     Attributes:
-        last_index: of the last sound entry before any damage; -1 if there is none.
-        end: where the next entry should stand, in bytes of the log.
-        bad_at: the first place without a sound entry, where one should be; None so far.
-        is_ended: whether the file ended with its mark.
+        last_index: index of the last sound entry before any damage; -1 if there is none.
+        end: physical offset of the next entry.
+        bad_at: physical offset of the first missing or damaged entry; None without one.
+        is_ended: whether the file's end mark was read.
     """
 
     root: str
@@ -94,8 +93,8 @@ def plan_entries(
     Args:
         segments: the files of its entries, in order.
         file_bytes: ``mappedFileSizeCommitLog``.
-        makes_index: whether DLedger's index was found to differ.
-        writes_checkpoint: whether DLedger's checkpoint was found to speak of entries that there are not.
+        makes_index: whether a finding says that DLedger's index differs.
+        writes_checkpoint: whether a finding says that DLedger's checkpoint names missing entries.
 
     Raises:
         StoreLayoutError: something that Raft does not allow to be repaired here.
@@ -193,7 +192,7 @@ def _end_before(
     heads: NDArray[np.int64],
     file_bytes: int,
 ) -> None:
-    """Write the end mark of the file before, if nothing else is missing between two entries; else refuse."""
+    """Plan the end mark of the previous file if nothing else is missing between two entries; refuse otherwise."""
     segment, before = segments[number], segments[number - 1]
     bad_at = log.end if log.bad_at is None else log.bad_at
     bases = heads[:, kernel.HEAD_INDEX] - np.arange(len(heads))
@@ -217,7 +216,7 @@ def _end_before(
 def _check_heads(
     log: _Log, segment: Segment, heads: NDArray[np.int64], places: NDArray[np.int64], sizes: NDArray[np.int64]
 ) -> None:
-    """Plan the headers that contradict their records and neighbours; an index unit is a further witness."""
+    """Plan the headers that contradict their records and neighbours; an index unit is further evidence."""
     bases = heads[:, kernel.HEAD_INDEX] - np.arange(len(heads))
     if log.last_index >= 0:
         first = log.last_index + 1
@@ -251,7 +250,7 @@ def _check_heads(
         log.stretches.append(
             LogRange(
                 relative_path(log.root, segment.path), segment.start_offset, pos, ENTRY_HEAD_BYTES, ENTRY_HEAD_BYTES,
-                variant_kinds.ENTRY_HEADER.code, f"header of entry {indexes[row]}", Fill.BYTES,
+                layout_finding_kinds.ENTRY_HEADER.code, f"header of entry {indexes[row]}", Fill.BYTES,
                 written=head.encode().hex(),
             )
         )  # fmt: skip

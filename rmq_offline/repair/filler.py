@@ -67,8 +67,8 @@ class LostMessage:
     """Lost message, as described by the unit of its queue.
 
     Attributes:
-        batch_size: messages of the unit of a batch queue (BatchConsumeQueue); 0 in any other queue.
-        light: names of light queues (LMQ) that have the message too, and their places of it.
+        batch_size: number of messages of a unit in a batch queue (BatchConsumeQueue); 0 in any other queue.
+        light: names of light queues (LMQ) that have the message too, each with its queue offset.
     """
 
     physical_offset: int
@@ -82,16 +82,16 @@ class LostMessage:
 
 @dataclass(frozen=True, slots=True)
 class LogRange:
-    """Range of a CommitLog file that is copied aside and overwritten.
+    """Range of a CommitLog file that is quarantined and overwritten.
 
     Attributes:
-        path: of the file, from the store's root.
+        path: path relative to the store's root.
         file_offset: physical offset of the file's first byte.
-        physical_offset: of the range's first byte.
-        held: bytes of the range that exist in the file and are copied; what follows them reads as zeros.
-        store_timestamp_ms: of the fillers: that of a neighbouring record, so that time does not jump.
-        places: the lost messages that get a placeholder, in order; what is between them has room for fillers.
-        written: with ``Fill.BYTES`` what stands there afterwards, in hex digits.
+        physical_offset: physical offset of the range's first byte.
+        held: number of bytes of the range that exist in the file and are copied; the rest reads as zeros.
+        store_timestamp_ms: store timestamp of the fillers: that of a neighbouring record, so that time does not jump.
+        places: lost messages that get a placeholder, in order; the space between them has room for fillers.
+        written: with ``Fill.BYTES`` the new bytes, in hex digits.
     """
 
     path: str
@@ -117,7 +117,7 @@ class LogRange:
         return f"{self.path}.{self.position}"
 
     def image(self) -> Iterator[bytes]:
-        """Yield the replacing bytes in pieces; zeros at the end that stand there already are left out."""
+        """Yield the replacing bytes in pieces; zeros at the end that the file already has are left out."""
         done = 0
         if self.fill is Fill.NONE:
             return
@@ -153,7 +153,7 @@ def filler_sizes(size: int) -> Iterator[int]:
     """Split a range into the sizes of its fillers; all but the last two have the largest size.
 
     Args:
-        size: of the range, at least MIN_BYTES.
+        size: size of the range, at least MIN_BYTES.
     """
     while size > MAX_BYTES:
         part = MAX_BYTES if size - MAX_BYTES >= WHOLE_BYTES else size - WHOLE_BYTES
@@ -163,7 +163,7 @@ def filler_sizes(size: int) -> Iterator[int]:
 
 
 def filler(physical_offset: int, size: int, store_timestamp_ms: int) -> bytes:
-    """Encode the filler record of a given size.
+    """Encode a filler record of exactly ``size`` bytes.
 
     Args:
         size: of the record: MIN_BYTES to MAX_BYTES. Where there is room it has its own CRC, which brokers with

@@ -15,7 +15,13 @@ from rmq_formats.storage.store_lock import store_lock
 from rmq_offline.rebuild.changes import ALL, QueueChanges
 from rmq_offline.rebuild.job import rebuild_store
 from rmq_offline.rebuild.options import RebuildOptions
-from rmq_offline.rebuild.publication import NO_TERMS, Outcome, RepairTerms, Terms, lock_if_there
+from rmq_offline.rebuild.publication import (
+    DEFAULT_PUBLISHING,
+    Outcome,
+    PublishOptions,
+    RepairContext,
+    lock_if_there,
+)
 from rmq_offline.rebuild.queue_views import QueueIdentity, fingerprints
 from rmq_offline.repair import journal
 from rmq_offline.repair.checkpoint import write_checkpoint
@@ -50,18 +56,18 @@ def repair_store(
 ) -> RepairReport:
     """Repair a store; or, in a dry run, report what that would do.
 
-    Killed at any instant, it leaves a store that another run brings to the same end. What is overwritten or in the
-    way is first put into ``STORE/quarantine``; new derived files replace the old ones whole.
+    Killed at any instant, it leaves a store that another run brings to the same end. Bytes that are
+    overwritten and files that are moved go to ``STORE/quarantine`` first; new derived files replace the old ones whole.
 
     Args:
-        apply: do it; else only the plan is made, and nothing is written.
-        work: directory for the intermediate files of the verifications.
+        apply: change the store; False only makes the plan.
+        work: directory for the verifications' intermediate files; None is the temporary directory.
         accept: queues (``TOPIC`` or ``TOPIC/ID``, or ``all``) whose messages or ends may be lost.
 
     Raises:
         NotAcceptedError: messages would leave their queues, or an end be lowered, and nobody has accepted it.
         StoreNotFoundError: there is no store, or nothing to repair it from.
-        StoreLockedError: a running broker has it.
+        StoreLockedError: a running broker has the store.
         StoreError: a file that cannot be read or written.
         OptionError: an object store, or an option that cannot be used.
     """
@@ -96,7 +102,7 @@ class _Repair:
 
     def plan(self) -> RepairReport:
         """Report the plan without applying it."""
-        with lock_if_there(self.root, NO_TERMS):
+        with lock_if_there(self.root, DEFAULT_PUBLISHING):
             left_over = self._left_over()
             if left_over is not None:
                 _, plan = left_over
@@ -121,12 +127,14 @@ class _Repair:
                 verification = self._verify()
                 plan = self._planned(verification)
                 if plan.is_empty:
-                    return replace(self._report(plan, verification, _faults(verification), Outcome()), is_applied=True)
+                    return replace(
+                        self._report(plan, verification, _select_faults(verification), Outcome()), is_applied=True
+                    )
                 refuse_plan(root, plan)
                 changes = self._predict(plan)
                 if changes is not None:
                     changes.refuse(self.root, self.accept)
-                before = _others(self.root, plan)
+                before = _hash_retained_queues(self.root, plan)
                 directory = journal.begin(root, replace(plan, accept=tuple(sorted(self.accept))))
             else:
                 directory, plan = left_over
@@ -139,43 +147,49 @@ class _Repair:
                 write_checkpoint(root)
             journal.end(directory)
         self.options = replace(self.options, commitlog_file_bytes=plan.store_sizes.commitlog_file_bytes)
-        after = _others(self.root, plan) if before else {}
-        report = self._report(plan, verification, _faults(self._verify()), outcome, is_resumed=left_over is not None)
+        after = _hash_retained_queues(self.root, plan) if before else {}
+        report = self._report(
+            plan, verification, _select_faults(self._verify()), outcome, is_resumed=left_over is not None
+        )
         disturbed = tuple(sorted({str(name) for name, value in before.items() if after.get(name) != value}))
         return replace(report, is_applied=True, directory=str(directory), disturbed=disturbed)
 
     def _predict(self, plan: RepairPlan) -> QueueChanges | None:
-        """Compare what consumers get with what the repair would leave them; None where no queue is replaced.
+        """Compare the queues with those that the repair would make; None where no queue is replaced.
 
-        The queues are made of the log as it is: messages in its damaged ranges count on neither side. Their units
-        count for the end of the queue before, and after where they will have placeholders.
+        The new queues are made from the unrepaired log: messages in its damaged ranges count on neither side. Their
+        units count for the end of the queue before, and also after if they will have placeholders.
         """
         changes: list[QueueChanges] = []
-        terms = Terms(is_plan=True, work=self.work, repair=self._repair_terms(plan))
-        for rebuild in _rebuilds(plan):
-            if rebuild.consumequeue and terms.repair is not None and terms.repair.segments:
-                report = rebuild_store(self.root, None, rebuild, self.runner, self.on_progress, terms=terms)
+        publishing = PublishOptions(is_plan=True, work=self.work, repair=self._repair_context(plan))
+        for rebuild in _rebuild_options(plan):
+            if rebuild.consumequeue and publishing.repair is not None and publishing.repair.segments:
+                report = rebuild_store(self.root, None, rebuild, self.runner, self.on_progress, publishing=publishing)
                 changes += [report.outcome.planned] if report.outcome.planned is not None else []
         return changes[0] if changes else None
 
     def _rebuild(self, directory: Path, plan: RepairPlan) -> Outcome:
-        """Rebuild what is planned, and return what consumers get of the queues that are replaced."""
+        """Rebuild the planned files, and return the changes of the replaced queues."""
         outcome = Outcome()
-        terms = Terms(accept=frozenset({ALL}), former=directory / REPLACED, repair=self._repair_terms(plan))
-        for rebuild in _rebuilds(plan):
+        publishing = PublishOptions(
+            accept=frozenset({ALL}), quarantine=directory / REPLACED, repair=self._repair_context(plan)
+        )
+        for rebuild in _rebuild_options(plan):
             report = rebuild_store(
-                self.root, None, rebuild, self.runner, self.on_progress, self.leftover, terms
+                self.root, None, rebuild, self.runner, self.on_progress, self.leftover, publishing
             )  # fmt: skip
-            former = report.outcome
+            rebuild_outcome = report.outcome
             if rebuild.consumequeue:
-                outcome = replace(former, planned=None, accept=self.accept | set(plan.accept))
+                outcome = replace(rebuild_outcome, planned=None, accept=self.accept | set(plan.accept))
             else:
-                outcome = replace(outcome, former=former.former, former_bytes=former.former_bytes)
+                outcome = replace(
+                    outcome, quarantine=rebuild_outcome.quarantine, quarantine_bytes=rebuild_outcome.quarantine_bytes
+                )
         replaced = directory / REPLACED
         command = bring_back_some_command(Path(self.root), replaced) if replaced.is_dir() else None
         return replace(outcome, bring_back=command)
 
-    def _repair_terms(self, plan: RepairPlan) -> RepairTerms:
+    def _repair_context(self, plan: RepairPlan) -> RepairContext:
         store, sizes = open_store(self.root), dict(plan.sizes)
         segments = [
             replace(segment, size_bytes=min(segment.size_bytes, sizes.get(path, segment.size_bytes)))
@@ -187,7 +201,7 @@ class _Repair:
         if segments:
             segments = cut_segments(segments, find_leftovers(store, segments))
             segments = [_without_torn_tail(segment, plan) for segment in segments]
-        return RepairTerms(lost_ranges(plan.stretches), tuple(segments), placeholder_ends(plan.stretches))
+        return RepairContext(lost_ranges(plan.stretches), tuple(segments), placeholder_ends(plan.stretches))
 
     def _left_over(self) -> tuple[Path, RepairPlan] | None:
         journal.manifests(Path(self.root))  # for the report: an unreadable one is reported before a change
@@ -220,7 +234,7 @@ class _Repair:
             store=self.root, is_applied=False, is_resumed=is_resumed, directory=None, steps=steps(plan),
             lost=counts.get(finding_kinds.UNIT_LOST, 0), before=counts, left=gaps.unexplained,
             explained=gaps.quarantined, closed=gaps.closed, seconds=0.0, outcome=outcome, disturbed=(),
-            layouts=tuple(variant.value for variant in layouts.evidence),
+            layouts=tuple(layout.value for layout in layouts.evidence),
         )  # fmt: skip
 
 
@@ -233,12 +247,12 @@ def _without_torn_tail(segment: Segment, plan: RepairPlan) -> Segment:
     return replace(segment, log_bytes=min(begins)) if begins else segment
 
 
-def _faults(report: VerifyReport) -> list[Finding]:
+def _select_faults(report: VerifyReport) -> list[Finding]:
     """Return a verification's findings that are more than information."""
     return [finding for finding in report.findings if finding.kind.severity is not Severity.INFO]
 
 
-def _rebuilds(plan: RepairPlan) -> list[RebuildOptions]:
+def _rebuild_options(plan: RepairPlan) -> list[RebuildOptions]:
     """One for queues and Index, or one for each: the original deletes a topic's queues, and never its Index entries."""
     if not plan.rebuild:
         return []
@@ -251,7 +265,7 @@ def _rebuilds(plan: RepairPlan) -> list[RebuildOptions]:
     return [only_queues, replace(both, consumequeue=False)] if plan.index else [only_queues]
 
 
-def _others(root: str, plan: RepairPlan) -> dict[QueueIdentity, bytes]:
+def _hash_retained_queues(root: str, plan: RepairPlan) -> dict[QueueIdentity, bytes]:
     """Hash the queues that a plan does not replace."""
     if plan.rebuild and plan.queues is None:
         return {}

@@ -55,13 +55,13 @@ UNFINISHED: Final = "unfinished"
 
 
 def pending(root: Path, leftover: LeftoverPolicy = LeftoverPolicy.REFUSE) -> tuple[Path, RepairPlan] | None:
-    """Find the repair that a killed run left: its directory and its plan.
+    """Return directory and plan of a killed repair; None without one.
 
-    The plan is read, not believed: it names only what a repair changes, and is followed if this user's own run left it
-    in this store, or if the operator resumes it.
+    The plan is checked: it may name only what a repair changes, and it is followed if this user's own run left it in
+    this store, or if the operator resumes it.
 
     Raises:
-        StoreError: it is no plan, names something else, or is foreign.
+        StoreError: the file is no plan, names files that no repair changes, or is foreign.
     """
     for directory in _repairs(root):
         if os.path.lexists(directory / PLAN):
@@ -102,7 +102,7 @@ def _is_number(name: str) -> bool:
 
 
 def _read_plan(root: Path, number: str, name: str, leftover: LeftoverPolicy | None = None) -> RepairPlan:
-    """Read a plan. Of one that is to be followed, ``leftover`` is the operator's word."""
+    """Read a plan; ``leftover`` is given for a plan that is to be followed."""
     path = f"{DIRECTORY}/{number}/{name}"
     shown, way = root / path, f"move {root / DIRECTORY / number} away"
     data = read_file(root, path)
@@ -121,7 +121,7 @@ def _read_plan(root: Path, number: str, name: str, leftover: LeftoverPolicy | No
 
 
 def begin(root: Path, plan: RepairPlan) -> Path:
-    """Copy aside what will be overwritten, and write the plan down; return the directory of both.
+    """Copy the bytes that will be overwritten, and write the plan; return the directory of both.
 
     Raises:
         StoreError: a file cannot be read any more, or a link is in the way.
@@ -150,7 +150,7 @@ def begin(root: Path, plan: RepairPlan) -> Path:
 
 
 def end(directory: Path) -> None:
-    """Mark a plan as completed: what was done stays as the manifest, without origin and seal."""
+    """Mark a plan as completed: the manifest remains, without origin and seal."""
     root, path = directory.parent.parent, f"{DIRECTORY}/{directory.name}"
     note = json.loads(read_file(root, f"{path}/{PLAN}") or b"{}")
     done = {name: value for name, value in note.items() if name not in {"origin", "seal"}}

@@ -1,6 +1,6 @@
 """Units and Index entries that name bytes of the log which a repair overwrites.
 
-They tell the queue places of lost messages. Their queues and the Index are made anew as well.
+Such units have the queue offsets of lost messages. Their queues and the Index are rebuilt.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmq_formats.codecs import paths
+from rmq_formats.codecs.batch_consumequeue import split_file
 from rmq_formats.codecs.index import ENTRY_DTYPE, entry_position
 from rmq_formats.codecs.layout import BLANK_BYTES, PRE_BLANK_SIZE, UNIT_BYTES
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX, is_consumed_by_broker
-from rmq_formats.codecs.variants.batch_consumequeue import split_file
 from rmq_formats.errors import FormatError
-from rmq_formats.read.variants.rocksdb_queues import opened_queues
+from rmq_formats.read.rocksdb_queues import opened_queues
 from rmq_formats.storage.queue_files import walk_queues
 from rmq_formats.storage.segments import LocalStorage, Storage, opened, read_range
 from rmq_formats.storage.store_files import open_store

@@ -15,7 +15,7 @@ from rmq_formats.codecs import paths
 from rmq_formats.errors import FormatError, StoreError, StoreLayoutError
 from rmq_formats.read.broker_config import stored_topics
 from rmq_formats.read.log_end import cut_segments, find_leftovers
-from rmq_formats.read.variants.rocksdb_queues import opened_queues
+from rmq_formats.read.rocksdb_queues import opened_queues
 from rmq_formats.storage.log_paths import configured_log_directories
 from rmq_formats.storage.queue_files import named_topics
 from rmq_formats.storage.segments import LocalStorage, Segment, list_segments, opened
@@ -25,7 +25,7 @@ from rmq_offline.repair.filler import Fill, LogRange
 from rmq_offline.repair.lost_units import is_index_touched, lost_ranges, touched_queues, with_lost_messages
 from rmq_offline.repair.scan import scan_log
 from rmq_offline.tasks.store_sizes import StoreSizes
-from rmq_offline.verify import finding_kinds, variant_kinds
+from rmq_offline.verify import finding_kinds, layout_finding_kinds
 from rmq_offline.verify.delay_levels import infer_delay_levels
 from rmq_offline.verify.findings import Finding, FindingList, Severity
 from rmq_offline.verify.not_repaired import NOT_REPAIRED
@@ -53,14 +53,14 @@ class RepairPlan:
     """Planned changes of a repair, which may be applied twice. Paths are relative to the store's root.
 
     Attributes:
-        stretches: ranges of the log, to be copied aside and overwritten.
+        stretches: ranges of the log that are quarantined and overwritten.
         sizes: log files to be given another size, or to be made: path and bytes.
-        moves: files and directories to be put aside.
+        moves: files and directories that are quarantined.
         configs: config files to be replaced by their ``.bak``.
-        queues: topics and queue ids of the queues that are made anew; None is all.
-        live_topics: where all queues are made, whose these are; None is all topics in the log.
-        accept: queues of which the operator has accepted that messages leave or the end is lowered.
-        entries: what is made anew beside the entries of a DLedger CommitLog; None where nothing is.
+        queues: topics and queue ids of the queues that are rebuilt; None is all.
+        live_topics: if all queues are rebuilt, their topics; None is all topics in the log.
+        accept: queues whose messages or ends may be lost, by the operator's consent.
+        entries: DLedger's index and checkpoint that are written anew; None without any.
     """
 
     store_sizes: StoreSizes
@@ -133,7 +133,7 @@ def _on_grid(segments: Sequence[Segment], file_bytes: int) -> list[Segment]:
 def _faults(segments: Sequence[Segment], file_bytes: int) -> int:
     """Count the faults of a log on the assumption of a file size; the likeliest size has the fewest faults.
 
-    A size above it counts as one fault, however many files have it: a tool may have resized them all.
+    Larger files count as one fault together: a tool may have resized them all.
     """
     on_grid = _on_grid(segments, file_bytes)
     misplaced = len(segments) - len(on_grid)
@@ -147,10 +147,10 @@ def plan_repair(store: StoreFiles, options: VerifyOptions, report: VerifyReport)
     """Plan the repair of a store's findings.
 
     Args:
-        options: those of the verification, with ``commitlog_file_bytes`` as by ``log_file_bytes``.
+        options: the verification's options, with ``commitlog_file_bytes`` set by ``log_file_bytes``.
 
     Raises:
-        StoreError: a fault that no repair can deal with.
+        StoreError: a fault that no repair can remove.
     """
     root = store.root
     has_entries = bool(store.dledger_directories)
@@ -243,12 +243,14 @@ def _plan_entries(root: str, plan: RepairPlan, segments: Sequence[Segment], repo
         return plan
     entry_repair, log_ranges, sizes = plan_entries(
         root, [segment for segment in segments if segment.head_bytes], plan.store_sizes.commitlog_file_bytes,
-        makes_index=bool(log_kinds & {variant_kinds.ENTRY_UNIT, variant_kinds.ENTRY_UNIT_SURPLUS}),
-        writes_checkpoint=variant_kinds.DLEDGER_CHECKPOINT in log_kinds,
+        makes_index=bool(log_kinds & {layout_finding_kinds.ENTRY_UNIT, layout_finding_kinds.ENTRY_UNIT_SURPLUS}),
+        writes_checkpoint=layout_finding_kinds.DLEDGER_CHECKPOINT in log_kinds,
     )  # fmt: skip
     unrepaired = plan.left
     if entry_repair.checkpoint is None:
-        unrepaired += tuple(finding for finding in report.findings if finding.kind == variant_kinds.DLEDGER_CHECKPOINT)
+        unrepaired += tuple(
+            finding for finding in report.findings if finding.kind == layout_finding_kinds.DLEDGER_CHECKPOINT
+        )
     moves = [
         f"{entry_repair.directory}/{name}"
         for name, is_made in (("index", entry_repair.makes_index), ("checkpoint", entry_repair.checkpoint is not None))

@@ -12,16 +12,16 @@ from rmq_formats.kernels.dispatch import MARK_BATCH
 from rmq_formats.read.broker_config import lists_all_topics, stored_batch_topics, stored_topics
 from rmq_formats.scan.dispatch import Dispatcher
 from rmq_formats.scan.segment import scan_segment
-from rmq_formats.storage import store_variants
+from rmq_formats.storage import layout_refusals
 from rmq_formats.storage.rocksdb import library
 from rmq_formats.storage.segments import list_segments, opened
 from rmq_formats.storage.store_files import StoreFiles, open_store, refuse_no_store
-from rmq_formats.storage.store_variants import Variant
+from rmq_formats.storage.store_layouts import StoreLayout
 from rmq_offline.rebuild.queue_database import refuse_open_database
 from rmq_offline.repair.filler import Fill, LogRange
 from rmq_offline.repair.journal import DIRECTORY, refuse_links
 from rmq_offline.repair.plan import RepairPlan
-from rmq_offline.tasks.known_files import refuse_unknown
+from rmq_offline.tasks.unknown_files import refuse_unknown_files
 from rmq_offline.verify import finding_kinds
 
 
@@ -47,13 +47,13 @@ def refuse_store(store: StoreFiles) -> None:
             directory that stands in a file's place and must not be taken for a file that is lost.
     """
     root = store.root
-    store_variants.refuse(store_variants.repair_refusal(store.layouts))
+    layout_refusals.refuse(layout_refusals.repair_refusal(store.layouts))
     store.refuse_compressed_segments()
     if store.layouts.rebuilds_as_database:
         library(root)
         refuse_open_database(paths.consumequeue_dir(root))
-        refuse_unknown(store, ["consumequeue"])
-    if Variant.ROCKSDB_CONFIG in store.layouts:
+        refuse_unknown_files(store, ["consumequeue"])
+    if StoreLayout.ROCKSDB_CONFIG in store.layouts:
         stored_batch_topics(store)
     queues = Path(paths.consumequeue_dir(root))
     derived = (queues, Path(paths.consumequeue_ext_dir(root)), Path(paths.index_dir(root)))
@@ -73,7 +73,7 @@ def refuse_layouts(store: StoreFiles, plan: RepairPlan) -> None:
     if plan.rebuild:
         _refuse_unlisted_batch_topics(store)
     if any(_is_cut(item) for item in plan.stretches):
-        store_variants.refuse(store_variants.truncate_refusal(store.layouts))
+        layout_refusals.refuse(layout_refusals.truncate_refusal(store.layouts))
 
 
 def _refuse_unlisted_batch_topics(store: StoreFiles) -> None:
@@ -94,7 +94,7 @@ def _refuse_unlisted_batch_topics(store: StoreFiles) -> None:
                 dispatcher.dispatch(part)
             batch.update(dispatcher.marked_topics(MARK_BATCH))
     unlisted = batch - listed if is_listed else batch
-    store_variants.refuse(store_variants.records_refusal(store.root, (), sorted(unlisted)))
+    layout_refusals.refuse(layout_refusals.records_refusal(store.root, (), sorted(unlisted)))
 
 
 def _is_cut(log_range: LogRange) -> bool:

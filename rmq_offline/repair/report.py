@@ -1,4 +1,4 @@
-"""Report of a repair: the steps planned or done, and what the verification afterwards found."""
+"""Report of a repair: the steps planned or done, and the findings afterwards."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from rmq_formats.errors import RmqError
-from rmq_formats.read.variants.rocksdb_queues import QueueDatabase, opened_queues
+from rmq_formats.read.rocksdb_queues import QueueDatabase, opened_queues
 from rmq_formats.storage.store_files import open_store
 from rmq_offline.rebuild.publication import Outcome
 from rmq_offline.repair.filler import Fill
@@ -33,10 +33,10 @@ class Step:
     """One step of a repair, in words.
 
     Attributes:
-        path: to what, from the store's root.
+        path: path relative to the store's root.
         why: code of the finding, or words.
         physical_offset: where in the log.
-        size: bytes concerned.
+        size: number of bytes concerned.
     """
 
     action: str
@@ -51,16 +51,15 @@ class RepairReport:
     """Steps, findings and outcome of a repair or of its dry run.
 
     Attributes:
-        is_resumed: whether a repair that was killed was brought to its end.
-        directory: of the bytes and files that were put aside; None if there are none.
+        is_resumed: whether this run completed a killed repair.
+        directory: quarantine directory with the replaced bytes and files; None if there are none.
         steps: in the order in which they are done.
-        lost: messages that queues name in damaged ranges.
-        left: faults that cannot be repaired; after a repair, those that a verification still finds.
-        explained: messages that queues lack because they were quarantined, by this repair or an earlier one.
-        closed: queue offsets that no record has, and that their queue has closed: nothing to repair.
-        disturbed: queues that were not to be replaced, and have other bytes than before.
-        layouts: of the store, beside the classic one, such as a DLedger CommitLog.
-        seconds: from the first look at the store to the last.
+        lost: number of messages that queues name in damaged ranges.
+        left: faults that cannot be repaired; after a repair, faults that a verification still finds.
+        explained: number of messages that queues lack because this or an earlier repair quarantined them.
+        closed: number of queue offsets without a record that their queue has closed: nothing to repair.
+        disturbed: queues with changed bytes though the plan does not replace them.
+        layouts: layouts beside the classic one, such as a DLedger CommitLog.
     """
 
     store: str
@@ -81,7 +80,7 @@ class RepairReport:
     @property
     def is_clean(self) -> bool:
         """Return whether the store is sound: no finding is left and no step is pending."""
-        is_undisturbed = not self.disturbed and not self.outcome.taken
+        is_undisturbed = not self.disturbed and not self.outcome.unaccepted_queues
         return not self.left and is_undisturbed and (self.is_applied or not self.steps)
 
     def to_dict(self) -> dict[str, Any]:
@@ -102,9 +101,9 @@ class RepairReport:
             "finding_counts": {kind.code: count for kind, count in self.before.items()},
             "left": [finding.to_dict() for finding in self.left],
             "changes": None if self.outcome.changes is None else self.outcome.changes.to_dict(),
-            "taken_unaccepted": self.outcome.taken,
-            "replaced": self.outcome.former,
-            "replaced_bytes": self.outcome.former_bytes,
+            "taken_unaccepted": self.outcome.unaccepted_queues,
+            "replaced": self.outcome.quarantine,
+            "replaced_bytes": self.outcome.quarantine_bytes,
             "bring_back": self.outcome.bring_back,
             "queues_disturbed": list(self.disturbed),
         }
@@ -157,9 +156,9 @@ class Gaps:
     """Queue offsets that no record has, by their explanation.
 
     Attributes:
-        unexplained: the other findings, and the gaps that stay open in a RocksDB for a reason that nobody knows.
-        quarantined: number of queue offsets whose messages were quarantined, by this repair or an earlier one.
-        closed: number of the other queue offsets that a queue has no place for: its units stand one behind the other.
+        unexplained: the other findings, and gaps that remain open in a RocksDB for an unknown reason.
+        quarantined: number of queue offsets whose messages this or an earlier repair quarantined.
+        closed: number of the other queue offsets that the queue has closed: its units follow each other without a gap.
     """
 
     unexplained: tuple[Finding, ...]

@@ -16,8 +16,8 @@ from rmq_formats.storage.segments import OpenRange, Segment, Storage, opened
 from rmq_formats.storage.store_files import StoreFiles
 from rmq_offline.repair.filler import MIN_BYTES, Fill, LogRange
 from rmq_offline.verify import finding_kinds
+from rmq_offline.verify.commitlog import topic_fault
 from rmq_offline.verify.findings import Kind
-from rmq_offline.verify.log import topic_fault
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class LogScan:
 
     Attributes:
         stretches: in log order.
-        unfillable: ranges too small for a filler, or that end their file without room for its BLANK.
+        unfillable: ranges too small for a filler, or at the end of their file without room for a BLANK.
     """
 
     stretches: list[LogRange]
@@ -50,10 +50,10 @@ class _FileScan:
     """State of the scan of one file.
 
     Attributes:
-        end: physical offset one past the last thing that was read.
+        end: physical offset up to which the file was read.
         blank_at: physical offset of the end mark.
-        latest_ms: of the last sound record so far, of the files before too; -1 if there is none.
-        first_ms: of the file's first sound record.
+        latest_ms: store timestamp of the last sound record, also of earlier files; -1 if there is none.
+        first_ms: store timestamp of the file's first sound record.
     """
 
     latest_ms: int

@@ -81,7 +81,7 @@ class EncodedBatches:
     Attributes:
         batches: in order within each queue.
         record_bytes: of the stored records.
-        refused: how many rows no broker would take: without a body, or too large.
+        refused: number of rows that no broker accepts: without a body, or too large.
     """
 
     batches: list[QueueBatch]
@@ -91,7 +91,7 @@ class EncodedBatches:
 
 
 def encode_rows(rows: pa.RecordBatch, origin: Origin, batch_bytes: int) -> EncodedBatches:
-    """Encode rows.
+    """Encode rows as batch messages by queue.
 
     Args:
         rows: sound records, with the columns COLUMNS.

@@ -48,9 +48,9 @@ class ReplayProgress:
     """Progress of a replay.
 
     Attributes:
-        replay: what tells this replay from another.
-        next_physical_offset: all chosen records before it are stored at the target.
-        messages: how many were stored there, in all runs; one that was sent again counts again.
+        replay: identity of the replay; a checkpoint of another replay is refused.
+        next_physical_offset: the target has all selected records before this offset.
+        messages: number of messages sent in all runs; one that was sent again counts again.
     """
 
     replay: str
@@ -65,7 +65,7 @@ class ReplayCheckpoint:
         """Create the checkpoint of a directory.
 
         Args:
-            directory: made when it is needed.
+            directory: the checkpoint's directory; created on the first write.
         """
         self._path = Path(directory) / _FILE
         self._replay = replay
@@ -74,7 +74,7 @@ class ReplayCheckpoint:
         """Load the progress of the runs before; None before the first run.
 
         Raises:
-            StoreError: it cannot be read, or is that of another replay.
+            StoreError: the checkpoint cannot be read, or is that of another replay.
         """
         try:
             values = json.loads(self._path.read_text(encoding="utf-8"))
@@ -111,7 +111,7 @@ class Replay:
         store_id: the store's name in the property RMQ_ORIGIN.
         to_topic: the topic to send all messages to; None keeps each message's topic.
         rate: messages a second; None is no limit.
-        logs: of the store: with a tier, what the CommitLog has no more comes first.
+        logs: the store's logs in reading order: a tier before the CommitLog.
     """
 
     store: str
@@ -135,12 +135,12 @@ class Counts:
     """The numbers of messages found, or sent.
 
     Attributes:
-        by_queue: messages by topic and queue.
-        bytes: of their records.
-        damaged: records that fail a check; they are not sent.
-        refused: records that no broker would take.
+        by_queue: number of messages by topic and queue id.
+        bytes: size of the records together.
+        damaged: number of records that fail a check; they are not sent.
+        refused: number of records that no broker accepts.
         begin: the physical offset at which reading starts.
-        end: its frozen end.
+        end: physical offset of the log's end when the replay began.
     """
 
     by_queue: dict[Queue, int] = field(default_factory=dict)

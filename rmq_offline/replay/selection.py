@@ -40,7 +40,7 @@ class ReplaySelection:
 
 
 def build_selection(query: Query, sql: str | None, ids: frozenset[str] | None) -> ReplaySelection:
-    """Build a choice; without topics or queues it covers all user topics.
+    """Build a selection; without topics or queues it covers all user topics.
 
     Raises:
         OptionError: ``sql`` does not compile.
@@ -59,11 +59,11 @@ def limit_to_backlog(store: str, group: str, query: Query) -> Query:
     """Bound a query to a consumer group's unconsumed messages, by the store's ``consumerOffset.json``.
 
     Args:
-        query: what else is wanted; without topics, those of which the group has an offset.
+        query: further conditions; without topics, the topics for which the group has an offset.
 
     Raises:
         StoreError: the file cannot be read, or is another one.
-        OptionError: the group has no offsets in it.
+        OptionError: the group has no offsets in the file.
     """
     offsets = {queue: offset for queue, offset in _group_offsets(store, group).items() if query.wants_topic(queue[0])}
     if not offsets:
@@ -88,7 +88,7 @@ def _group_offsets(store: str, group: str) -> dict[Queue, int]:
 
 
 def filter_rows(batches: Iterator[pa.RecordBatch], choice: ReplaySelection) -> Iterator[pa.RecordBatch]:
-    """Filter batches by the choice's expression and ids; a batch may become empty."""
+    """Filter batches by the selection's expression and ids; a batch may become empty."""
     for batch in batches:
         rows = batch
         if choice.ids is not None:

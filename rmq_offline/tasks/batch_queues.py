@@ -1,9 +1,9 @@
-"""Inner batches between the two waves of a job: found when the log is scanned, needed where batch queues are made."""
+"""Inner batches as spill files: written by the scan of the log, read by the tasks that write batch queues."""
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rmq_formats.codecs.variants.batch_consumequeue import batch_units
+from rmq_formats.codecs.batch_consumequeue import batch_units
 from rmq_formats.kernels import units as unit_kernel
 from rmq_formats.kernels.inner_batches import (
     BATCH_BASE_OFFSET,
@@ -11,8 +11,7 @@ from rmq_formats.kernels.inner_batches import (
     BATCH_MESSAGES,
     BATCH_PHYSICAL_OFFSET,
 )
-from rmq_offline.tasks.waves import Area
-from rmq_offline.tasks.workspace import read_longs, write_longs
+from rmq_offline.tasks.work_files import Area, read_longs, write_longs
 
 
 def _spill_name(split_number: int) -> str:
@@ -34,7 +33,7 @@ def read_batches(area: Area, split_count: int) -> NDArray[np.int64]:
     return np.concatenate(batches)
 
 
-def units_of(rows: NDArray[np.int64], batches: NDArray[np.int64]) -> NDArray[np.void]:
+def make_batch_units(rows: NDArray[np.int64], batches: NDArray[np.int64]) -> NDArray[np.void]:
     """Make the units of a batch queue: one for each record, in log order.
 
     Args:

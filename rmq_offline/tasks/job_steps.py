@@ -29,7 +29,7 @@ JobSteps = Generator[TaskBatch, list[Any], Report]
 
 
 def run_alone(steps: JobSteps[Report], runner: Runner) -> Report:
-    """Run one job; what its tasks raise is raised in it."""
+    """Run one job; an exception of a task is raised inside the job."""
     try:
         batch = next(steps)
         while True:
@@ -55,10 +55,10 @@ def run_together(jobs: Sequence[JobSteps[Report]], runner: Runner) -> list[Repor
         while waiting := [job for job in running if not job.has_ended]:
             in_threads(_Running.advance, waiting)
             tasks = [job.tasks(number) for number, job in enumerate(running)]
-            mixed = [task for turn in zip_longest(*tasks) for task in turn if task is not None]
+            mixed_tasks = [task for next_tasks in zip_longest(*tasks) for task in next_tasks if task is not None]
 
-            if mixed:
-                runner.map(_attempt, mixed, lambda result: running[result.job].add_result(result))
+            if mixed_tasks:
+                runner.map(_attempt, mixed_tasks, lambda result: running[result.job].add_result(result))
     except BaseException:
         for job in running:
             job.steps.close()
@@ -83,7 +83,7 @@ class _Result:
 
 
 def _attempt(task: _Task) -> _Result:
-    """Run a task; what is wrong with its store is a result, so that the others' tasks go on."""
+    """Run a task; return an error of its store as the result, so that the tasks of other stores go on."""
     try:
         return _Result(task.job, task.number, task.function(task.argument))
     except (RmqError, OSError) as error:

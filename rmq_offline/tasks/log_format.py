@@ -1,4 +1,4 @@
-"""Log lines as text, in which nobody but the program begins a line."""
+"""Formatter of log lines, in which requests cannot begin a line."""
 
 import logging
 from collections.abc import Iterator

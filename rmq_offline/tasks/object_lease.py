@@ -65,41 +65,41 @@ class LeaseObjectStore(Protocol):
 
 
 @contextmanager
-def lease(notes: LeaseObjectStore, target: str, work: str = "rebuild") -> Iterator[Callable[[], None]]:
+def lease(lease_objects: LeaseObjectStore, target: str, work: str = "rebuild") -> Iterator[Callable[[], None]]:
     """Acquire the lease of a target; yield a function that raises if the lease is lost.
 
     Args:
-        work: what its owner does there, for messages: ``rebuild`` or ``export``.
+        work: the owner's job, for error texts: ``rebuild`` or ``export``.
 
     Raises:
-        StoreLockedError: another one is at work there.
+        StoreLockedError: another process has the lease.
         StoreError: the object store cannot be read or written.
     """
-    own_lease = _OwnLease(notes)
+    own_lease = _OwnLease(lease_objects)
     over = threading.Event()
     beat = threading.Thread(target=_beat, args=(own_lease, over), daemon=True)
     with _holding(own_lease.name):
         own_lease.put(_WANTS)
         try:
             beat.start()
-            company = _OtherLeases(notes, own_lease.name, target, work)
+            company = _OtherLeases(lease_objects, own_lease.name, target, work)
             company.refuse_others()
-            _refuse_lost(notes, own_lease.name, target, work)
+            _refuse_lost(lease_objects, own_lease.name, target, work)
             own_lease.put(_HOLDS)
             company.wait_for_lesser_names()
-            yield lambda: _refuse_lost(notes, own_lease.name, target, work)
+            yield lambda: _refuse_lost(lease_objects, own_lease.name, target, work)
         finally:
             over.set()
             beat.join()
             with suppress(StoreError):  # if this fails, the next one finds that nobody holds it
-                notes.delete(own_lease.name)
+                lease_objects.delete(own_lease.name)
 
 
 class _OwnLease:
     """This process's lease object."""
 
-    def __init__(self, notes: LeaseObjectStore) -> None:
-        self._notes = notes
+    def __init__(self, lease_objects: LeaseObjectStore) -> None:
+        self._lease_objects = lease_objects
         self.name = uuid.uuid4().hex
         self._state = _WANTS
         self._beats = 0
@@ -112,14 +112,14 @@ class _OwnLease:
     def beat(self) -> None:
         """Write it anew, if nobody has deleted it."""
         with _talking:
-            if self._notes.read(self.name) is not None:
+            if self._lease_objects.read(self.name) is not None:
                 self._beats += 1
                 self._write()
 
     def _write(self) -> None:
         pid = os.getpid()
         owner = {"host": socket.gethostname(), "pid": pid, "process": _process(pid)}
-        self._notes.put(self.name, json.dumps(owner | {"beats": self._beats, "state": self._state}))
+        self._lease_objects.put(self.name, json.dumps(owner | {"beats": self._beats, "state": self._state}))
 
 
 @contextmanager
@@ -141,8 +141,8 @@ def _beat(own_lease: _OwnLease, over: threading.Event) -> None:
 class _OtherLeases:
     """Other leases of a target, as one that wants its own sees them."""
 
-    def __init__(self, notes: LeaseObjectStore, own_name: str, target: str, work: str) -> None:
-        self._notes = notes
+    def __init__(self, lease_objects: LeaseObjectStore, own_name: str, target: str, work: str) -> None:
+        self._lease_objects = lease_objects
         self._own = own_name
         self._target = target
         self._work = work
@@ -157,15 +157,17 @@ class _OtherLeases:
 
     def _wait_for(self, matters: Callable[[str, str], bool], refuses: Callable[[str], bool]) -> None:
         """Wait until none that matters is left, by name and text; raises StoreLockedError for one that refuses."""
-        first = {name: text for name in self._notes.names() if (text := self._notes.read(name)) is not None}
+        first = {
+            name: text for name in self._lease_objects.names() if (text := self._lease_objects.read(name)) is not None
+        }
         first.pop(self._own, None)
         deadline = time.monotonic() + _SILENCE_S
         while first:
             for name, text in list(first.items()):
-                now = self._notes.read(name)
+                now = self._lease_objects.read(name)
                 lives = _lives(text) and not _is_abandoned(name, text)
                 if now is None or lives is False or (time.monotonic() >= deadline and now == text):
-                    self._notes.delete(name)
+                    self._lease_objects.delete(name)
                     del first[name]
                 elif not matters(name, now):
                     del first[name]
@@ -177,8 +179,8 @@ class _OtherLeases:
                 time.sleep(_LOOK_S)
 
 
-def _refuse_lost(notes: LeaseObjectStore, own_name: str, target: str, work: str) -> None:
-    if notes.read(own_name) is None:
+def _refuse_lost(lease_objects: LeaseObjectStore, own_name: str, target: str, work: str) -> None:
+    if lease_objects.read(own_name) is None:
         raise StoreLockedError(f"{target}: this {work} lost its lease to another one; nothing was published")
 
 

@@ -33,7 +33,7 @@ _DIFFERENCES: Final = {
 
 
 class LeftoverPolicy(StrEnum):
-    """The operator's word on what an interrupted run has left."""
+    """The operator's decision on the work files of an interrupted run."""
 
     REFUSE = "refuse"  # complete what this user's own run left here, and refuse all else
     RESUME = "resume"  # complete it, whoever left it
@@ -66,10 +66,10 @@ def check_origin(note: Mapping[str, Any], root: str, path: str | Path, subject: 
     """Refuse a note that this user's own run did not leave here, unless the operator resumes it.
 
     Args:
-        subject: what the note is of, for the error.
+        subject: what the note is about, for the error.
 
     Raises:
-        StoreError: it is foreign.
+        StoreError: the note is foreign.
     """
     reason = foreign_reason(note, root)
     if reason is not None and leftover is not LeftoverPolicy.RESUME:

@@ -1,7 +1,7 @@
 """Replaces whole directories of a store atomically: killed at any instant, each is the old one or the new one.
 
-So it is after a power cut. What a step relies on is forced before it: of names that were changed since the last force,
-any may be as they were.
+That holds after a power cut, too. Each step flushes the files that the next step relies on: names that changed since
+the last fsync may be lost.
 """
 
 import ctypes
@@ -21,7 +21,6 @@ from rmq_formats.errors import StoreError
 from rmq_formats.storage.contained import is_there, names_in, read_file, real_directory, replace_file, root_directory
 from rmq_offline.tasks.origin import LeftoverPolicy, check_origin, sealed
 
-_AT_FDCWD: Final = -100
 _RENAME_EXCHANGE: Final = 2
 _SYNC_FILE_RANGE_WRITE: Final = 2
 _NO_EXCHANGE: Final = {errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP}  # of kernels and file systems that cannot swap
@@ -36,7 +35,7 @@ class PublishedNames:
     """Fixed set of names that a kind of job publishes under a root.
 
     Attributes:
-        retired: that it moves away before.
+        retired: names that are moved away first.
         is_derived: whether a later run makes the directories anew from the log, so that one that is lost is no loss.
     """
 
@@ -82,7 +81,7 @@ def sync_file_system(directory: Path) -> None:
 
 
 def sync_directory(directory: Path) -> None:
-    """Force a directory's names to the disk."""
+    """Fsync a directory."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -91,7 +90,7 @@ def sync_directory(directory: Path) -> None:
 
 
 def write_fsynced(path: Path, data: bytes) -> None:
-    """Write a small file atomically, and force it: it is there whole, or as it was. A link in its place is replaced."""
+    """Write a small file atomically, and fsync it. A link in its place is replaced."""
     with root_directory(path.parent) as directory:
         replace_file(directory, path.name, data)
 
@@ -103,12 +102,12 @@ def start_sync(descriptor: int, offset: int, byte_count: int) -> None:
 
 
 def clear_work(work: Path, directories: Sequence[str]) -> None:
-    """Recreate a work directory, with these directories and nothing else.
+    """Recreate a work directory that contains only these directories.
 
     The plan is deleted first: a run that is killed here must not leave a plan and half of its files.
 
     Raises:
-        StoreError: a link is in its place.
+        StoreError: the work directory is a link.
     """
     work.parent.mkdir(parents=True, exist_ok=True)
     with root_directory(work.parent) as root:
@@ -145,9 +144,9 @@ def publish(
     note exists, or a later run resumes.
 
     Args:
-        names: of the directories, the one that the others refer to first.
+        names: directory names; one that others refer to comes before them.
         retired: names below ``target`` that are moved away before, as they refer to what is replaced.
-        retain: takes the directory of those that were replaced; None deletes them.
+        retain: called with the directory of the replaced files; None deletes these files.
     """
     sync_file_system(work)
     with root_directory(target) as root, real_directory(work.name, root, work) as area:
@@ -251,7 +250,7 @@ def finish_publishing(
     A note names only directories of a fixed set, each with the inode of the one that the interrupted run made.
 
     Raises:
-        StoreError: its note cannot be read or is foreign, or a directory cannot be replaced.
+        StoreError: the note cannot be read or is foreign, or a directory cannot be replaced.
     """
     try:
         with root_directory(target) as root:

@@ -15,7 +15,7 @@ _NUMBER: Final = re.compile(r"[0-9]+", re.ASCII)
 
 
 def numbered_directories(root: Path) -> list[Path]:
-    """List the numbered directories of a store's quarantine, the first one first."""
+    """List the numbered directories of a store's quarantine, ascending."""
     directories = [path for path in (root / QUARANTINE).glob("*") if _NUMBER.fullmatch(path.name)]
     return sorted(directories, key=lambda path: int(path.name))
 
@@ -30,7 +30,7 @@ class FormerFiles:
     """Directory of the quarantine for the files that a publication replaces.
 
     Attributes:
-        directory: of them; None as long as nothing was replaced.
+        directory: quarantine directory; None as long as nothing was replaced.
     """
 
     def __init__(self, root: Path, directory: Path | None = None) -> None:
@@ -40,10 +40,10 @@ class FormerFiles:
         self.directory: Path | None = directory if directory is not None and directory.is_dir() else None
 
     def retain(self, replaced: Path) -> None:
-        """Move the former files out of a work directory. It may be done again after a kill.
+        """Move the replaced files from a work directory to the quarantine; may be repeated after a kill.
 
-        A file that is in the store, too, as a link, has not been replaced and stays there alone: a broker that writes
-        into it must not change what the quarantine has.
+        A file that the store has as a hard link was not replaced, and is deleted here: a broker that writes to it must
+        not change the quarantine.
 
         Args:
             replaced: directory that has ``consumequeue``, ``index`` and so on.
@@ -86,7 +86,7 @@ def _drop_links(replaced: Path, root: Path) -> None:
 
 
 def _move_directories(source: Path, target: Path) -> None:
-    """Move directories into another one; one that is there already is the former one of a run that was killed."""
+    """Move directories into another one; an existing one was moved by a killed run."""
     for path in source.iterdir():
         if not os.path.lexists(target / path.name):
             path.rename(target / path.name)
@@ -115,7 +115,7 @@ def bring_back_some_command(root: Path, directory: Path) -> str:
 
 
 def bring_back_command(root: Path, directory: Path) -> str:
-    """Return the shell command that exchanges what stands in a store for what a rebuild has replaced."""
+    """Return the shell command that exchanges a store's files for the files that a rebuild replaced."""
     names = sorted(path.name for path in directory.iterdir() if path.is_dir())
     former = f"{QUARANTINE}/{directory.name}"
     aside = f"{former}.new"

@@ -32,7 +32,7 @@ class Runner(Protocol):
 
 
 def _end_with(parent: int) -> None:
-    """Let the kernel kill this process when its parent dies: a pool's processes would wait for work for ever."""
+    """Have the kernel kill this process when its parent dies; a pool's process would wait for ever."""
     if hasattr(_LIBC, "prctl"):
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # the parent died before the call
@@ -75,7 +75,7 @@ class ProcessRunner:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Progress of a rebuild: bytes of the log scanned, then tasks of the second wave done."""
+    """Progress of a rebuild: bytes of the log scanned, then tasks of the second batch done."""
 
     phase: str
     done: int
@@ -92,7 +92,7 @@ def counted_progress(
 
     Args:
         on_progress: receives the progress; None reports nothing.
-        size_of: of one result; by default each counts as 1.
+        size_of: size of one result; by default 1.
     """
     done = 0
 

@@ -1,6 +1,6 @@
 """Ends of the data in CommitLog files: each file is read, in tasks if there are many.
 
-A store of a million objects would take a driver that looks at one after the other ten hours.
+With a million objects, reading one after the other in the driver would take ten hours.
 """
 
 import functools
@@ -41,7 +41,7 @@ def require_readable_ends(ends: Sequence[End]) -> list[int]:
 
 
 def _ends(segments: Sequence[Segment], storage: Storage) -> list[End]:
-    """Task: look at some segments, at many at once where they are objects."""
+    """Find the ends of some segments; objects are read concurrently."""
     return list(request_all(storage, functools.partial(_end, storage), segments))
 
 

@@ -15,7 +15,7 @@ class SizeOption:
     """Option of a size, or of another setting that no file of a store has.
 
     Attributes:
-        name: as an argument of Python; ``--index-slots`` is ``index_slots``.
+        name: the name as a Python argument; ``--index-slots`` is ``index_slots``.
     """
 
     name: str

@@ -1,5 +1,6 @@
 """Verifies a store: compares CommitLog, ConsumeQueue, Index, checkpoint and config; differences are findings.
 
-``log`` looks at records, ``queue`` and ``ext`` at ConsumeQueue files, ``index`` at IndexFiles,
-``checkpoint_and_config`` at the checkpoint and the config. ``job`` brings them their bytes.
+The modules are named after the files that they check: ``commitlog``, ``consumequeue`` (``units`` classifies each
+unit), ``consumequeue_ext``, ``index_file``, ``checkpoint``, ``config_files``. ``job`` runs the ``phases``, which read
+the bytes.
 """

@@ -1,4 +1,4 @@
-"""Queues without files: those that were deleted in order, and those that are lost.
+"""Classification of queues without files: deleted in order, or lost.
 
 A broker that deletes a topic removes its queues and the consumer offsets of its groups, and keeps its messages in the
 log. Made again under its name, the topic has no file until its next message.
@@ -31,7 +31,7 @@ class AbsentQueues:
     """Classifier of queues without files: deleted, or lost.
 
     Attributes:
-        known_topics: of ``config/topics.json``; None without one.
+        known_topics: topics of ``config/topics.json``; None without that file.
     """
 
     store: StoreFiles

@@ -1,11 +1,85 @@
-"""Compares the offsets that consumer groups and delay levels have committed with the ends of their queues."""
+"""Offsets that consumer groups and delay levels have committed, compared with the ends of their queues."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, TypeGuard
 
+from rmq_formats.codecs.consumer_offsets_json import offsets_document
+from rmq_formats.codecs.layout import SCHEDULE_TOPIC
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX, is_broker_topic
+from rmq_formats.errors import DecodeError
 from rmq_offline.verify import finding_kinds
-from rmq_offline.verify.checkpoint_and_config import CommittedOffset
 from rmq_offline.verify.findings import Finding, Kind
+
+CONSUMER_OFFSETS: Final = "consumerOffset.json"
+LIGHT_CONSUMER_OFFSETS: Final = "lmqConsumerOffset.json"  # instead of it, where the broker has light queues (LMQ)
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedOffset:
+    """Queue offset up to which a consumer group or a delay level has read, by a config file.
+
+    Attributes:
+        queue_offset: the next offset to be read.
+        group: the consumer group; None for the broker's own delivery of delayed messages.
+    """
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    group: str | None
+
+    @property
+    def owner(self) -> str:
+        """The consumer group or the delay level, in words."""
+        return f"delay level {self.queue_id + 1}" if self.group is None else f"group {self.group}"
+
+    def finding(self, end_offset: int, path: str) -> Finding:
+        """Make the finding for a queue that ends at ``end_offset``, before the claimed offset."""
+        kind = finding_kinds.DELAY_OFFSET if self.group is None else finding_kinds.CONSUMER_OFFSET
+        return Finding(
+            kind, f"{self.owner} is {self.queue_offset - end_offset} messages beyond the queue's end", path,
+            topic=self.topic, queue_id=self.queue_id, queue_offset=self.queue_offset,
+            expected=f"at most {end_offset}", actual=str(self.queue_offset),
+        )  # fmt: skip
+
+
+_QUEUE_ID: Final = re.compile(r"[0-9]{1,10}")
+_MAX_LONG: Final = (1 << 63) - 1
+
+
+def parse_consumer_offsets(text: str) -> Iterator[CommittedOffset]:
+    """Parse the offsets in a ``consumerOffset.json`` or ``lmqConsumerOffset.json``; other forms are passed over."""
+    for name, offset in _table(text, "lmqOffsetTable").items():
+        topic, separator, group = name.partition("@")
+        if separator and _is_long(offset):
+            yield CommittedOffset(topic, 0, offset, group)
+    for name, queues in _table(text).items():
+        topic, separator, group = name.partition("@")
+        if separator and isinstance(queues, Mapping):
+            for queue_id, offset in queues.items():
+                if _QUEUE_ID.fullmatch(queue_id) and _is_long(offset):
+                    yield CommittedOffset(topic, int(queue_id), offset, group)
+
+
+def parse_delay_offsets(text: str) -> Iterator[CommittedOffset]:
+    """Parse the offsets in a ``delayOffset.json``: level 1 is queue 0."""
+    for level, offset in _table(text).items():
+        if _QUEUE_ID.fullmatch(level) and int(level) > 0 and _is_long(offset):
+            yield CommittedOffset(SCHEDULE_TOPIC, int(level) - 1, offset, None)
+
+
+def _is_long(value: object) -> TypeGuard[int]:
+    return type(value) is int and -_MAX_LONG <= value <= _MAX_LONG
+
+
+def _table(text: str, member: str = "offsetTable") -> Mapping[str, object]:
+    try:
+        table = offsets_document(text).get(member)
+    except DecodeError:
+        return {}
+    return table if isinstance(table, dict) else {}
 
 
 def check_committed_offset(
@@ -42,7 +116,7 @@ def check_offset_without_queue(
     """Make the finding of a committed offset in a queue without files and messages; None where it is 0, as in new ones.
 
     Args:
-        known_topics: those of the broker; None where they are not known.
+        known_topics: the broker's topics; None where no file lists them.
     """
     if committed.queue_offset < 0:
         return make_negative_finding(committed, path)

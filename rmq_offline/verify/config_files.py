@@ -1,12 +1,122 @@
-"""Reads the files of ``config/`` for a verification, with their ``.bak`` files, as a broker does."""
+"""Reads and checks the files of ``config/``, with their ``.bak`` files, as a broker loads them."""
 
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Final
 
-from rmq_formats.errors import StoreError, StoreNotFoundError
+from rmq_formats.codecs.consumer_offsets_json import check_consumer_offsets, check_delay_offsets, offsets_document
+from rmq_formats.codecs.fastjson import loads
+from rmq_formats.errors import DecodeError, StoreError, StoreNotFoundError
 from rmq_formats.storage.segments import Entry, Storage
-from rmq_offline.verify import checkpoint_and_config, finding_kinds
-from rmq_offline.verify.checkpoint_and_config import ConfigFile
+from rmq_offline.verify import finding_kinds
+from rmq_offline.verify.committed_offsets import CONSUMER_OFFSETS, LIGHT_CONSUMER_OFFSETS
 from rmq_offline.verify.findings import Finding, FindingList
+
+JSON_FILES: Final = (
+    "topics.json", "subscriptionGroup.json", CONSUMER_OFFSETS, LIGHT_CONSUMER_OFFSETS, "delayOffset.json",
+    "consumerFilter.json", "consumerOrderInfo.json", "messageRequestMode.json", "topicQueueMapping.json",
+    "timermetrics", "transactionMetrics",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigFile:
+    """A config file or its ``.bak``.
+
+    Attributes:
+        data: what is in it; None if it is not there or cannot be read.
+        fault: why a broker does not load it; None if it does or there is none.
+    """
+
+    data: bytes | None
+    fault: str | None
+
+    @property
+    def exists(self) -> bool:
+        """True if the file exists, readable or not."""
+        return self.data is not None or self.fault is not None
+
+
+def check_config_file(path: str, config: ConfigFile, backup: ConfigFile) -> Iterator[Finding]:
+    """Check that a broker can load a config file, or else its ``.bak``.
+
+    Source: ``ConfigManager#load``.
+    """
+    if config.fault is None and (config.exists or backup.fault is None):
+        return
+    fault = config.fault or "it is not there"
+    if not backup.exists:
+        yield Finding(finding_kinds.CONFIG_LOST, f"{fault}; and there is no .bak", path)
+    elif backup.fault is None:
+        yield Finding(finding_kinds.CONFIG_UNPARSABLE, fault, path)
+    else:
+        yield Finding(finding_kinds.CONFIG_LOST, f"{fault}; nor is its .bak taken ({backup.fault})", path)
+
+
+def select_config_data(config: ConfigFile, backup: ConfigFile) -> bytes | None:
+    """Return the bytes that a broker loads: those of a config file or of its ``.bak``; None if neither is readable.
+
+    A broker that is killed while it writes the two files leaves only the ``.bak``, and loads that when it starts.
+    Source: ``MixAll#string2File``.
+    """
+    if config.data is None or (backup.data is not None and config.fault is not None):
+        return backup.data
+    return config.data
+
+
+def config_fault(path: str, data: bytes) -> str | None:
+    """Return why a broker does not load a config file; None if it does."""
+    fault = _json_fault(data)
+    if fault is not None:
+        return fault
+    name, text = path.rpartition("/")[2], data.decode("utf-8", "replace")
+    if name in _OFFSET_CHECKS:
+        try:
+            _OFFSET_CHECKS[name](offsets_document(text))
+        except DecodeError as error:
+            return str(error)
+        return None
+    value = loads(text)
+    forms = _FORMS.get(name, {})
+    faults = (_member_fault(value, member, is_valid) for member, is_valid in forms.items())
+    return next((fault for fault in faults if fault is not None), None)
+
+
+def _member_fault(value: object, member: str, is_valid: Callable[[str, object], bool]) -> str | None:
+    """Return what is wrong with a member of a config file; None if nothing is, or there is no such member."""
+    entries = value.get(member) if isinstance(value, dict) else None
+    if entries is None:
+        return None
+    if not isinstance(entries, dict):
+        return f"{member} is not a JSON object"
+    bad = (key for key, item in entries.items() if not is_valid(key, item))
+    return next((f"{member} has a bad value at {key}" for key in bad), None)
+
+
+def _json_fault(data: bytes) -> str | None:
+    if not data.strip(b" \t\r\n\0"):
+        return "the file is empty"
+    try:
+        value = loads(data.decode("utf-8", "replace"))
+    except DecodeError as error:
+        return str(error)
+    return None if isinstance(value, dict) else "not a JSON object"
+
+
+def _is_object(_key: str, value: object) -> bool:
+    return value is None or isinstance(value, dict)
+
+
+# By config file: the members that a broker needs, and the type of their values.
+_FORMS: Final[Mapping[str, Mapping[str, Callable[[str, object], bool]]]] = {
+    "topics.json": {"topicConfigTable": _is_object},
+    "subscriptionGroup.json": {"subscriptionGroupTable": _is_object},
+}
+_OFFSET_CHECKS: Final[Mapping[str, Callable[[Mapping[str, object]], None]]] = {
+    CONSUMER_OFFSETS: check_consumer_offsets,
+    LIGHT_CONSUMER_OFFSETS: check_consumer_offsets,
+    "delayOffset.json": check_delay_offsets,
+}
 
 MAX_CONFIG_BYTES: Final = 1 << 28  # limit: a file of 100,000 topics has some 30 MB; parsed it takes many times its size
 
@@ -17,16 +127,16 @@ def read_config_texts(storage: Storage, directory: str, findings: FindingList) -
         entries = {entry.name: entry for entry in storage.entries(directory)}
     except StoreError as error:
         findings.add(Finding(finding_kinds.CONFIG_LOST, str(error), directory))
-        return dict.fromkeys(checkpoint_and_config.JSON_FILES, "")
+        return dict.fromkeys(JSON_FILES, "")
     texts = {}
-    for name in checkpoint_and_config.JSON_FILES:
+    for name in JSON_FILES:
         path = f"{directory}/{name}"
         config = _read(storage, path, path, entries.get(name))
         backup = _read(storage, f"{path}.bak", path, entries.get(f"{name}.bak"))
-        for finding in checkpoint_and_config.check_config_file(path, config, backup):
+        for finding in check_config_file(path, config, backup):
             findings.add(finding)
         if config.exists or backup.exists:
-            texts[name] = (checkpoint_and_config.select_config_data(config, backup) or b"").decode("utf-8", "replace")
+            texts[name] = (select_config_data(config, backup) or b"").decode("utf-8", "replace")
     return texts
 
 
@@ -44,4 +154,4 @@ def _read(storage: Storage, path: str, config_path: str, entry: Entry | None) ->
         return ConfigFile(None, None)
     except (StoreError, OSError):
         return ConfigFile(None, "it cannot be read")
-    return ConfigFile(data, checkpoint_and_config.config_fault(config_path, data))
+    return ConfigFile(data, config_fault(config_path, data))

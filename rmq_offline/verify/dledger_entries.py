@@ -14,14 +14,14 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from rmq_formats.codecs.dledger import ENTRY_HEAD_BYTES, ENTRY_MAGIC, INDEX_UNIT_BYTES, INDEX_UNIT_DTYPE
 from rmq_formats.codecs.index import MAX_LONG
-from rmq_formats.codecs.variants.dledger import ENTRY_HEAD_BYTES, ENTRY_MAGIC, INDEX_UNIT_BYTES, INDEX_UNIT_DTYPE
 from rmq_formats.errors import StoreError
 from rmq_formats.kernels import dledger as kernel
 from rmq_formats.kernels import scan as scan_kernel
 from rmq_formats.scan.segment import FrameBatch
 from rmq_formats.storage.segments import OpenRange, Segment, Storage, list_segments
-from rmq_offline.verify import variant_kinds
+from rmq_offline.verify import layout_finding_kinds
 from rmq_offline.verify.findings import Finding, FindingList
 
 BLOCK_BYTES: Final = 256 << 10  # 8,192 units: small enough for a core's cache, large enough for a request
@@ -158,15 +158,15 @@ class EntryCheck:
     ) -> None:
         faulty = (heads[:, kernel.HEAD_INDEX] != indexes) | (heads[:, kernel.HEAD_TERM] != terms)
         for row in np.flatnonzero(faulty | (heads[:, kernel.HEAD_FAULTS] != 0)).tolist():
-            if not self._findings.has_room(variant_kinds.ENTRY_HEADER):
-                self._findings.add_uncounted(variant_kinds.ENTRY_HEADER, 1)
+            if not self._findings.has_room(layout_finding_kinds.ENTRY_HEADER):
+                self._findings.add_uncounted(layout_finding_kinds.ENTRY_HEADER, 1)
                 continue
             index, term, faults = heads[row].tolist()
             wrong = [name for bit, name in _FIELDS if faults & bit]
             wrong += ["index"] * int(index != indexes[row]) + ["term"] * int(term != terms[row])
             self._findings.add(
                 Finding(
-                    variant_kinds.ENTRY_HEADER, f"{', '.join(wrong)} of the entry's header", self._path,
+                    layout_finding_kinds.ENTRY_HEADER, f"{', '.join(wrong)} of the entry's header", self._path,
                     int(places[row]), int(frames[row, scan_kernel.SIZE]) + ENTRY_HEAD_BYTES,
                     expected=f"index {indexes[row]}, term {terms[row]}", actual=f"index {index}, term {term}",
                 )
@@ -191,7 +191,7 @@ class EntryCheck:
         except StoreError as error:
             self._units.close()
             self._units = None
-            self._findings.add(Finding(variant_kinds.ENTRY_UNIT, str(error), index_directory(self._path)))
+            self._findings.add(Finding(layout_finding_kinds.ENTRY_UNIT, str(error), index_directory(self._path)))
             return
         wrong = np.flatnonzero(actual != expected)
         for run in np.split(wrong, np.flatnonzero(np.diff(wrong) > 1) + 1) if len(wrong) else ():
@@ -209,7 +209,7 @@ class EntryCheck:
         what = "another unit" if any(wrong.actual.tolist()) else "no unit"
         self._findings.add(
             Finding(
-                variant_kinds.ENTRY_UNIT, f"{what} for entries {wrong.expected['index']} to {wrong.last_index}",
+                layout_finding_kinds.ENTRY_UNIT, f"{what} for entries {wrong.expected['index']} to {wrong.last_index}",
                 index_directory(self._path), int(wrong.expected["pos"]), expected=_format_unit(wrong.expected),
                 actual=_format_unit(wrong.actual), count=wrong.count,
             )
@@ -258,7 +258,7 @@ def check_entry_boundary(before: EntrySpan, after: EntrySpan, path: str, *, afte
     goes_on = after.first_index > before.last_index if after_damage else after.first_index == expected
     if not goes_on or after.first_term < before.last_term:
         yield Finding(
-            variant_kinds.ENTRY_ORDER, "the entry does not follow the one before it", path, after.first_at,
+            layout_finding_kinds.ENTRY_ORDER, "the entry does not follow the one before it", path, after.first_at,
             expected=f"index {expected}, term {before.last_term} or more",
             actual=f"index {after.first_index}, term {after.first_term}",
         )  # fmt: skip

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from rmq_formats.codecs.record_frame import Damage, DamageCode
-from rmq_offline.verify import variant_kinds
+from rmq_offline.verify import layout_finding_kinds
 from rmq_offline.verify.findings import Finding, Kind, Severity
 
 _ERROR, _WARNING, _INFO = Severity.ERROR, Severity.WARNING, Severity.INFO
@@ -404,7 +404,7 @@ OF_OFFSETS: Final = frozenset({CONSUMER_OFFSET, DELAY_OFFSET, OFFSET_NEGATIVE, O
 ALL: Final[tuple[Kind, ...]] = (
     *DAMAGE.values(),
     *(value for value in list(globals().values()) if isinstance(value, Kind)),
-    *variant_kinds.ALL,
+    *layout_finding_kinds.ALL,
 )
 
 

@@ -30,8 +30,7 @@ class Finding:
     """One fault found in a store, and its place.
 
     Attributes:
-        path: the file, if it is one file's.
-        size: bytes concerned.
+        size: number of bytes concerned.
         count: number of faults, if a run of them is one finding, such as units in a row.
     """
 
@@ -67,12 +66,12 @@ class Finding:
 class FindingList:
     """List of findings: all are counted, the first of each kind are stored.
 
-    A fault may occur a million times; what is kept of it must neither fill memory nor hide other faults.
+    A fault may occur a million times; the stored findings must neither fill memory nor hide other faults.
 
     Attributes:
         kept: in the order in which they came.
-        counts: faults by kind, those included that were not kept.
-        queues: topic and queue id of all queues with a fault, by kind; information is none.
+        counts: number of findings by kind, also of those that are not in ``kept``.
+        queues: topic and queue id of all queues with a warning or an error, by kind.
     """
 
     def __init__(self, kept_per_code: int = 1000) -> None:

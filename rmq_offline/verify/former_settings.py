@@ -23,9 +23,9 @@ def find_former_delays(
     """Find runs of delayed messages whose level had another delay when they were dispatched.
 
     Args:
-        tags_codes: of a queue's units, in their order: the times of delivery, in ms.
-        expected: what they are with the delay of now.
-        store_timestamps_ms: of their records.
+        tags_codes: delivery times of a queue's units, in their order, in ms.
+        expected: the delivery times by the present delay.
+        store_timestamps_ms: store timestamps of the units' records.
 
     Yields:
         First unit, one past the last, and the delay in ms.
@@ -45,8 +45,8 @@ def set_former_delays(rows: Longs, expected: Longs, is_known: NDArray[np.bool_])
     """Set the delivery times of damaged units that stand between two units of one former delay.
 
     Args:
-        rows: int64[n, ROW_COLUMNS], what the queue should hold, by queue offset; their tags codes are set.
-        expected: int64[n], the times of delivery with the delay of now.
+        rows: int64[n, ROW_COLUMNS], expected rows by queue offset; their tags codes are set.
+        expected: int64[n], the delivery times by the present delay.
         is_known: bool[n], which rows have the tags code of a sound unit.
     """
     known_rows = np.flatnonzero(is_known)
@@ -69,7 +69,7 @@ def find_former_tags(tags_codes: Longs, expected: Longs) -> Iterator[Longs]:
     such as the 0 of messages without tags. Flipped bits are no hash, nor is one code of several tags, except 0.
 
     Args:
-        tags_codes: of a queue's units, in their order.
+        tags_codes: tags codes of a queue's units, in their order.
         expected: the hashes of their records' tags.
 
     Yields:

@@ -21,8 +21,8 @@ from rmq_formats.codecs.layout import (
 from rmq_formats.kernels import verify as kernel
 from rmq_formats.kernels.bytes import read_i32, read_i64
 from rmq_offline.verify import finding_kinds
-from rmq_offline.verify.facts import LogFacts, Longs
 from rmq_offline.verify.findings import Finding, FindingList, Kind
+from rmq_offline.verify.log_facts import LogFacts, Longs
 
 BLOCK: Final = 1 << 16  # entries compared at once; some pages of each array
 MAX_FAULTS: Final = 4096  # wrong links and seconds that are reported one by one
@@ -100,7 +100,7 @@ class EntryWalk:
         """Start a walk at entry 1.
 
         Args:
-            race_findings: takes findings that are none if a broker wrote on meanwhile.
+            race_findings: takes findings that do not count if a broker wrote to the store meanwhile.
             header_begin_ms: the header's begin timestamp, for seconds where the first entry is not known.
         """
         self.file = file

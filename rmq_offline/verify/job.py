@@ -17,21 +17,21 @@ from rmq_formats.read.log_end import dispatched_end
 from rmq_formats.scan.splits import Split, plan_splits
 from rmq_formats.storage.segments import Segment, opened
 from rmq_formats.storage.store_files import StoreFiles, no_store_error, open_store
-from rmq_formats.storage.store_variants import Variant
+from rmq_formats.storage.store_layouts import StoreLayout
 from rmq_offline.tasks.job_steps import JobSteps, TaskBatch, run_alone
 from rmq_offline.tasks.runner import OnProgress, Runner, counted_progress
 from rmq_offline.tasks.segment_ends import find_ends
+from rmq_offline.tasks.split_tasks import partition_count, rescan_misaligned_splits
 from rmq_offline.tasks.store_sizes import StoreSizes
-from rmq_offline.tasks.waves import partition_count, rescan_misaligned_splits
-from rmq_offline.tasks.workspace import WorkArea, temporary_area
-from rmq_offline.verify import checkpoint_and_config, finding_kinds
+from rmq_offline.tasks.work_area import WorkArea, temporary_area
+from rmq_offline.verify import checkpoint, finding_kinds
 from rmq_offline.verify.delay_levels import infer_levels_from_delays, sample_file_delays
-from rmq_offline.verify.facts import LogFacts
 from rmq_offline.verify.findings import Finding, FindingList, Kind
-from rmq_offline.verify.phases import index as job_index
+from rmq_offline.verify.log_facts import LogFacts
+from rmq_offline.verify.phases import index_files as job_index
 from rmq_offline.verify.phases import queues as job_queues
 from rmq_offline.verify.phases import scan as job_scan
-from rmq_offline.verify.phases.index import IndexFileTask, IndexResult, SpilledKeys, check_index
+from rmq_offline.verify.phases.index_files import IndexFileTask, IndexResult, SpilledKeys, check_index
 from rmq_offline.verify.phases.log_end import bound_by_log_end, is_log_missing
 from rmq_offline.verify.phases.plan import (
     LINK_TO_NOWHERE,
@@ -60,7 +60,7 @@ _DIRECTORIES: Final[dict[str, Kind]] = {
     "config": finding_kinds.CONFIG_LOST,
 }
 NOT_CHECKED: Final = (
-    (Variant.TIERED, finding_kinds.OTHER_NOT_CHECKED, "it is of tiered storage, whose place --tier would tell"),
+    (StoreLayout.TIERED, finding_kinds.OTHER_NOT_CHECKED, "it is of tiered storage, whose place --tier would tell"),
 )
 
 
@@ -75,15 +75,12 @@ def verify_store(
     """Verify a store: compare its files with each other.
 
     Args:
-        store: root of the store, or a URI.
-        options: the broker's sizes, as far as they are known.
-        runner: where the tasks run.
-        work: directory or URI for intermediate files, which all tasks must see; default: this machine's own.
-        on_progress: called after each task.
+        store: path or URI of the root.
+        work: directory or URI for intermediate files, which all tasks must see; None is the temporary directory.
 
     Raises:
         StoreNotFoundError: there is no store.
-        StoreLayoutError: one of which nothing can be compared: its log is a DLedger CommitLog.
+        StoreLayoutError: a store with two DLedger CommitLogs.
         StoreSizeError: an option that no broker could have.
         OptionError: a work directory that cannot be used.
     """
@@ -101,14 +98,9 @@ def verify_steps(
     """Verify a store in steps that yield their tasks; see ``verify_store``.
 
     Args:
-        store: root of the store, or a URI.
-        options: the broker's sizes, as far as they are known.
-        parallelism: tasks that the log is cut into at least, if it is large enough.
+        store: path or URI of the root.
+        parallelism: number of tasks that a large log is split into at least.
         work: directory or URI for intermediate files.
-        on_progress: called after each task.
-
-    Raises:
-        RmqError: as ``verify_store`` does.
     """
     options.check()
     files = open_store(store)
@@ -139,11 +131,7 @@ class _Plan:
     Attributes:
         segments: readable files of the log.
         data_ends: where the data of each file of the log ends, leftovers included, by path.
-        unreadable: the other files of the log.
-        splits: of the log.
-        sizes: of the store's files.
-        queues: their directories.
-        database: with the queues of a RocksDB.
+        unreadable: the unreadable files of the log.
     """
 
     segments: list[Segment]
@@ -200,7 +188,7 @@ class _Verification:
             findings=sort_findings(self.findings.kept),
             counts=dict(self.findings.counts),
             faulty_queues=self.findings.queues,
-            layouts=tuple(variant.value for variant in self.store.layouts.evidence),
+            layouts=tuple(layout.value for layout in self.store.layouts.evidence),
         ).without_secrets()
 
     def _record_phase_time(self, phase: str) -> None:
@@ -260,14 +248,14 @@ class _Verification:
 
     def _report_unverified_layouts(self, checks: Sequence[SplitCheck]) -> None:
         """Report each layout that is not verified, with the reason."""
-        for variant, kind, reason in NOT_CHECKED:
-            if variant in self.store.layouts and (variant is not Variant.TIERED or self.options.tier is None):
-                self.findings.add(Finding(kind, f"not checked, because {reason}", self.store.layouts.evidence[variant]))
+        for layout, kind, reason in NOT_CHECKED:
+            if layout in self.store.layouts and (layout is not StoreLayout.TIERED or self.options.tier is None):
+                self.findings.add(Finding(kind, f"not checked, because {reason}", self.store.layouts.evidence[layout]))
         light = sorted({topic for check in checks for topic in check.light_topics})
         if (
             light
-            and Variant.LIGHT_QUEUES not in self.store.layouts
-            and Variant.ROCKSDB_QUEUES not in self.store.layouts
+            and StoreLayout.LIGHT_QUEUES not in self.store.layouts
+            and StoreLayout.ROCKSDB_QUEUES not in self.store.layouts
         ):
             detail = (
                 f"not checked, because messages of topic {light[0]} have places in light queues (LMQ), and the broker "
@@ -286,11 +274,11 @@ class _Verification:
     def _scan(self, plan: _Plan) -> JobSteps[list[SplitCheck]]:
         total = sum(split.size_bytes for split in plan.splits)
         on_check = counted_progress(self.on_progress, "scan", total, lambda check: check.split.size_bytes)
-        has_files = Variant.ROCKSDB_QUEUES not in self.store.layouts or self.store.layouts.has_queue_files
+        has_files = StoreLayout.ROCKSDB_QUEUES not in self.store.layouts or self.store.layouts.has_queue_files
         options = ScanOptions(
             sizes=plan.sizes,
             partitions=len(plan.queues),
-            to_light_queues=plan.database is not None or (has_files and Variant.LIGHT_QUEUES in self.store.layouts),
+            to_light_queues=plan.database is not None or (has_files and StoreLayout.LIGHT_QUEUES in self.store.layouts),
             has_database=plan.database is not None,
             batch_topics=self.store.layouts.batch_topics,
         )
@@ -332,7 +320,7 @@ class _Verification:
         )
 
     def _dispatched_end(self, plan: _Plan) -> int:
-        """Find the first record that the next start of a broker may dispatch: Java skips the last one that is there.
+        """Find the first record that the next start of a broker may dispatch; Java skips the last record.
 
         Source: ``CommitLog#recoverNormally``, which dispatches what begins after the last end that a queue names.
         """
@@ -343,7 +331,7 @@ class _Verification:
         return 0
 
     def _is_stopped_at_end(self, checks: Sequence[SplitCheck]) -> bool:
-        """Return whether a broker stopped in order, with nothing flushed after the last record of the log."""
+        """Return whether a broker stopped in order, and flushed all files up to the last record of the log."""
         checkpoint = read_checkpoint(self.store)
         last_ms = job_scan.find_last_timestamp_ms(checks)
         if checkpoint is None or last_ms is None or self.store.storage.exists(paths.abort_file(self.store.root)):
@@ -360,7 +348,7 @@ class _Verification:
         job_queues.write_facts(self.work, facts)
         job_index.write_key_table(self.work, checks)
         small_files = SmallFilesCheck(self.store, self.findings, self.race_findings)
-        has_files = Variant.ROCKSDB_QUEUES not in self.store.layouts or self.store.layouts.has_queue_files
+        has_files = StoreLayout.ROCKSDB_QUEUES not in self.store.layouts or self.store.layouts.has_queue_files
         committed_offsets = small_files.check(plan.queues, checks)
         logs = list_queue_logs(self.store, self.options.tier, self.findings)
         job_queues.write_queue_inputs(
@@ -385,7 +373,7 @@ class _Verification:
                 self.findings.add(finding)
         path = paths.checkpoint_file(self.store.root)
         ends_ms = [result.span.end_timestamp_ms for result in indexes if result.span is not None]
-        for finding in checkpoint_and_config.check_index_timestamp(
+        for finding in checkpoint.check_index_timestamp(
             read_checkpoint_bytes(self.store.storage, path)[0], path, ends_ms
         ):
             self.race_findings.add(

@@ -1,8 +1,8 @@
-"""Kinds of findings that no repair of log and queues changes anything about."""
+"""Kinds of findings that a repair of log and queues does not remove."""
 
 from typing import Final
 
-from rmq_offline.verify import finding_kinds, variant_kinds
+from rmq_offline.verify import finding_kinds, layout_finding_kinds
 
 NOT_REPAIRED: Final = frozenset(
     {
@@ -29,22 +29,22 @@ NOT_REPAIRED: Final = frozenset(
         finding_kinds.OFFSET_NEGATIVE,
         finding_kinds.OFFSET_WITHOUT_QUEUE,
         finding_kinds.BACKSLASH,
-        variant_kinds.DLEDGER_TERM,
-        variant_kinds.QUEUE_LOG_RECORD,
-        variant_kinds.QUEUE_LOG_ORDER,
-        variant_kinds.QUEUE_LOG_SEGMENT_MISSING,
-        variant_kinds.QUEUE_LOG_UNIT,
-        variant_kinds.QUEUE_LOG_UNIT_MISSING,
-        variant_kinds.QUEUE_LOG_UNIT_LOST,
-        variant_kinds.QUEUE_LOG_DIFFERS,
-        variant_kinds.TIER_SEGMENT_SIZE,
-        variant_kinds.TIER_GAP,
-        variant_kinds.TIER_METADATA,
-        variant_kinds.TIER_MISSING,
-        variant_kinds.COMPACTION_CHECKPOINT,
-        variant_kinds.EPOCH_FILE,
-        variant_kinds.EPOCH,
-        variant_kinds.EPOCH_BEYOND,
-        variant_kinds.BROKER_IDENTITY,
+        layout_finding_kinds.DLEDGER_TERM,
+        layout_finding_kinds.QUEUE_LOG_RECORD,
+        layout_finding_kinds.QUEUE_LOG_ORDER,
+        layout_finding_kinds.QUEUE_LOG_SEGMENT_MISSING,
+        layout_finding_kinds.QUEUE_LOG_UNIT,
+        layout_finding_kinds.QUEUE_LOG_UNIT_MISSING,
+        layout_finding_kinds.QUEUE_LOG_UNIT_LOST,
+        layout_finding_kinds.QUEUE_LOG_DIFFERS,
+        layout_finding_kinds.TIER_SEGMENT_SIZE,
+        layout_finding_kinds.TIER_GAP,
+        layout_finding_kinds.TIER_METADATA,
+        layout_finding_kinds.TIER_MISSING,
+        layout_finding_kinds.COMPACTION_CHECKPOINT,
+        layout_finding_kinds.EPOCH_FILE,
+        layout_finding_kinds.EPOCH,
+        layout_finding_kinds.EPOCH_BEYOND,
+        layout_finding_kinds.BROKER_IDENTITY,
     }
 )

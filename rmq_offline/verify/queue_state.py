@@ -11,7 +11,7 @@ from rmq_formats.kernels import units as unit_kernel
 from rmq_formats.scan.derived_images import Rows, closed_gaps, place_units
 from rmq_formats.scan.queue_merge import NOT_PLACED
 from rmq_offline.verify import finding_kinds
-from rmq_offline.verify.facts import LogFacts
+from rmq_offline.verify.log_facts import LogFacts
 from rmq_offline.verify.units import Expected
 
 

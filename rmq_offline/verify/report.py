@@ -34,17 +34,16 @@ class VerifyReport:
     """Counts, findings and figures of a verification.
 
     Attributes:
-        messages: sound records.
-        bytes: of these records.
+        messages: number of sound records.
+        bytes: size of the sound records together.
         units: messages that queues should name.
         index_paths: the IndexFiles, oldest first.
         index_entries: keys that the Index should have.
-        seconds: from the first look at the store to the last.
         phases: seconds of each phase.
         findings: the first of each kind, errors first; ``counts`` has all.
-        counts: faults by kind.
+        counts: number of findings by kind.
         faulty_queues: topic and queue id of all queues with a fault, by kind.
-        layouts: of the store, beside the classic one, such as a DLedger CommitLog.
+        layouts: layouts beside the classic one, such as a DLedger CommitLog.
     """
 
     store: str
@@ -173,7 +172,7 @@ def write_findings(table: pa.Table, path: str, file_format: str) -> None:
         file_format: ``json`` (JSON lines) or ``parquet``.
 
     Raises:
-        OptionError: another format, or a place that cannot be written.
+        OptionError: another format, or a path that cannot be written.
     """
     if file_format not in {"json", "parquet"}:
         raise OptionError(f"--findings-format {file_format}: give json or parquet (delta: jobs/verify.py only)")

@@ -36,7 +36,7 @@ class TimeCheck:
     The first and the last record are left to ``check_boundary``, which has their neighbours.
 
     Args:
-        loose: whether records may stand in another order than they were stamped, by less than ``CLOCK_STEP_MS``.
+        loose: whether a store timestamp may be up to ``CLOCK_STEP_MS`` before the one in front of it.
 
     Attributes:
         head: the first few records.
@@ -62,8 +62,8 @@ class TimeCheck:
         """Check the next records; yield the findings about records whose neighbours have been read.
 
         Args:
-            physical_offset: of position 0.
-            falls: whether one of them is below the one before.
+            physical_offset: physical offset of position 0.
+            falls: whether any timestamp is below the one before it.
         """
         if not len(timestamps_ms):
             return

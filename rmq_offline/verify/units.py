@@ -11,8 +11,8 @@ from rmq_formats.codecs.layout import PRE_BLANK_SIZE, UNIT_BYTES
 from rmq_formats.kernels import units as unit_kernel
 from rmq_formats.scan.queue_merge import are_lost_units
 from rmq_offline.verify import finding_kinds
-from rmq_offline.verify.facts import LogFacts, Longs
 from rmq_offline.verify.findings import Kind
+from rmq_offline.verify.log_facts import LogFacts, Longs
 
 Mask = NDArray[np.bool_]
 
@@ -101,9 +101,9 @@ class FileView:
     Attributes:
         offsets: queue offsets.
         actual: int64[n, ROW_COLUMNS], as the file has them; ConsumeQueueExt addresses resolved to tags codes.
-        expected: int64[n, ROW_COLUMNS]; rows that no record has_record are zeros.
-        has_record: which places a record of the log has_record.
-        is_last_file: no file of the queue is after this one.
+        expected: int64[n, ROW_COLUMNS]; zeros where no record has the queue offset.
+        has_record: queue offsets for which the log has a record.
+        is_last_file: whether this is the queue's last file.
     """
 
     offsets: Longs
@@ -155,7 +155,7 @@ class UnitClassifier:
         self._past_front = False  # whether a unit of a message, old or not, has occurred
 
     def pass_front(self) -> None:
-        """Pass a file whose units need no check but stand for messages: fillers are wrong in later files."""
+        """Skip a file whose units are all right: pre-blanks are wrong in later files."""
         self._past_front = True
 
     def classify(self, view: FileView) -> NDArray[np.int8]:
@@ -213,7 +213,7 @@ class UnitClassifier:
         self._past_front = self._past_front or bool(len(at))
 
     def _classify_rest(self, view: FileView, status: NDArray[np.int8], rest: Longs, front: Mask, behind: Mask) -> None:
-        """Classify units that are neither the expected one nor empty, by what they name."""
+        """Classify units that are neither expected nor empty, by the records that they point to."""
         rows = view.actual[rest]
         physical = rows[:, unit_kernel.PHYSICAL_OFFSET]
         free = ~view.has_record[rest]
@@ -236,7 +236,10 @@ class UnitClassifier:
 
     @staticmethod
     def _end_of_units(view: FileView) -> int:
-        """Return the number of a file's first unit that a broker takes for none. Source: ``ConsumeQueue#recover``."""
+        """Return the number of a file's first unit that a broker treats as unwritten.
+
+        Source: ``ConsumeQueue#recover``.
+        """
         is_none = (view.actual[:, unit_kernel.PHYSICAL_OFFSET] < 0) | (view.actual[:, unit_kernel.SIZE] <= 0)
         return int(is_none.argmax()) if is_none.any() else len(is_none)
 

@@ -22,16 +22,16 @@ from rmq_formats.codecs.layout import BLANK_BYTES
 from rmq_formats.codecs.record_layout import RECORD_FIXED_BYTES_V1
 from rmq_formats.errors import OptionError, StoreError, os_errors_as_store_errors
 from rmq_formats.kernels.encode import rows
-from rmq_formats.storage import store_variants
+from rmq_formats.storage import layout_refusals
 from rmq_formats.storage.segments import Segment, Storage, opened, read_range
 from rmq_formats.storage.store_files import open_store
 from rmq_formats.storage.store_lock import store_lock
 from rmq_offline.rebuild.job import check_rebuild, rebuild_store
 from rmq_offline.rebuild.options import RebuildOptions
-from rmq_offline.tasks.known_files import refuse_unknown
 from rmq_offline.tasks.origin import LeftoverPolicy
 from rmq_offline.tasks.publish import publish
 from rmq_offline.tasks.runner import ProcessRunner, Runner
+from rmq_offline.tasks.unknown_files import refuse_unknown_files
 from rmq_offline.write import objects
 from rmq_offline.write.job import WriteJob, begin_job, check_target, end_killed_write
 from rmq_offline.write.log_end import is_empty, log_end, log_file_bytes, log_segments, queue_ends, usual_file_bytes
@@ -123,11 +123,11 @@ def refuse_write(root: str, *, overwrite: bool) -> None:
     """Refuse a store whose other layouts a write would get wrong. Raises StoreLayoutError."""
     store = open_store(root)
     layouts = store.layouts
-    store_variants.refuse(
-        store_variants.log_replacement_refusal(layouts) if overwrite else store_variants.write_refusal(layouts)
+    layout_refusals.refuse(
+        layout_refusals.log_replacement_refusal(layouts) if overwrite else layout_refusals.write_refusal(layouts)
     )
     if overwrite:
-        refuse_unknown(store, _REPLACED)
+        refuse_unknown_files(store, _REPLACED)
 
 
 def commit_write(write: LogWrite, tasks: Sequence[WrittenTask], runner: Runner) -> int:
@@ -158,7 +158,7 @@ def _commit_files(write: LogWrite, job: WriteJob, tasks: Sequence[WrittenTask], 
         _write_new_log(write, tasks, job.work / "new" / "commitlog")
         names = ["commitlog", *_dispatch(write, job, runner)]
         replaced = _REPLACED if write.options.overwrite else names[1:]  # what stood beside an old log's files stays
-        refuse_unknown(open_store(job.root), replaced)
+        refuse_unknown_files(open_store(job.root), replaced)
         add_topics(job.root, queue_counts(queue for task in tasks for queue in task.queues), job.now_ms)
         shutil.rmtree(job.pieces)  # a file deleted before it is flushed never reaches the disk
         publish(job.work, root, names, _DERIVED if write.options.overwrite else ())
@@ -196,7 +196,7 @@ def end_killed(root: str, runner: Runner, leftover: LeftoverPolicy = LeftoverPol
 
     Raises:
         StoreLockedError: a broker has the store, or another write.
-        StoreError: it cannot be completed.
+        StoreError: the write cannot be completed.
     """
     store = open_store(root)
     if store.storage.is_local:

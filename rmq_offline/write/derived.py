@@ -24,7 +24,7 @@ from rmq_formats.errors import OptionError, StoreError, StoreSizeError, os_error
 from rmq_formats.kernels import dispatch as kernel
 from rmq_formats.kernels import units as unit_kernel
 from rmq_formats.scan.derived_images import place_by_offset
-from rmq_formats.storage import store_variants
+from rmq_formats.storage import layout_refusals
 from rmq_formats.storage.queue_files import QueueFiles, walk_queues
 from rmq_formats.storage.segments import open_storage
 from rmq_formats.storage.store_files import open_store
@@ -33,10 +33,10 @@ from rmq_offline.rebuild import tasks
 from rmq_offline.rebuild.options import RebuildOptions
 from rmq_offline.rebuild.tasks import IndexTask, ScanResult
 from rmq_offline.tasks import spill
-from rmq_offline.tasks.known_files import refuse_unknown
 from rmq_offline.tasks.origin import LeftoverPolicy
 from rmq_offline.tasks.runner import ProcessRunner
-from rmq_offline.tasks.workspace import LocalArea
+from rmq_offline.tasks.unknown_files import refuse_unknown_files
+from rmq_offline.tasks.work_area import LocalArea
 from rmq_offline.verify import finding_kinds
 from rmq_offline.verify.findings import Finding
 from rmq_offline.write.job import WriteJob, begin_job, check_target
@@ -75,7 +75,7 @@ def begin_derived(
         StoreLockedError: a broker has the store.
         StoreSizeError: sizes that no broker could use, or not those of the files that are there.
         StoreLayoutError: a store with other queues, or another Index, than those that are written.
-        StoreError: it cannot be written to.
+        StoreError: the directory cannot be written to.
         OptionError: not a local directory.
     """
     if "://" in root:
@@ -83,7 +83,7 @@ def begin_derived(
             f"{root}: queues and Index are written to a local directory; rmq rebuild makes them elsewhere"
         )
     check_target(root)
-    _refuse_variants(root, options)
+    _refuse_layouts(root, options)
     options.sizes.check()
     if not overwrite:
         for path, size in _existing_sizes(root, options):
@@ -95,11 +95,11 @@ def begin_derived(
     return DerivedWrite(options, overwrite, begin_job(root, leftover), leftover)
 
 
-def _refuse_variants(root: str, options: RebuildOptions) -> None:
+def _refuse_layouts(root: str, options: RebuildOptions) -> None:
     store = open_store(root)
     if options.consumequeue:
-        store_variants.refuse(store_variants.queue_write_refusal(store.layouts))
-    refuse_unknown(store, ["consumequeue" if options.consumequeue else "index"])
+        layout_refusals.refuse(layout_refusals.queue_write_refusal(store.layouts))
+    refuse_unknown_files(store, ["consumequeue" if options.consumequeue else "index"])
 
 
 def _existing_sizes(root: str, options: RebuildOptions) -> Iterator[tuple[str, int]]:
@@ -201,7 +201,7 @@ def _make_queues(write: DerivedWrite, pieces: Sequence[str], area: LocalArea) ->
         Path(piece).rename(area.path(f"spill/units-{number:06d}.arrow"))
         number += 1
     task = functools.partial(
-        tasks.write_queues, split_count=number, options=write.options, area=area, place=place_by_offset
+        tasks.write_queues, split_count=number, options=write.options, area=area, place_records=place_by_offset
     )
     results = ProcessRunner().map(task, range(PARTITIONS))
     for result in results:

@@ -103,7 +103,7 @@ def begin_job(root: str, leftover: LeftoverPolicy = LeftoverPolicy.REFUSE) -> Wr
 
     Raises:
         StoreLockedError: a broker has the store.
-        StoreError: it cannot be written to, or has a foreign publication.
+        StoreError: the directory cannot be written to, or has a foreign publication.
     """
     job = WriteJob(root, uuid.uuid4().hex, int(time.time() * 1000))
     with os_errors_as_store_errors(root):

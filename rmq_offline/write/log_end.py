@@ -16,7 +16,7 @@ from rmq_formats.kernels import units as unit_kernel
 from rmq_formats.read.log_end import cut_segments, find_leftovers
 from rmq_formats.scan.dispatch import Dispatcher
 from rmq_formats.scan.splits import Split, frozen_end, plan_splits, split_frames, torn_bytes
-from rmq_formats.storage import store_variants
+from rmq_formats.storage import layout_refusals
 from rmq_formats.storage.queue_files import walk_queues
 from rmq_formats.storage.segments import OpenRange, Segment, Storage, list_segments, open_storage, opened
 from rmq_formats.storage.store_files import open_store
@@ -35,7 +35,7 @@ def log_segments(root: str) -> list[Segment]:
 
 
 def is_empty(root: str) -> bool:
-    """Return whether a store's log has no files, or files of nothing but zeros, as preallocated ones are."""
+    """Return whether a store's log has no files, or files of nothing but zeros, as preallocated files have."""
     storage, _ = open_storage(root)
     for segment in log_segments(root):
         with opened(storage, segment.path) as file:
@@ -54,7 +54,7 @@ def log_file_bytes(segments: list[Segment], file_bytes: int | None) -> int:
     """Determine the size that a log's files have, or are to have.
 
     Raises:
-        StoreSizeError: there are files of another size than ``file_bytes``, or of several, or without bytes.
+        StoreSizeError: files of another size than ``file_bytes``, of several sizes, or without bytes.
     """
     for segment in segments:
         if not segment.size_bytes:
@@ -119,7 +119,7 @@ def _split_ends(split: Split) -> QueueEnds:
             np.maximum.at(grown, queues, units[:, kernel.UNIT_QUEUE_OFFSET] + 1)
             ends = grown
     light, inner = (dispatcher.marked_topics(mark) for mark in (kernel.MARK_LIGHT, kernel.MARK_BATCH))
-    store_variants.refuse(store_variants.records_refusal(str(split.path).rpartition("/commitlog/")[0], light, inner))
+    layout_refusals.refuse(layout_refusals.records_refusal(str(split.path).rpartition("/commitlog/")[0], light, inner))
     return dict(zip(dispatcher.queue_names(), ends.tolist(), strict=False))
 
 

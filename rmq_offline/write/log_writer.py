@@ -134,7 +134,7 @@ class LogWriter:
             start_sync(file.fileno(), physical_offset - start, len(data))
 
     def _chunks(self, places: Table) -> Iterator[tuple[int, int]]:
-        """Cut rows into chunks that are written at once: of one file, and not too many bytes."""
+        """Split rows into chunks of one file and a bounded number of bytes."""
         offsets = places[:, kernel.PHYSICAL_OFFSET]
         numbers = offsets // self._file_bytes * (self._file_bytes // _CHUNK_BYTES + 1)
         numbers += offsets % self._file_bytes // _CHUNK_BYTES

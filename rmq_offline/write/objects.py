@@ -26,11 +26,11 @@ from rmq_formats.errors import StoreError, StoreNotFoundError
 from rmq_formats.storage.segments import PUBLISHING, WRITE_DIRECTORY
 from rmq_offline.rebuild.job import rebuild_store
 from rmq_offline.rebuild.options import RebuildOptions
-from rmq_offline.tasks.object_workspace import MANIFEST, ObjectArea, check_name
+from rmq_offline.tasks.object_work_area import MANIFEST, ObjectArea, check_name
 from rmq_offline.tasks.origin import LeftoverPolicy, check_origin, sealed
 from rmq_offline.tasks.runner import Runner
 from rmq_offline.tasks.store_sizes import StoreSizes
-from rmq_offline.tasks.waves import write_text
+from rmq_offline.tasks.work_files import write_text
 from rmq_offline.write.job import NOTE, check_number
 from rmq_offline.write.piece import Piece, WrittenTask, write_pieces
 from rmq_offline.write.topics import TOPICS
@@ -99,7 +99,7 @@ def begin_object_job(root: str) -> ObjectJob:
 
     Raises:
         StoreLockedError: another write, or a rebuild, is being published.
-        StoreError: it cannot be written to.
+        StoreError: the object store cannot be written to.
     """
     job = ObjectJob(root, uuid.uuid4().hex, int(time.time() * 1000))
     area = job.area
@@ -178,7 +178,7 @@ def end_killed_object_write(root: str, runner: Runner, leftover: LeftoverPolicy 
     """Complete a write that was killed while it was published; False if there is none.
 
     Raises:
-        StoreLockedError: it is being published, or another one completes it.
+        StoreLockedError: the write is being published, or another process completes it.
         StoreError: its note cannot be read or is foreign, or the object store cannot be written.
     """
     area = ObjectArea(root, WRITE_DIRECTORY)
@@ -191,7 +191,7 @@ def end_killed_object_write(root: str, runner: Runner, leftover: LeftoverPolicy 
 
 
 def dispatch_objects(root: str, runner: Runner, leftover: LeftoverPolicy = LeftoverPolicy.REFUSE) -> bool:
-    """Rebuild queues and Index if that is what is left of a write, and remove what it has left; False if it is not.
+    """Rebuild queues and Index of a killed write, and delete its files; False if the write had not got that far.
 
     The rebuild takes the store's lease itself.
     """

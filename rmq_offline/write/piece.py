@@ -90,7 +90,7 @@ class _PieceFile:
 
 
 def write_pieces(batches: Iterable[pa.RecordBatch], directory: Path, options: EncodeOptions) -> WrittenTask:
-    """Task of the first wave: encode rows, and write them as pieces beside the store.
+    """Encode rows, and write them as pieces beside the store; the task of a write.
 
     A piece ends when it is large, or when the next rows sort before its last one: such pieces can be put
     into log order without a look at their rows.

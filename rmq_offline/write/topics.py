@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from rmq_formats.codecs import config_json, paths
+from rmq_formats.codecs import fastjson, paths, topics_json
 from rmq_formats.errors import DecodeError, StoreError
 from rmq_formats.storage.contained import parent_directory, read_file, replace_file
 from rmq_formats.storage.segments import open_storage
@@ -34,8 +34,8 @@ def read_topics(root: str) -> dict[str, Any]:
         return {}
     try:
         text = storage.read_bytes(path).decode("utf-8", "replace")
-        config_json.topic_configs(text)
-        document = config_json.loads(text)
+        topics_json.topic_configs(text)
+        document = fastjson.loads(text)
     except DecodeError as error:
         raise StoreError(f"{path}: {error}") from error
     return document if isinstance(document, dict) else {}

@@ -15,7 +15,7 @@ from rmq_core.remoting.bodies.configs import TopicConfig
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.store.config import StoreConfig
-from rmq_formats.codecs import config_json
+from rmq_formats.codecs import fastjson
 from rmq_formats.codecs.java_properties import parse_properties
 from tests.broker.conftest import Asker, messages
 
@@ -26,7 +26,7 @@ PLACE: dict[str, object] = {"consumerGroup": "cg", "topic": "T", "queueId": 0}
 def told(answer: RemotingCommand) -> object:
     """What a body says."""
     assert answer.code == 0, answer
-    return config_json.loads(str(answer.body, "utf-8"))
+    return fastjson.loads(str(answer.body, "utf-8"))
 
 
 def table(answer: RemotingCommand, name: str) -> dict[str, Any]:

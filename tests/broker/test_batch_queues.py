@@ -12,8 +12,8 @@ from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.store.config import StoreConfig
+from rmq_formats.codecs.batch_consumequeue import inner_messages
 from rmq_formats.codecs.properties import encode_properties
-from rmq_formats.codecs.variants.batch_consumequeue import inner_messages
 from tests.broker.conftest import Asker, Clock, messages
 
 FLAGS = 0xC0

@@ -10,8 +10,8 @@ from rmq_core.broker.config import BrokerConfig
 from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.store.config import FlushDiskType, StoreConfig
+from rmq_formats.codecs.batch_consumequeue import count_messages
 from rmq_formats.codecs.layout import MAX_BATCH_COUNT
-from rmq_formats.codecs.variants.batch_consumequeue import count_messages
 from rmq_formats.errors import StoreSizeError
 from tests.broker.conftest import Asker, Clock, eventually, messages
 from tests.broker.test_batch_queues import FLAGS, KEY, batch, make

@@ -22,11 +22,11 @@ from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.pop import PopHandle, TopicKind, decode_offsets, decode_starts
 from rmq_core.store.config import StoreConfig
-from rmq_formats.codecs.config_json import light_consumer_offsets
+from rmq_formats.codecs.consumer_offsets_json import light_consumer_offsets
 from rmq_formats.codecs.layout import PROPERTY_POP_CK
 from tests.broker.conftest import Asker, Clock, eventually, messages, small_store
 from tests.broker.pop.conftest import Popped, Popper
-from tests.conftest import VARIANTS
+from tests.conftest import LAYOUT_STORES
 
 NAMES, PLACES = "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET"
 GROUP = "%LMQ%devices"
@@ -278,7 +278,7 @@ async def test_offsets_and_queues_of_a_java_broker_are_taken_over(
     shutil.copytree(golden("lmq") / "store", tmp_path / "java")
     java = replace(
         light_store(tmp_path / "java"),
-        commitlog_file_bytes=VARIANTS["lmq"].commitlog_file_bytes,
+        commitlog_file_bytes=LAYOUT_STORES["lmq"].commitlog_file_bytes,
         file_reserved_hours=1 << 20,
     )
     async with Broker(config, java, clock) as broker, RemotingClient({}) as client:

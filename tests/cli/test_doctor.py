@@ -54,7 +54,7 @@ def test_one_with_users_and_tls_is_closed(rmq: Rmq, tmp_path: Path) -> None:
         assert states(rmq, running.broker)["TLS"] == "open"  # who asks does not know who signed the certificate
 
 
-@pytest.mark.parametrize(("address", "words"), [("127.0.0.1:1", "nobody answers"), ("nowhere", "not an address")])
+@pytest.mark.parametrize(("address", "words"), [("127.0.0.1:1", "no answer"), ("nowhere", "not an address")])
 def test_what_cannot_be_asked_is_told_in_one_line(rmq: Rmq, address: str, words: str) -> None:
     done = rmq("doctor", address)
     assert (done.exit_code, done.stdout) == (2, "")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rmq_formats.codecs.config_json import loads
+from rmq_formats.codecs.fastjson import loads
 from tests.cli.conftest import Rmq, one_line
 from tests.support.stores.store_files import tree
 from tests.support.stores.verified_stores import FIRST_MS, copied, message, sound_store

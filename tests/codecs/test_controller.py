@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq_formats.codecs.variants.controller import BrokerIdentity, Epoch, decode_epochs, decode_identity, encode_epochs
+from rmq_formats.codecs.controller import BrokerIdentity, Epoch, decode_epochs, decode_identity, encode_epochs
 from rmq_formats.errors import ChecksumError, DecodeError
 
 EPOCHS = (Epoch(1, 0), Epoch(5, 93229))

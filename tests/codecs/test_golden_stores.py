@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from rmq_formats.codecs.checkpoint import Checkpoint
-from rmq_formats.codecs.config_json import loads, topic_configs
 from rmq_formats.codecs.consumequeue import Unit, delay_levels_ms
 from rmq_formats.codecs.consumequeue_ext import ExtUnit, decode_ext_address
+from rmq_formats.codecs.fastjson import loads
 from rmq_formats.codecs.hashing import index_key_hash
 from rmq_formats.codecs.message_id import decode_message_id
 from rmq_formats.codecs.paths import (
@@ -27,6 +27,7 @@ from rmq_formats.codecs.paths import (
     segment_name,
 )
 from rmq_formats.codecs.record import StoredMessage, encode_record
+from rmq_formats.codecs.topics_json import topic_configs
 from tests.support.oracles.commitlog_walk import Blank, Frame, verify_crc_property, walk
 from tests.support.oracles.consumequeue import (
     build_consumequeue,

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq_formats.codecs import config_json
-from rmq_formats.codecs.variants.rocksdb_config import (
+from rmq_formats.codecs import consumer_offsets_json, subscription_groups_json, topics_json
+from rmq_formats.codecs.rocksdb_config import (
     OffsetKey,
     Table,
     decode_json_value,
@@ -77,10 +77,10 @@ def test_what_is_too_long_or_of_another_kind_is_refused() -> None:
 
 
 def test_values_of_v1_are_json_of_one_name() -> None:
-    assert config_json.group_offsets("T@g", '{"offsetTable":{"0":3,2:4}}') == {0: 3, 2: 4}
-    assert config_json.topic_config("T", '{"attributes":{"queue.type":"BatchCQ"}}').has_batch_queues
-    assert config_json.group_config("g", '{"retryMaxTimes":3}').retry_max_times == 3
-    assert config_json.data_version_counter('{"counter":7,"stateVersion":0}') == 7
-    assert config_json.data_version_counter('{"dataVersion":{"counter":8},"offsetTable":{}}') == 8
+    assert consumer_offsets_json.group_offsets("T@g", '{"offsetTable":{"0":3,2:4}}') == {0: 3, 2: 4}
+    assert topics_json.topic_config("T", '{"attributes":{"queue.type":"BatchCQ"}}').has_batch_queues
+    assert subscription_groups_json.group_config("g", '{"retryMaxTimes":3}').retry_max_times == 3
+    assert topics_json.data_version_counter('{"counter":7,"stateVersion":0}') == 7
+    assert topics_json.data_version_counter('{"dataVersion":{"counter":8},"offsetTable":{}}') == 8
     with pytest.raises(DecodeError):
-        config_json.data_version_counter('{"counter":"x"}')
+        topics_json.data_version_counter('{"counter":"x"}')

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq_formats.codecs.variants import rocksdb_queue as codec
-from rmq_formats.codecs.variants.rocksdb_queue import QueueBound
+from rmq_formats.codecs import rocksdb_queue as codec
+from rmq_formats.codecs.rocksdb_queue import QueueBound
 from rmq_formats.errors import DecodeError
 
 KEY = bytes.fromhex("000000020154780100000001010000000000000007")

@@ -14,7 +14,7 @@ from rmq_offline.verify.job import verify_store
 from rmq_offline.verify.phases.plan import VerifyOptions
 from tests.cli.conftest import Rmq, rmq
 from tests.conftest import MIXED_DELAY_LEVELS
-from tests.variants.conftest import Untouched, refusal, untouched
+from tests.layouts.conftest import Untouched, refusal, untouched
 
 __all__ = ["rmq", "untouched"]  # fixtures
 LEVELS = ("--delay-levels", MIXED_DELAY_LEVELS)
@@ -75,7 +75,7 @@ def test_what_cannot_be_converted_is_refused(rmq: Rmq, golden: Golden, untouched
     for arguments, words in (
         ((classic, "--to", "classic", "--out", tmp_path / "out"), "has no DLedger CommitLog"),
         ((store, "--to", "none", "--out", tmp_path / "out"), "--to none: give classic"),
-        ((store, "--to", "classic", "--out", tmp_path / "full"), "is there already"),
+        ((store, "--to", "classic", "--out", tmp_path / "full"), "exists already"),
         ((store, "--to", "classic", "--out", store / "out"), "is in the store"),
         ((store, "--to", "classic", "--out", "s3://bucket/out"), "directory of this machine"),
         ((tmp_path / "none", "--to", "classic", "--out", tmp_path / "out"), "no such store"),

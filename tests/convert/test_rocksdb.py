@@ -8,26 +8,26 @@ from pathlib import Path
 import pytest
 from rocksdict import Options, Rdict
 
-from rmq_formats.codecs import config_json
+from rmq_formats.codecs import fastjson, topics_json
 from rmq_formats.codecs.consumequeue import Unit
-from rmq_formats.codecs.variants.rocksdb_queue import unit_key
+from rmq_formats.codecs.rocksdb_queue import unit_key
 from rmq_formats.read import broker_config
 from rmq_formats.read.config_documents import GROUPS, KINDS, OFFSETS, TOPICS, Kind, stored_document, table_of
+from rmq_formats.read.queue_choice import open_queue
 from rmq_formats.read.queues import ConsumeQueue
-from rmq_formats.read.variants.queue_choice import open_queue
-from rmq_formats.read.variants.rocksdb_queues import opened_queues
+from rmq_formats.read.rocksdb_queues import opened_queues
 from rmq_formats.storage.segments import LocalStorage
 from rmq_formats.storage.store_files import open_store
 from rmq_formats.store import Store
 from tests.cli.conftest import Rmq, rmq
 from tests.convert.test_classic import LEVELS, faults
 from tests.interop import peer
+from tests.layouts.conftest import Untouched, golden_copy, refusal, untouched
+from tests.layouts.test_rocksdb_rebuild import expected, pairs
 from tests.support.stores.rebuilt_stores import built
 from tests.support.stores.store_lives import FIRST_MS, LogWriter, save_checkpoint
-from tests.variants.conftest import Untouched, refusal, untouched, variant
-from tests.variants.test_rocksdb_rebuild import expected, pairs
 
-__all__ = ["rmq", "untouched", "variant"]  # fixtures
+__all__ = ["golden_copy", "rmq", "untouched"]  # fixtures
 SIZES = ("--consumequeue-file-bytes", 2000, "--index-slots", 500, "--index-entries", 2000)
 Golden = Callable[[str], Path]
 
@@ -82,7 +82,7 @@ def test_rocksdb_becomes_files_and_rocksdb_again(
         assert table_of(document(files, TOPICS), TOPICS) == table_of(document(store, TOPICS), TOPICS)
     else:  # of v2, which has no topics that the broker made
         assert any("no topic that the broker made by itself" in change for change in changes)
-        topics = config_json.topic_configs((files / "config" / "topics.json").read_text("utf-8"))
+        topics = topics_json.topic_configs((files / "config" / "topics.json").read_text("utf-8"))
         assert {item.topic for item in Store(store).messages()} <= set(topics)
         assert not any(topic.startswith("%LMQ%") for topic in topics)
     convert(rmq, files, "rocksdb", back)
@@ -95,16 +95,16 @@ def test_offsets_of_light_queues_stand_where_a_broker_with_them_reads_them(
     store, database, back = golden("lmq") / "store", tmp_path / "database", tmp_path / "back"
     convert(rmq, store, "rocksdb", database)
     convert(rmq, database, "classic", back)
-    light = config_json.loads((back / "config" / "lmqConsumerOffset.json").read_text("utf-8"))
-    original = config_json.loads((store / "config" / "lmqConsumerOffset.json").read_text("utf-8"))
+    light = fastjson.loads((back / "config" / "lmqConsumerOffset.json").read_text("utf-8"))
+    original = fastjson.loads((store / "config" / "lmqConsumerOffset.json").read_text("utf-8"))
     assert isinstance(light, dict)
     assert isinstance(original, dict)
     for table in ("offsetTable", "lmqOffsetTable"):
         assert light[table] == original[table] != {}
 
 
-def test_forbidden_tables_of_groups_are_converted(rmq: Rmq, variant: Golden, tmp_path: Path) -> None:
-    store = variant("lmq")
+def test_forbidden_tables_of_groups_are_converted(rmq: Rmq, golden_copy: Golden, tmp_path: Path) -> None:
+    store = golden_copy("lmq")
     path = store / "config" / "subscriptionGroup.json"
     groups = json.loads(path.read_text("utf-8"))
     groups["forbiddenTable"] = {"golden_cg": {"Orders": 4}}
@@ -115,8 +115,8 @@ def test_forbidden_tables_of_groups_are_converted(rmq: Rmq, variant: Golden, tmp
         assert document(tmp_path / out, GROUPS)["forbiddenTable"] == groups["forbiddenTable"]
 
 
-def test_a_newer_file_is_laid_over_rocksdb(rmq: Rmq, variant: Golden, tmp_path: Path) -> None:
-    store = variant("rocksdb")
+def test_a_newer_file_is_laid_over_rocksdb(rmq: Rmq, golden_copy: Golden, tmp_path: Path) -> None:
+    store = golden_copy("rocksdb")
     newer = {"dataVersion": {"counter": 1 << 30}, "topicConfigTable": {"Fresh": {"topicName": "Fresh", "perm": 4}}}
     (store / "config" / "topics.json").write_text(json.dumps(newer), "utf-8")
     convert(rmq, store, "classic", tmp_path / "files")
@@ -126,8 +126,8 @@ def test_a_newer_file_is_laid_over_rocksdb(rmq: Rmq, variant: Golden, tmp_path: 
     assert {"Fresh", "Orders"} <= set(topics)
 
 
-def test_files_about_the_log_are_copied_and_others_are_reported(rmq: Rmq, variant: Golden, tmp_path: Path) -> None:
-    store = variant("lmq")
+def test_files_about_the_log_are_copied_and_others_are_reported(rmq: Rmq, golden_copy: Golden, tmp_path: Path) -> None:
+    store = golden_copy("lmq")
     (store / "timerlog").mkdir()
     (store / "timerlog" / "00000000000000000000").write_bytes(b"timers")
     (store / "timerwheel").write_bytes(b"wheel")
@@ -140,14 +140,14 @@ def test_files_about_the_log_are_copied_and_others_are_reported(rmq: Rmq, varian
 
 
 def test_what_cannot_be_in_rocksdb_is_refused(
-    rmq: Rmq, golden: Golden, variant: Golden, untouched: Untouched, tmp_path: Path
+    rmq: Rmq, golden: Golden, golden_copy: Golden, untouched: Untouched, tmp_path: Path
 ) -> None:
-    batch, alone = golden("bcq") / "store", variant("bcq")
+    batch, alone = golden("bcq") / "store", golden_copy("bcq")
     shutil.rmtree(alone / "batchconsumequeue")
     (alone / "config" / "topics.json").write_text('{"topicConfigTable":{}}', "utf-8")
-    both = variant("mixed")  # two brokers' offsets, of which nothing tells whose count
+    both = golden_copy("mixed")  # two brokers' offsets, of which nothing tells whose count
     (both / "config" / "lmqConsumerOffset.json").write_text('{"offsetTable":{}}', "utf-8")
-    broken = variant("lmq")
+    broken = golden_copy("lmq")
     (broken / "config" / "topics.json").write_text("{", "utf-8")
     for store, words in (
         (golden("rocksdb") / "store", "has its ConsumeQueue in RocksDB already"),

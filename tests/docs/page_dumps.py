@@ -22,19 +22,18 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from rmq_formats.codecs import layout
+from rmq_formats.codecs import layout, rocksdb_queue
+from rmq_formats.codecs.batch_consumequeue import BATCH_UNIT_DTYPE
 from rmq_formats.codecs.checkpoint import Checkpoint
 from rmq_formats.codecs.consumequeue import Unit
 from rmq_formats.codecs.consumequeue_ext import ExtUnit
+from rmq_formats.codecs.controller import decode_epochs, encode_epochs
+from rmq_formats.codecs.dledger import INDEX_UNIT_DTYPE, EntryHead
 from rmq_formats.codecs.hosts import Host
 from rmq_formats.codecs.index import IndexEntry, IndexHeader
 from rmq_formats.codecs.record import decode_record
+from rmq_formats.codecs.rocksdb_config import decode_offset, decode_offset_key
 from rmq_formats.codecs.timer import TimerCheckpoint
-from rmq_formats.codecs.variants import rocksdb_queue
-from rmq_formats.codecs.variants.batch_consumequeue import BATCH_UNIT_DTYPE
-from rmq_formats.codecs.variants.controller import decode_epochs, encode_epochs
-from rmq_formats.codecs.variants.dledger import INDEX_UNIT_DTYPE, EntryHead
-from rmq_formats.codecs.variants.rocksdb_config import decode_offset, decode_offset_key
 from tests.support.oracles.commitlog_walk import Blank, walk
 
 DOCS = Path(__file__).parents[2] / "docs"

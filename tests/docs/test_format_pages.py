@@ -7,18 +7,18 @@ from itertools import pairwise
 
 import pytest
 
-from rmq_formats.codecs import layout, record_layout
+from rmq_formats.codecs import dledger, layout, record_layout
 from rmq_formats.codecs.checkpoint import Checkpoint
 from rmq_formats.codecs.compression import Compression, decompress
-from rmq_formats.codecs.config_json import StoredTopicConfig, loads, topic_configs
 from rmq_formats.codecs.consumequeue import PRE_BLANK, Unit, delay_levels_ms
 from rmq_formats.codecs.consumequeue_ext import ExtUnit, decode_ext_address, encode_ext_address
+from rmq_formats.codecs.fastjson import loads
 from rmq_formats.codecs.hashing import index_key_hash, tags_code
 from rmq_formats.codecs.index import IndexEntry, IndexHeader, entry_position, slot_position
 from rmq_formats.codecs.layout import index_file_bytes
 from rmq_formats.codecs.record import StoredMessage, decode_record
 from rmq_formats.codecs.record_frame import DamageCode, body_crc
-from rmq_formats.codecs.variants import dledger
+from rmq_formats.codecs.topics_json import StoredTopicConfig, topic_configs
 from rmq_formats.scan import derived_images
 from rmq_formats.storage.rocksdb import opened_rocksdb
 from rmq_formats.storage.segments import LocalStorage

@@ -25,7 +25,7 @@ settled |= {b["order"] for topic, b in plain if topic == "Payments" and isinstan
 by_queue = Counter((m.topic, m.queue_id) for m in every)
 behind = Counter()
 from pathlib import Path
-from rmq_formats.codecs.config_json import loads
+from rmq_formats.codecs.fastjson import loads
 table = loads(Path("/data/store/config/consumerOffset.json").read_text())["offsetTable"]
 for name, queues in table.items():
     topic, group = name.split("@")

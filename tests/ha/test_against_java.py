@@ -19,7 +19,7 @@ from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.errors import RemotingError
 from rmq_core.remoting.header import RemotingCommand, request
 from rmq_core.store.config import StoreConfig
-from rmq_formats.codecs import config_json
+from rmq_formats.codecs import fastjson
 from rmq_formats.errors import DecodeError
 from tests.broker.conftest import Asker, eventually
 from tests.ha.conftest import FILE_BYTES, log_of, running, store_of, written
@@ -114,7 +114,7 @@ def read(directory: Path, name: str, table: str, key: str) -> bool:
     if not path.is_file():
         return False
     try:
-        found = config_json.loads(path.read_text())
+        found = fastjson.loads(path.read_text())
     except DecodeError:  # Java writes over it
         return False
     return isinstance(found, dict) and key in found.get(table, {})

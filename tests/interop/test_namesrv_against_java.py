@@ -24,7 +24,7 @@ from rmq_core.remoting.bodies.routes import ClusterInfo, TopicRouteData
 from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.errors import TransportError
 from rmq_core.remoting.header import RemotingCommand, request
-from rmq_formats.codecs import config_json
+from rmq_formats.codecs import fastjson
 from tests.interop import peer
 from tests.namesrv.test_command import running
 from tests.support.processes.broker_processes import PATIENT
@@ -160,7 +160,7 @@ def settings(directory: Path) -> str:
 def told(answer: RemotingCommand) -> tuple[Any, ...]:
     """What an answer says, without order where there is none."""
     fields = {name: value for name, value in answer.ext_fields.items() if value}
-    body = _sorted(config_json.loads(str(answer.body, "utf-8") or "null"))
+    body = _sorted(fastjson.loads(str(answer.body, "utf-8") or "null"))
     if isinstance(body, dict) and body.get("brokerAddr"):  # of any broker: the first in Java's hash table
         body["brokerAddr"] = "some"
     return answer.code, answer.remark, fields, body

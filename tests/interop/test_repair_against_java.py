@@ -157,7 +157,7 @@ def test_java_s_consumers_get_the_same_before_and_after_a_repair_of_one_queue(
     damaged = consumed(shutil.copytree(store, tmp_path / "damaged"), "mixed")
     assert damaged < sound
     report = repair_store(str(store), VerifyOptions(), ProcessRunner(1), apply=True)
-    assert (report.is_clean, report.disturbed, report.outcome.taken) == (True, (), [])
+    assert (report.is_clean, report.disturbed, report.outcome.unaccepted_queues) == (True, (), [])
     assert consumed(store, "mixed") == sound
 
 

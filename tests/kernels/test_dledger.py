@@ -5,13 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq_formats.codecs.variants.dledger import (
-    ENTRY_HEAD_BYTES,
-    ENTRY_MAGIC,
-    INDEX_UNIT_BYTES,
-    INDEX_UNIT_DTYPE,
-    EntryHead,
-)
+from rmq_formats.codecs.dledger import ENTRY_HEAD_BYTES, ENTRY_MAGIC, INDEX_UNIT_BYTES, INDEX_UNIT_DTYPE, EntryHead
 from rmq_formats.kernels import dledger as kernel
 from rmq_formats.kernels import scan as scan_kernel
 from tests.kernels.guarded_memory import guarded

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq_offline.verify.queue import QueueCheck
+from rmq_offline.verify.consumequeue import QueueCheck
 from tests.interop import peer
 from tests.lab.lives import schedule as lives
 from tests.lab.rounds import Round, ViolationError

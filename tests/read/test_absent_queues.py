@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rmq_formats.errors import OptionError
-from rmq_formats.read.variants.queue_choice import check_queues
+from rmq_formats.read.queue_choice import check_queues
 from rmq_formats.spark.commitlog.batch import plans_of
 from rmq_formats.spark.options.read import commitlog_options
 from tests.support.stores.store_with_queues import write_config, write_log, write_queue

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from rmq_formats.codecs.checkpoint import Checkpoint
-from rmq_formats.codecs.config_json import loads
 from rmq_formats.codecs.consumequeue import Unit
+from rmq_formats.codecs.fastjson import loads
 from rmq_formats.codecs.layout import UNIT_BYTES
 from rmq_formats.errors import StoreError, StoreLayoutError, StoreNotFoundError
 from rmq_formats.read.lag import plan_lag, read_lag

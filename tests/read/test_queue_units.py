@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rmq_formats.read.queue_choice import StoreQueues, choose_queues, opened_units
 from rmq_formats.read.queue_units import QueueUnits
-from rmq_formats.read.variants.queue_choice import StoreQueues, choose_queues, opened_units
 from rmq_formats.storage.store_files import open_store
 from rmq_offline.spark.consumequeue_source import ConsumeQueueSource
-from tests.variants.test_sources import rows_of
+from tests.layouts.test_sources import rows_of
 
-Variant = Callable[[str], Path]
+Golden = Callable[[str], Path]
 LAYOUTS = ["mixed_551", "bcq", "rocksdb", "lmq"]
 
 
@@ -30,7 +30,7 @@ def each_queue(store: Path, queues: StoreQueues) -> Iterator[tuple[QueueUnits, n
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_both_ends_and_each_message_are_those_of_all_units(name: str, golden: Variant) -> None:
+def test_both_ends_and_each_message_are_those_of_all_units(name: str, golden: Golden) -> None:
     files = open_store(str(golden(name) / "store"))
     count = 0
     with opened_units(files, choose_queues(files, wants_light=True)) as queues:
@@ -58,7 +58,7 @@ def test_both_ends_and_each_message_are_those_of_all_units(name: str, golden: Va
     assert count > 4
 
 
-def test_a_queue_that_is_not_there_has_no_units(golden: Variant) -> None:
+def test_a_queue_that_is_not_there_has_no_units(golden: Golden) -> None:
     for name in ("mixed_551", "bcq"):
         files = open_store(str(golden(name) / "store"))
         with opened_units(files, choose_queues(files)) as queues:

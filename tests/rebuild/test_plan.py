@@ -17,7 +17,7 @@ from rmq_formats.storage.store_lock import store_lock
 from rmq_offline.rebuild.changes import QueueChange, compare_views
 from rmq_offline.rebuild.job import rebuild_store
 from rmq_offline.rebuild.options import RebuildOptions
-from rmq_offline.rebuild.publication import Terms, terms_from_arguments
+from rmq_offline.rebuild.publication import PublishOptions, publishing_from_arguments
 from rmq_offline.rebuild.queue_views import QueueIdentity, QueueView, RecordHeads, Units, opened_tree, view
 from rmq_offline.rebuild.report import RebuildReport
 from rmq_offline.tasks.quarantine import FormerFiles
@@ -43,12 +43,12 @@ def store(tmp_path: Path) -> Path:
 
 
 def planned(store: Path, options: RebuildOptions, work: Path | None = None) -> RebuildReport:
-    terms = Terms(is_plan=True, work=None if work is None else str(work))
-    return rebuild_store(str(store), None, options, ProcessRunner(1), terms=terms)
+    publishing = PublishOptions(is_plan=True, work=None if work is None else str(work))
+    return rebuild_store(str(store), None, options, ProcessRunner(1), publishing=publishing)
 
 
 def accepting(store: Path, options: RebuildOptions, *names: str) -> RebuildReport:
-    return rebuild_store(str(store), None, options, ProcessRunner(1), terms=Terms(frozenset(names)))
+    return rebuild_store(str(store), None, options, ProcessRunner(1), publishing=PublishOptions(frozenset(names)))
 
 
 def test_a_plan_of_a_sound_store_changes_nothing(store: Path, tmp_path: Path) -> None:
@@ -98,8 +98,8 @@ def test_what_is_accepted_is_done_and_the_former_files_come_back(store: Path, na
     report = accepting(store, NO_TOPIC2, *names)
     assert report.is_clean
     assert [change.name for change in report.outcome.changes.queues] == ["Topic2/0", "Topic2/1"]
-    assert report.outcome.former == str(store / "quarantine" / "0001")
-    assert report.outcome.former_bytes > 0
+    assert report.outcome.quarantine == str(store / "quarantine" / "0001")
+    assert report.outcome.quarantine_bytes > 0
     assert built(store / "quarantine" / "0001") == before
     assert not (store / "consumequeue" / "Topic2").exists()
     subprocess.run(report.outcome.bring_back, shell=True, check=True)
@@ -140,9 +140,9 @@ def test_a_locked_store_is_refused_by_a_plan(store: Path) -> None:
 
 def test_options_that_exclude_each_other_are_refused() -> None:
     with pytest.raises(OptionError, match="--plan and --out"):
-        terms_from_arguments(plan=True, accept=None, work=None, out="/out")
+        publishing_from_arguments(plan=True, accept=None, work=None, out="/out")
     with pytest.raises(OptionError, match="--work: only with --plan"):
-        terms_from_arguments(plan=False, accept=None, work="/work", out=None)
+        publishing_from_arguments(plan=False, accept=None, work="/work", out=None)
 
 
 def test_only_the_requested_queues_are_replaced(store: Path) -> None:

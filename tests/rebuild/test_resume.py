@@ -13,7 +13,7 @@ import pytest
 from rmq_offline.rebuild import job
 from rmq_offline.tasks import publish
 from rmq_offline.tasks.runner import ProcessRunner
-from rmq_offline.tasks.waves import WORK_DIRECTORY
+from rmq_offline.tasks.work_files import WORK_DIRECTORY
 from tests.support.processes.dying_processes import NoExchange, run_and_die
 from tests.support.stores.rebuilt_stores import (
     SMALL,

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq_core.remoting.fastjson import MAX_DIALECT_BYTES, loads
-from rmq_formats.codecs import config_json
+from rmq_formats.codecs import fastjson
 from rmq_formats.errors import DecodeError
 
 
@@ -21,7 +21,7 @@ from rmq_formats.errors import DecodeError
     ],
 )
 def test_the_dialect_is_read_as_from_a_file(text: str) -> None:
-    assert loads(text.encode()) == config_json.loads(text)
+    assert loads(text.encode()) == fastjson.loads(text)
 
 
 @given(st.text(st.sampled_from('{}[]:,"01-.eE+ntrufalse\\ \n\0'), max_size=60))

@@ -6,7 +6,7 @@ from pathlib import Path
 from rmq_formats.codecs.paths import parse_segment_name
 from rmq_formats.codecs.record import StoredMessage
 from rmq_offline.repair.filler import TOPIC
-from rmq_offline.verify.log import topic_fault
+from rmq_offline.verify.commitlog import topic_fault
 from tests.support.oracles.commitlog_walk import Frame, walk
 from tests.support.stores.verified_stores import patch
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq_formats.codecs.variants.dledger import ENTRY_HEAD_BYTES, INDEX_UNIT_BYTES, EntryHead
+from rmq_formats.codecs.dledger import ENTRY_HEAD_BYTES, INDEX_UNIT_BYTES, EntryHead
 from rmq_formats.errors import StoreLayoutError
 from rmq_offline.repair import dledger_entries
 from rmq_offline.repair.job import repair_store
@@ -18,14 +18,14 @@ from rmq_offline.verify.phases.plan import VerifyOptions
 from tests.cli.conftest import Rmq, rmq
 from tests.conftest import MIXED_DELAY_LEVELS
 from tests.interop import peer
+from tests.layouts.conftest import Untouched, fingerprint, golden_copy, refusal, untouched
 from tests.support.processes.dying_processes import run_and_die
 from tests.support.stores.verified_stores import flip_at, patch
 from tests.support.torture import TIMES
-from tests.variants.conftest import Untouched, fingerprint, refusal, untouched, variant
 
-__all__ = ["rmq", "untouched", "variant"]
+__all__ = ["golden_copy", "rmq", "untouched"]
 OWN = "dledger-n0"
-Variant = Callable[[str], Path]
+Golden = Callable[[str], Path]
 
 
 @pytest.fixture(autouse=True)
@@ -87,8 +87,8 @@ def tear(store: Path, entries: int = 5) -> int:
 
 
 @pytest.mark.parametrize("name", ["dledger", "dledger_mixed"])
-def test_what_is_certain_is_written_anew(name: str, variant: Variant) -> None:
-    store = variant(name)
+def test_what_is_certain_is_written_anew(name: str, golden_copy: Golden) -> None:
+    store = golden_copy(name)
     repair(store)
     before = contents(store)
     bend(store)
@@ -107,8 +107,8 @@ def test_what_is_certain_is_written_anew(name: str, variant: Variant) -> None:
 
 
 @pytest.mark.parametrize("is_cut", [False, True], ids=["zeros", "cut file"])
-def test_what_was_not_committed_is_cut_off(is_cut: bool, rmq: Rmq, variant: Variant) -> None:
-    store = variant("dledger")
+def test_what_was_not_committed_is_cut_off(is_cut: bool, rmq: Rmq, golden_copy: Golden) -> None:
+    store = golden_copy("dledger")
     index = tear(store)
     last = data_files(store)[-1]
     if is_cut:
@@ -130,9 +130,9 @@ def test_what_was_not_committed_is_cut_off(is_cut: bool, rmq: Rmq, variant: Vari
 @pytest.mark.parametrize("apply", [(), ("--apply",)], ids=["plan", "apply"])
 @pytest.mark.long
 def test_what_other_members_have_is_refused(
-    apply: tuple[str, ...], rmq: Rmq, variant: Variant, untouched: Untouched
+    apply: tuple[str, ...], rmq: Rmq, golden_copy: Golden, untouched: Untouched
 ) -> None:
-    store = variant("dledger")
+    store = golden_copy("dledger")
     first, second, third = data_files(store)[:3]
     entry = heads(first)[30]
     committed = (store / OWN / "checkpoint").read_text()
@@ -169,14 +169,14 @@ def test_what_other_members_have_is_refused(
                 (store / name).parent.mkdir(exist_ok=True)
                 (store / name).write_bytes(data)
     assert third.exists()
-    mixed = variant("dledger_mixed")
+    mixed = golden_copy("dledger_mixed")
     flip_at(mixed / "commitlog" / f"{0:020d}", 4)
     with untouched(mixed):
         assert "beside a DLedger CommitLog" in refusal(rmq, "repair", mixed, *apply)
 
 
-def test_a_log_that_lost_committed_entries_is_reported_and_not_repaired(variant: Variant) -> None:
-    store = variant("dledger")
+def test_a_log_that_lost_committed_entries_is_reported_and_not_repaired(golden_copy: Golden) -> None:
+    store = golden_copy("dledger")
     (store / OWN / "checkpoint").write_text("committedIndex=99999\nendIndex=99999\n")
     report = repair(store)
     assert {item.kind.code for item in report.left} == {"dledger.checkpoint"}
@@ -184,11 +184,11 @@ def test_a_log_that_lost_committed_entries_is_reported_and_not_repaired(variant:
 
 
 @pytest.mark.torture
-def test_killed_before_any_change_the_next_run_comes_to_the_same_end(variant: Variant) -> None:
+def test_killed_before_any_change_the_next_run_comes_to_the_same_end(golden_copy: Golden) -> None:
     """What changes entries and their index; ``test_kill`` has the rebuild behind it."""
 
     def fresh() -> Path:
-        store = variant("dledger")
+        store = golden_copy("dledger")
         bend(store)
         tear(store)
         return store
@@ -205,9 +205,9 @@ def test_killed_before_any_change_the_next_run_comes_to_the_same_end(variant: Va
 
 
 @pytest.mark.torture
-def test_damage_at_any_byte_is_repaired_or_refused(variant: Variant) -> None:
+def test_damage_at_any_byte_is_repaired_or_refused(golden_copy: Golden) -> None:
     """Every 397th byte of a data file, and all of the small ones, where there is time for it."""
-    store = variant("dledger")
+    store = golden_copy("dledger")
     repair(store)
     before = contents(store)
     places = [(path, at) for path in data_files(store)[:2] for at in range(0, path.stat().st_size, 397)]
@@ -241,8 +241,8 @@ def free_port() -> int:
 @pytest.mark.long
 @pytest.mark.peer
 @pytest.mark.xdist_group("rocksdb_against_java")
-def test_java_opens_what_was_repaired_and_changes_nothing(variant: Variant) -> None:
-    store = variant("dledger")
+def test_java_opens_what_was_repaired_and_changes_nothing(golden_copy: Golden) -> None:
+    store = golden_copy("dledger")
     bend(store)
     index = tear(store)
     repair(store)

@@ -74,7 +74,7 @@ def test_a_damaged_message_touches_its_own_queue_and_the_index_of_its_keys(store
     before = identities(store)
     flip_a_body(store)
     report = repair(store)
-    assert (report.is_clean, report.disturbed, report.outcome.taken) == (True, (), [])
+    assert (report.is_clean, report.disturbed, report.outcome.unaccepted_queues) == (True, (), [])
     after = identities(store)
     changed = {str(Path(name).parent) for name in before if before[name] != after.get(name)}
     assert len(changed - {"index"}) == 1
@@ -140,7 +140,7 @@ def test_accepted_harm_is_done_and_reported(store: Path, taking: Callable[[], No
     former = queue_file(store).read_bytes()
     taking()
     report = repair(store, "Orders/1")
-    assert report.outcome.taken == []
+    assert report.outcome.unaccepted_queues == []
     (change,) = report.outcome.changes.queues
     assert change.leaving > 0
     assert queue_file(store / "quarantine" / "0001" / "replaced").read_bytes() == former

@@ -13,7 +13,7 @@ from typing import Any
 import pyspark
 import pytest
 
-from rmq_offline.tasks.object_workspace import MANIFEST
+from rmq_offline.tasks.object_work_area import MANIFEST
 from rmq_offline.tasks.runner import ProcessRunner
 from rmq_offline.verify.job import verify_store
 from rmq_offline.verify.phases.plan import VerifyOptions

@@ -7,7 +7,7 @@ import pytest
 
 from rmq_formats.errors import StoreError
 from rmq_offline.tasks.job_steps import run_alone
-from rmq_offline.tasks.object_workspace import ObjectArea
+from rmq_offline.tasks.object_work_area import ObjectArea
 from rmq_offline.tasks.origin import LeftoverPolicy
 from rmq_offline.tasks.runner import ProcessRunner
 from rmq_offline.write.commitlog import end_killed

@@ -18,7 +18,7 @@ from rmq_formats.errors import StoreError, StoreLockedError
 from rmq_formats.storage.segments import PUBLISHING, WRITE_DIRECTORY
 from rmq_formats.storage.store_files import open_store
 from rmq_offline.tasks import object_lease
-from rmq_offline.tasks.object_workspace import MANIFEST, ObjectArea
+from rmq_offline.tasks.object_work_area import MANIFEST, ObjectArea
 from rmq_offline.tasks.runner import ProcessRunner
 from rmq_offline.verify.findings import Severity
 from rmq_offline.verify.job import verify_store

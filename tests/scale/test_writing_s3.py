@@ -15,9 +15,9 @@ from pyspark.sql import SparkSession
 from rmq_formats.errors import StoreError, StoreLayoutError, StoreLockedError
 from rmq_offline.rebuild.job import rebuild_store
 from rmq_offline.spark.runner import SparkRunner
-from rmq_offline.tasks.object_workspace import MANIFEST, ObjectArea
+from rmq_offline.tasks.object_work_area import MANIFEST, ObjectArea
 from rmq_offline.tasks.runner import ProcessRunner, Runner
-from rmq_offline.tasks.waves import WORK_DIRECTORY
+from rmq_offline.tasks.work_files import WORK_DIRECTORY
 from tests.conftest import GOLDEN_SETTINGS
 from tests.scale.conftest import Bucket
 from tests.support.stores.rebuilt_stores import SMALL, Splits, golden_options, rebuild, small_store

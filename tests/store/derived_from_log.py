@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rmq_core.store.config import StoreConfig
+from rmq_formats.codecs.batch_consumequeue import BATCH_UNIT, is_inner_batch
 from rmq_formats.codecs.consumequeue import Unit, delay_levels_ms
 from rmq_formats.codecs.hashing import index_key_hash
 from rmq_formats.codecs.index import ALL_TAGS, NO_TAGS, IndexEntry, IndexHeader, entry_position
 from rmq_formats.codecs.layout import INDEX_ENTRY_BYTES, INDEX_HEADER_BYTES
 from rmq_formats.codecs.record import StoredMessage
-from rmq_formats.codecs.variants.batch_consumequeue import BATCH_UNIT, is_inner_batch
 from tests.support.oracles.commitlog_walk import Frame, walk
 from tests.support.oracles.consumequeue import build_consumequeue, dispatch_tags_code, goes_to_consumequeue
 from tests.support.oracles.index import build_index, index_keys

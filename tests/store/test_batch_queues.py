@@ -13,10 +13,10 @@ import pytest
 from rmq_core.store.config import FlushDiskType, StoreConfig
 from rmq_core.store.results import Boundary, GetStatus, PutResult, PutStatus
 from rmq_core.store.store import MessageStore
+from rmq_formats.codecs.batch_consumequeue import inner_messages, is_inner_batch
 from rmq_formats.codecs.record import StoredMessage, decode_record
-from rmq_formats.codecs.variants.batch_consumequeue import inner_messages, is_inner_batch
 from rmq_formats.errors import OptionError, StoreLayoutError
-from tests.conftest import VARIANTS
+from tests.conftest import LAYOUT_STORES
 from tests.store.conftest import Opener
 from tests.store.derived_from_log import check_derived, found, records
 from tests.store.small_stores import (
@@ -84,8 +84,8 @@ def check_batches(config: StoreConfig) -> None:
 def copied(golden: Callable[[str], Path], tmp_path: Path) -> tuple[Path, StoreConfig]:
     """The original's store with batch queues: its directory, and the settings of a copy."""
     shutil.copytree(golden("bcq") / "store", tmp_path / "store")
-    settings = config_for(tmp_path / "store", VARIANTS["bcq"])
-    return golden("bcq"), replace(settings, batchconsumequeue_file_bytes=VARIANTS["bcq"].batch_file_bytes)
+    settings = config_for(tmp_path / "store", LAYOUT_STORES["bcq"])
+    return golden("bcq"), replace(settings, batchconsumequeue_file_bytes=LAYOUT_STORES["bcq"].batch_file_bytes)
 
 
 @pytest.mark.parametrize("without", [(), ("abort",), ("consumequeue", "batchconsumequeue", "index", "checkpoint")])

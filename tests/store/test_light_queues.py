@@ -19,7 +19,7 @@ from rmq_formats.codecs.record import StoredMessage, decode_record
 from rmq_formats.errors import OptionError, StoreLayoutError
 from rmq_offline.rebuild.options import RebuildOptions
 from rmq_offline.tasks.store_sizes import StoreSizes
-from tests.conftest import VARIANTS
+from tests.conftest import LAYOUT_STORES
 from tests.store.conftest import Opener
 from tests.store.derived_from_log import check_derived, found
 from tests.store.small_stores import HOST, NOW_MS, batch_of, config_of, log_records, opened, put, start_without
@@ -47,7 +47,7 @@ def places(store: MessageStore, physical_offset: int) -> str | None:
 def copied(golden: Callable[[str], Path], tmp_path: Path) -> tuple[Path, StoreConfig]:
     """The original's store with light queues: its directory, and the settings of a copy."""
     shutil.copytree(golden("lmq") / "store", tmp_path / "store")
-    return golden("lmq"), replace(config_for(tmp_path / "store", VARIANTS["lmq"]), **LIGHT)
+    return golden("lmq"), replace(config_for(tmp_path / "store", LAYOUT_STORES["lmq"]), **LIGHT)
 
 
 @pytest.mark.parametrize("without", [(), ("abort",), ("consumequeue", "index", "checkpoint")], ids=str)

@@ -12,17 +12,17 @@ from numpy.typing import NDArray
 from rmq_offline.tasks.runner import ProcessRunner
 from rmq_offline.tasks.spill import read_partition
 from rmq_offline.tasks.store_sizes import StoreSizes
-from rmq_offline.verify.ext import ExtTable
-from rmq_offline.verify.facts import LogFacts
+from rmq_offline.verify.consumequeue import QueueCheck, QueueFile, QueueName
+from rmq_offline.verify.consumequeue_ext import ExtTable
 from rmq_offline.verify.findings import FindingList, Severity
-from rmq_offline.verify.index import IndexCheck
 from rmq_offline.verify.index_entries import IndexInput
+from rmq_offline.verify.index_file import IndexCheck
 from rmq_offline.verify.job import verify_store
-from rmq_offline.verify.phases import index as job_index
+from rmq_offline.verify.log_facts import LogFacts
+from rmq_offline.verify.phases import index_files as job_index
 from rmq_offline.verify.phases import queues as job_queues
-from rmq_offline.verify.phases.index import IndexFileTask, SpilledKeys
+from rmq_offline.verify.phases.index_files import IndexFileTask, SpilledKeys
 from rmq_offline.verify.phases.plan import VerifyOptions
-from rmq_offline.verify.queue import QueueCheck, QueueFile, QueueName
 
 Bytes = NDArray[np.uint8]
 

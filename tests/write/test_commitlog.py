@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from rmq_formats.codecs import config_json
+from rmq_formats.codecs import topics_json
 from rmq_formats.codecs.layout import MAGIC_V2
 from rmq_formats.codecs.record import StoredMessage, encode_record
 from rmq_formats.errors import OptionError, RmqError, StoreError, StoreLockedError, StoreSizeError
@@ -252,7 +252,7 @@ def test_topics_are_added_to_topics_json(source: Path) -> None:
         '"readQueueNums":1,"writeQueueNums":9},"Other":{"topicName":"Other"}}}'
     )
     write(source, [[rows(topic=["Topic1", "New"], body=[b"x", b"y"], queue_id=[3, 0])]], file_bytes=None)
-    configs = config_json.topic_configs((source / "config" / "topics.json").read_text())
+    configs = topics_json.topic_configs((source / "config" / "topics.json").read_text())
     assert {name: (c.read_queue_nums, c.write_queue_nums, c.perm) for name, c in configs.items()} == {
         "Topic1": (4, 9, 4), "Other": (16, 16, 6), "New": (1, 1, 6),
     }  # fmt: skip

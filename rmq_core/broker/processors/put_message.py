@@ -23,6 +23,7 @@ from rmq_core.remoting.requests import SendMessage
 from rmq_core.remoting.uniq_key import UniqKeys
 from rmq_core.store.commitlog.lmq_offsets import decode_lmq_names, is_lmq
 from rmq_core.store.results import PutResult, PutStatus
+from rmq_formats.codecs.batch_consumequeue import count_messages
 from rmq_formats.codecs.layout import (
     FLAG_INNER_BATCH,
     FLAG_MULTI_TAGS,
@@ -48,7 +49,6 @@ from rmq_formats.codecs.layout import (
 )
 from rmq_formats.codecs.properties import decode_properties, encode_properties, parse_decimal
 from rmq_formats.codecs.topics import LITE_PREFIX
-from rmq_formats.codecs.variants.batch_consumequeue import count_messages
 
 _new = tuple.__new__  # creates a NamedTuple without its constructor
 _OK: Final = PutStatus.PUT_OK

@@ -14,6 +14,7 @@ from rmq_core.store.commitlog.log import CommitLog
 from rmq_core.store.commitlog.record_encoder import BatchEncoder, host_kinds
 from rmq_core.store.config import StoreConfig
 from rmq_core.store.results import PutResult, PutStatus
+from rmq_formats.codecs.batch_consumequeue import count_messages
 from rmq_formats.codecs.layout import (
     BLANK_BYTES,
     FLAG_INNER_BATCH,
@@ -25,7 +26,6 @@ from rmq_formats.codecs.layout import (
 )
 from rmq_formats.codecs.properties import encode_properties
 from rmq_formats.codecs.record_layout import HEAD_BYTES, HEADS_BEHIND_MAGIC
-from rmq_formats.codecs.variants.batch_consumequeue import count_messages
 
 _LOGGER = logging.getLogger(__name__)
 _new = tuple.__new__

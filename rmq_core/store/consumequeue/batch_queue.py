@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmq_core.store.consumequeue.files import FileSequence, OpenFiles
+from rmq_formats.codecs.batch_consumequeue import BATCH_UNIT, BATCH_UNIT_DTYPE, NOT_COMPACTED, used_count
 from rmq_formats.codecs.consumequeue import MAX_QUEUE_OFFSET
 from rmq_formats.codecs.layout import BATCH_UNIT_BYTES, MAX_BATCH_COUNT
-from rmq_formats.codecs.variants.batch_consumequeue import BATCH_UNIT, BATCH_UNIT_DTYPE, NOT_COMPACTED, used_count
 
 NewUnit = tuple[int, int, int, int, int, int]  # fields of a BatchUnit, from physical_offset to message_count
 _FILES_SCANNED: Final = 3  # the last files; BatchConsumeQueue#recover

@@ -27,7 +27,7 @@ from rmq_formats.kernels.live_dispatch_tables import (
     RUN_TIMESTAMP,
     RUN_WRITTEN,
 )
-from rmq_formats.storage import store_variants
+from rmq_formats.storage import layout_refusals
 
 if TYPE_CHECKING:
     from rmq_core.store.dispatch.kernel_dispatch import Table
@@ -239,7 +239,7 @@ class Dispatch:
         self._record_tombstones()
         self._record_stray_batch_topics(units)
         if not (self._is_slave or self._queues.has_topic_list):  # a slave may receive the topic's config later
-            store_variants.refuse(store_variants.dispatch_refusal(self._log.directory, self.stray_batch_topics))
+            layout_refusals.refuse(layout_refusals.dispatch_refusal(self._log.directory, self.stray_batch_topics))
         if last < 0:
             return
         if self._queues.batch_topics and collector.has_lmq_records:

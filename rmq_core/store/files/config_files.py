@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 
 from rmq_core.store.files.disk import Disk
 from rmq_formats.codecs import paths
-from rmq_formats.codecs.config_json import loads
+from rmq_formats.codecs.fastjson import loads
 from rmq_formats.errors import DecodeError
 
 T = TypeVar("T")

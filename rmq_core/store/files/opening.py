@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Final
 
 from rmq_core.store.files.disk import Disk
-from rmq_formats.codecs import config_json, paths
+from rmq_formats.codecs import paths, topics_json
 from rmq_formats.errors import DecodeError, StoreError, StoreLockedError
-from rmq_formats.storage import store_variants
+from rmq_formats.storage import layout_refusals, store_layouts
 from rmq_formats.storage.store_lock import store_lock
 
 _LOCK_CONTENT: Final = b"lock"  # DefaultMessageStore#start
@@ -27,7 +27,7 @@ class _DirectoryEntry:
 
 
 class LocalTree:
-    """Local files, with the methods that ``store_variants`` calls."""
+    """Local files, with the methods that ``store_layouts`` calls."""
 
     def entries(self, path: str) -> Sequence[_DirectoryEntry]:
         """Return the sorted entries of a directory; empty without such a directory."""
@@ -55,8 +55,8 @@ def refuse_layouts(root: str, *, light_queues: bool) -> frozenset[str]:
     Raises:
         StoreLayoutError: the store has an unsupported layout.
     """
-    layouts = store_variants.detect_layouts(LocalTree(), root)
-    store_variants.refuse(store_variants.broker_refusal(layouts, light_queues=light_queues))
+    layouts = store_layouts.detect_layouts(LocalTree(), root)
+    layout_refusals.refuse(layout_refusals.broker_refusal(layouts, light_queues=light_queues))
     return _drop_plain_topics(root, layouts.batch_topics)
 
 
@@ -67,7 +67,7 @@ def _drop_plain_topics(root: str, batch_topics: frozenset[str]) -> frozenset[str
     for suffix in ("", ".bak"):
         with suppress(OSError, DecodeError, UnicodeDecodeError):
             text = Path(f"{paths.config_dir(root)}/topics.json{suffix}").read_text("utf-8")
-            configs = config_json.topic_configs(text)
+            configs = topics_json.topic_configs(text)
             return frozenset(name for name in batch_topics if name not in configs or configs[name].has_batch_queues)
     return batch_topics
 

@@ -21,18 +21,12 @@ from rmq_formats.codecs import paths
 from rmq_formats.codecs.checkpoint import Checkpoint
 from rmq_formats.codecs.hashing import index_key_hash
 from rmq_formats.codecs.index import ALL_TAGS, NO_TAGS, IndexHeader, entry_position, parse_index_tags
+from rmq_formats.codecs.index_tags import ENTRIES_AT_ONCE, TaggedMessage, is_last_indexed, read_message, tagged_messages
 from rmq_formats.codecs.layout import INDEX_ENTRY_BYTES, INDEX_HEADER_BYTES, index_file_bytes
 from rmq_formats.codecs.paths import INDEX_NAME_DIGITS
 from rmq_formats.codecs.record import StoredMessage
-from rmq_formats.codecs.variants.index_tags import (
-    ENTRIES_AT_ONCE,
-    TaggedMessage,
-    is_last_indexed,
-    read_message,
-    tagged_messages,
-)
 from rmq_formats.errors import FormatError
-from rmq_formats.storage.store_variants import Variant, detect_layouts
+from rmq_formats.storage.store_layouts import StoreLayout, detect_layouts
 
 Keys = NDArray[np.int64]
 _MAX_WINDOWS: Final = 16  # windows of entries that are searched for TAGS at most; a store may have none
@@ -254,7 +248,7 @@ def tags_from(config: StoreConfig) -> int:
     """Return the physical offset from which the store's TAGS are indexed: ALL_TAGS or NO_TAGS.
 
     With ``indexTags=auto`` the end of the Index decides, as this broker continues there: brokers from 5.4 on index
-    TAGS; see ``rmq_formats.codecs.variants.index_tags``.
+    TAGS; see ``rmq_formats.codecs.index_tags``.
     """
     configured_offset = parse_index_tags(config.index_tags)
     if configured_offset is not None:
@@ -269,7 +263,7 @@ def _is_from_5_4(root: str) -> bool:
     with suppress(FormatError, OSError):
         if Checkpoint.decode(Path(paths.checkpoint_file(root)).read_bytes()).logics_physical_offset > 0:
             return True
-    return Variant.FROM_5_4 in detect_layouts(LocalTree(), root)
+    return StoreLayout.FROM_5_4 in detect_layouts(LocalTree(), root)
 
 
 def _newest_tagged_messages(config: StoreConfig) -> Iterator[TaggedMessage]:

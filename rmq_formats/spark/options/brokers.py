@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from rmq_formats.arrow.schema import BROKER_NAME, CLUSTER, Mode
 from rmq_formats.errors import OptionError, StoreNotFoundError
+from rmq_formats.read.queue_choice import check_queues
 from rmq_formats.read.stores import BrokerStore, find_stores, plan_stores
-from rmq_formats.read.variants.queue_choice import check_queues
 from rmq_formats.spark.options.read import SourceOptions
 
 _Plan = TypeVar("_Plan")

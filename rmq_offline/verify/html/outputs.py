@@ -9,10 +9,11 @@ from pathlib import Path
 
 from rmq_formats.errors import OptionError
 from rmq_formats.read.stores import BrokerStore
+from rmq_offline.tasks.brokers_report import BrokersReport
 from rmq_offline.verify.html.page import render_page
 from rmq_offline.verify.phases.plan import refuse_inside_store
 from rmq_offline.verify.report import VerifyReport, findings_table, write_findings
-from rmq_offline.verify.several import BrokersReport, brokers_findings_table
+from rmq_offline.verify.stores import brokers_findings_table
 
 
 @dataclass(frozen=True, slots=True)

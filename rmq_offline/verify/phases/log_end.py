@@ -16,10 +16,8 @@ def bound_by_log_end(
     """Bound segments, and the ends of their data, by the log's end; report the records after that end.
 
     Args:
-        store: the store's files.
-        segments: the log's files that can be read.
-        ends: where the data of each ends.
-        findings: added to.
+        segments: the log's readable files.
+        ends: for each segment one past its last data byte, in the file.
     """
     leftovers = find_leftovers(store, segments) if segments else None
     if leftovers is None:
@@ -34,10 +32,8 @@ def is_log_missing(root: str, segments: Sequence[Segment], has_derived: bool, fi
     """Return whether queues or an Index are there, and no log with which to compare them; add the finding of it.
 
     Args:
-        root: of the store.
-        segments: the log's files, readable or not.
+        segments: the log's files, also the unreadable ones.
         has_derived: whether the store has queues or IndexFiles.
-        findings: added to.
     """
     if segments or not has_derived:
         return False

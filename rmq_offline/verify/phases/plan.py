@@ -46,8 +46,8 @@ class VerifyOptions:
     """Sizes of ``StoreSizes`` that the caller sets; None stands for those of the store's files, else the defaults.
 
     Attributes:
-        tier: ``tieredStoreFilePath``, whose part of this broker is verified too; None where it is not.
-        has_index: ``messageIndexEnable``: without it no Index is no finding.
+        tier: ``tieredStoreFilePath``; this broker's files there are verified too. None skips the tier.
+        has_index: ``messageIndexEnable``; if False, a missing Index is no finding.
         queue_database: ``storeType=defaultRocksDB``: a rebuild makes the ConsumeQueue as a RocksDB.
     """
 

@@ -14,11 +14,11 @@ from rmq_formats.codecs.hashing import java_string_hash
 from rmq_formats.codecs.index import MAX_INT
 from rmq_formats.storage.segments import Storage
 from rmq_formats.storage.store_files import StoreFiles
-from rmq_formats.storage.store_variants import Variant
+from rmq_formats.storage.store_layouts import StoreLayout
 from rmq_offline.tasks.job_steps import JobSteps, TaskBatch
 from rmq_offline.tasks.requests import REQUESTS_AT_ONCE, request_all
 from rmq_offline.tasks.spill import partition_of
-from rmq_offline.tasks.waves import MAX_PARTITIONS
+from rmq_offline.tasks.split_tasks import MAX_PARTITIONS
 from rmq_offline.verify import finding_kinds
 from rmq_offline.verify.findings import Finding, FindingList
 from rmq_offline.verify.phases.plan import list_or_report
@@ -106,7 +106,7 @@ def _topics(store: StoreFiles, findings: FindingList) -> Iterator[tuple[str, str
     """List directory and name of each topic that may have queues."""
     batch = paths.batch_consumequeue_dir(store.root)
     trees = [paths.consumequeue_dir(store.root), paths.consumequeue_ext_dir(store.root), batch]
-    is_database = Variant.ROCKSDB_QUEUES in store.layouts
+    is_database = StoreLayout.ROCKSDB_QUEUES in store.layouts
     if is_database and not store.layouts.has_queue_files:
         trees = [batch]
     for tree in trees:

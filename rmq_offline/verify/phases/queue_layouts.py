@@ -15,11 +15,11 @@ from rmq_offline.tasks import batch_queues
 from rmq_offline.tasks.store_sizes import StoreSizes
 from rmq_offline.verify import finding_kinds
 from rmq_offline.verify.absent_queues import AbsentQueues, is_deleted
-from rmq_offline.verify.facts import LogFacts
+from rmq_offline.verify.batch_queue import BatchQueueCheck
+from rmq_offline.verify.consumequeue import QueueCheck, QueueFile, QueueName
 from rmq_offline.verify.findings import FindingList
+from rmq_offline.verify.log_facts import LogFacts
 from rmq_offline.verify.phases.stored_files import StoredFiles
-from rmq_offline.verify.queue import QueueCheck, QueueFile, QueueName
-from rmq_offline.verify.variants.batch_queue import BatchQueueCheck
 
 NO_ROWS: Final = np.empty((0, unit_kernel.ROW_COLUMNS), dtype=np.int64)
 _DELETED: Final = (finding_kinds.TOPIC_DELETED, finding_kinds.QUEUE_ABSENT)
@@ -30,11 +30,9 @@ class PartitionState:
     """State that the checks of one partition's queues share.
 
     Attributes:
-        known_topics: of ``config/topics.json``; None without one.
+        known_topics: topics of ``config/topics.json``; None without that file.
         batch_topics: topics whose queues are BatchConsumeQueues.
-        findings: what is wrong.
-        race_findings: findings that are none if a broker wrote on meanwhile.
-        queue_count: queues compared.
+        race_findings: findings that do not count if a broker wrote to the store meanwhile.
     """
 
     store: StoreFiles
@@ -157,7 +155,7 @@ class BatchQueueLayout:
         if files is None:
             return None
         partition.queue_count += 1
-        units = batch_queues.units_of(rows, self.inner_batches() if len(rows) else rows)
+        units = batch_queues.make_batch_units(rows, self.inner_batches() if len(rows) else rows)
         is_known = not is_deleted(name.topic, partition.known_topics)
         check = BatchQueueCheck(
             name, units, partition.facts, partition.findings, partition.race_findings, is_known=is_known

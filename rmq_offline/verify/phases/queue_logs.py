@@ -7,8 +7,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rmq_formats.codecs import config_json, paths
-from rmq_formats.codecs.variants import tiered
+from rmq_formats.codecs import fastjson, paths, tiered
 from rmq_formats.errors import DecodeError, RmqError, StoreError
 from rmq_formats.read.stores import read_broker_names
 from rmq_formats.storage.queue_logs import (
@@ -21,11 +20,11 @@ from rmq_formats.storage.queue_logs import (
 )
 from rmq_formats.storage.segments import Storage, open_storage
 from rmq_formats.storage.store_files import StoreFiles, open_store
-from rmq_offline.verify import variant_kinds
+from rmq_offline.verify import layout_finding_kinds
 from rmq_offline.verify.config_files import MAX_CONFIG_BYTES
+from rmq_offline.verify.consumequeue import QueueName
 from rmq_offline.verify.findings import Finding, FindingList
-from rmq_offline.verify.queue import QueueName
-from rmq_offline.verify.variants.queue_log import QueueLogCheck, check_metadata_segments
+from rmq_offline.verify.queue_log import QueueLogCheck, check_metadata_segments
 
 _DELETED: Final = 2  # status of a segment whose file will be deleted
 _MAX_POSITIONS_BYTES: Final = 1 << 26  # limit: some million queues
@@ -36,11 +35,9 @@ class QueueLogInput:
     """The log of a queue, for the task that checks it.
 
     Attributes:
-        topic: of the queue.
-        queue_id: of the queue.
-        root: of the store, or the broker's directory in tiered storage.
-        is_tiered: which of the two.
-        sizes: of a tier's segments, by offset in decimal digits, as the broker's metadata has them.
+        root: the store's root, or the broker's directory in tiered storage.
+        is_tiered: whether ``root`` is in tiered storage.
+        sizes: size of each segment in a tier by its offset in decimal digits, as in the broker's metadata.
     """
 
     topic: str
@@ -58,15 +55,13 @@ def list_queue_logs(store: StoreFiles, tier: str | None, findings: FindingList) 
     """List the logs of single queues, and check what is beside them.
 
     Args:
-        store: the store's files.
-        tier: ``tieredStoreFilePath``; None where it is not to be looked at.
-        findings: added to.
+        tier: ``tieredStoreFilePath``; None skips the tier.
     """
     logs: list[QueueLogInput] = []
     try:
         logs += [QueueLogInput(*queue, store.root, False, {}) for queue in compacted_queues(store)]
     except StoreError as error:
-        findings.add(Finding(variant_kinds.QUEUE_LOG_RECORD, str(error), f"{store.root}/{COMPACTION}"))
+        findings.add(Finding(layout_finding_kinds.QUEUE_LOG_RECORD, str(error), f"{store.root}/{COMPACTION}"))
     if tier is not None:
         logs += _list_tiered_logs(store, tier, findings)
     return logs
@@ -79,7 +74,7 @@ def _list_tiered_logs(store: StoreFiles, tier: str, findings: FindingList) -> It
         directory = broker_directory(tier_storage, place, *read_broker_names(store.root))
         queues = list(tiered_queues(tier_storage, directory))
     except StoreError as error:
-        findings.add(Finding(variant_kinds.TIER_MISSING, str(error), tier))
+        findings.add(Finding(layout_finding_kinds.TIER_MISSING, str(error), tier))
         return
     broker = directory.rpartition("/")[2]
     for topic, queue_id in queues:
@@ -88,7 +83,9 @@ def _list_tiered_logs(store: StoreFiles, tier: str, findings: FindingList) -> It
         if name == broker and segments and topic != tiered.INDEX_TOPIC:
             detail = f"{len(segments)} segments of the metadata, and none is there"
             findings.add(
-                QueueName(topic, queue_id).finding(variant_kinds.QUEUE_LOG_SEGMENT_MISSING, detail, count=len(segments))
+                QueueName(topic, queue_id).finding(
+                    layout_finding_kinds.QUEUE_LOG_SEGMENT_MISSING, detail, count=len(segments)
+                )
             )
 
 
@@ -98,9 +95,9 @@ def _segment_sizes(store: StoreFiles, findings: FindingList) -> dict[tuple[str, 
     if not store.storage.exists(path):
         return {}
     try:
-        return dict(_sizes_by_queue(config_json.loads(_read_text(store.storage, path, MAX_CONFIG_BYTES))))
+        return dict(_sizes_by_queue(fastjson.loads(_read_text(store.storage, path, MAX_CONFIG_BYTES))))
     except (RmqError, OSError) as error:
-        findings.add(Finding(variant_kinds.TIER_METADATA, str(error), path))
+        findings.add(Finding(layout_finding_kinds.TIER_METADATA, str(error), path))
         return {}
 
 
@@ -138,10 +135,8 @@ def check_queue_log(
     """Check the log of a queue.
 
     Args:
-        own_log: the queue and its log.
         local: the queue's records in the CommitLog, int64[n, ROW_COLUMNS] of ``kernels.units``.
-        findings: added to.
-        race_findings: takes findings that are none if a broker wrote on meanwhile.
+        race_findings: takes findings that do not count if a broker wrote to the store meanwhile.
     """
     store = open_store(own_log.root)
     name = QueueName(own_log.topic, own_log.queue_id)
@@ -151,7 +146,7 @@ def check_queue_log(
         else:
             log = compacted_queue_log(store, own_log.topic, own_log.queue_id)
     except StoreError as error:
-        findings.add(name.finding(variant_kinds.QUEUE_LOG_RECORD, str(error), path=store.root))
+        findings.add(name.finding(layout_finding_kinds.QUEUE_LOG_RECORD, str(error), path=store.root))
         return
     for finding in check_metadata_segments(name, log, {int(base): size for base, size in own_log.sizes.items()}):
         findings.add(finding)
@@ -164,7 +159,7 @@ def _check_position(store: StoreFiles, name: QueueName, end_offset: int, finding
     """Compare a compacted queue's entry in ``position-checkpoint`` with the queue's last message."""
     path = f"{store.root}/{COMPACTION}/position-checkpoint"
     try:
-        value = config_json.loads(_read_text(store.storage, path, _MAX_POSITIONS_BYTES))
+        value = fastjson.loads(_read_text(store.storage, path, _MAX_POSITIONS_BYTES))
         table = value.get("queueOffsetMap") if isinstance(value, dict) else None
         if not isinstance(table, dict):
             raise DecodeError("no queueOffsetMap")
@@ -172,12 +167,12 @@ def _check_position(store: StoreFiles, name: QueueName, end_offset: int, finding
         if not isinstance(position, int):
             raise DecodeError(f"no number of {name.topic}_{name.queue_id}")
     except (RmqError, OSError) as error:
-        findings.add(name.finding(variant_kinds.COMPACTION_CHECKPOINT, str(error), path=path))
+        findings.add(name.finding(layout_finding_kinds.COMPACTION_CHECKPOINT, str(error), path=path))
         return
     if position >= end_offset:
         findings.add(
             name.finding(
-                variant_kinds.COMPACTION_CHECKPOINT, "beyond the last message of the queue's log", path=path,
+                layout_finding_kinds.COMPACTION_CHECKPOINT, "beyond the last message of the queue's log", path=path,
                 expected=f"less than {end_offset}", actual=str(position),
             )
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Second wave of a verification: each task compares the ConsumeQueues of one partition with the units of the log."""
+"""Second task batch of a verification: each task compares the queues of one partition with the records of the log."""
 
 import functools
 import json
@@ -15,14 +15,14 @@ from rmq_formats.kernels.live_dispatch_tables import LIGHT_UNIT
 from rmq_formats.storage.store_files import open_store
 from rmq_offline.tasks import batch_queues, spill
 from rmq_offline.tasks.store_sizes import StoreSizes
-from rmq_offline.tasks.waves import write_text
-from rmq_offline.tasks.workspace import WorkArea, read_longs, write_longs
+from rmq_offline.tasks.work_area import WorkArea
+from rmq_offline.tasks.work_files import read_longs, write_longs, write_text
 from rmq_offline.verify import finding_kinds
 from rmq_offline.verify.absent_queues import AbsentQueues
-from rmq_offline.verify.checkpoint_and_config import CommittedOffset
-from rmq_offline.verify.committed_offsets import check_committed_offset, check_offset_without_queue
-from rmq_offline.verify.facts import LogFacts
+from rmq_offline.verify.committed_offsets import CommittedOffset, check_committed_offset, check_offset_without_queue
+from rmq_offline.verify.consumequeue import QueueName
 from rmq_offline.verify.findings import FindingList
+from rmq_offline.verify.log_facts import LogFacts
 from rmq_offline.verify.phases.queue_directories import QueuesByPartition, is_named_topic
 from rmq_offline.verify.phases.queue_layouts import (
     NO_ROWS,
@@ -34,7 +34,6 @@ from rmq_offline.verify.phases.queue_layouts import (
 )
 from rmq_offline.verify.phases.queue_logs import QueueLogInput, check_queue_log
 from rmq_offline.verify.phases.rocksdb_queues import DatabaseReference, RocksDbQueueLayout, reopen_database
-from rmq_offline.verify.queue import QueueName
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +41,8 @@ class PartResult:
     """Result of verifying one partition.
 
     Attributes:
-        findings: what is wrong.
-        race_findings: findings that are none if a broker wrote on meanwhile.
-        queue_count: queues compared.
-        unit_count: messages that should be in them.
+        race_findings: findings that do not count if a broker wrote to the store meanwhile.
+        unit_count: number of units that the queues should have.
     """
 
     findings: FindingList
@@ -59,9 +56,9 @@ class TopicsAndOffsets:
     """Topics and committed offsets of a store's queues, by its config files.
 
     Attributes:
-        known_topics: of ``config/topics.json``; None without one.
+        known_topics: topics of ``config/topics.json``; None without that file.
         batch_topics: topics whose queues are BatchConsumeQueues.
-        offsets: those of consumer groups and delay levels, by the path of their file.
+        offsets: offsets of consumer groups and delay levels, by the path of their file.
     """
 
     known_topics: frozenset[str] | None
@@ -70,7 +67,7 @@ class TopicsAndOffsets:
 
 
 def write_facts(work: WorkArea, facts: LogFacts) -> None:
-    """Write the facts of the log for the tasks of the second wave."""
+    """Write the facts of the log for the tasks."""
     numbers = [facts.start, facts.end, facts.largest_record_bytes, facts.is_cut, facts.dispatched_end]
     bounds = np.array(numbers, dtype=np.int64)
     write_longs(work, "facts.msgpack", bounds=bounds, begins=facts.lost_begins, ends=facts.lost_ends)
@@ -95,12 +92,10 @@ def write_queue_inputs(
     """Write the store's queue directories and claimed offsets for the tasks, one file a partition.
 
     Args:
-        work: the work directory.
-        directories: the queues that have a directory.
         committed_offsets: topics and offsets by the config files.
         database: the ConsumeQueue in RocksDB; None without one that can be read.
-        has_files: whether there are ConsumeQueue files, too.
-        logs: those of single queues.
+        has_files: whether the store has ConsumeQueue files too.
+        logs: logs of single queues, in tiered storage or of compacted topics.
     """
     facts = {
         "database": None if database is None else [database.path, database.dispatched],
@@ -129,7 +124,7 @@ def check_queues(partition: int, root: str, split_count: int, sizes: StoreSizes,
     """Task: compare the queues of one partition.
 
     Args:
-        split_count: of the first wave.
+        split_count: number of splits that were scanned.
     """
     queues: dict[tuple[str, int], list[NDArray[np.int64]]] = {}
     for number in range(split_count):
@@ -184,8 +179,8 @@ def queue_layouts(
     """Open the layouts that the store's queues have; of a queue in several, the last one decides on its end.
 
     Args:
-        topics: that ``write_queue_inputs`` has written.
-        split_count: of the first wave.
+        topics: what ``write_queue_inputs`` wrote.
+        split_count: number of splits that were scanned.
     """
     inner_batches = functools.cache(lambda: batch_queues.read_batches(work, split_count))
     reference = None if topics["database"] is None else DatabaseReference(*topics["database"])

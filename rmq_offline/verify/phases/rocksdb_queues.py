@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 
 from rmq_formats.errors import FormatError, StoreError, StoreLockedError
 from rmq_formats.kernels import units as unit_kernel
-from rmq_formats.read.variants.rocksdb_queues import QueueDatabase, opened_queues
+from rmq_formats.read.rocksdb_queues import QueueDatabase, opened_queues
 from rmq_formats.storage.segments import Storage
 from rmq_formats.storage.store_files import StoreFiles
 from rmq_offline.verify import finding_kinds
+from rmq_offline.verify.consumequeue import QueueName
 from rmq_offline.verify.delay_levels import sample_database_delays
 from rmq_offline.verify.findings import Finding, FindingList
 from rmq_offline.verify.phases.queue_layouts import PartitionState, QueueRecords
-from rmq_offline.verify.queue import QueueName
-from rmq_offline.verify.variants.rocksdb_queue import RocksDbQueueCheck, StoredQueue
+from rmq_offline.verify.rocksdb_queue import RocksDbQueueCheck, StoredQueue
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +22,7 @@ class DatabaseReference:
     """Path and progress of the database, for the tasks of a verification.
 
     Attributes:
-        path: of its directory.
-        dispatched: one past the last record that is in it, by what it says itself.
+        dispatched: physical offset up to which the database has all records, by its own checkpoint.
     """
 
     path: str
@@ -35,9 +34,9 @@ class DatabaseContents:
     """Queues and delays in the database, for the driver of a verification.
 
     Attributes:
-        reference: for the tasks; None where there is no database, or none that can be read.
+        reference: what the tasks need; None without a readable database.
         queues: topic and id of each queue.
-        delays: of a few delayed messages of each level from 0 on, in ms.
+        delays: by level from 0 on, delays of a few messages, in ms.
     """
 
     reference: DatabaseReference | None = None
@@ -46,12 +45,7 @@ class DatabaseContents:
 
 
 def inspect_database(store: StoreFiles, findings: FindingList) -> DatabaseContents:
-    """Open a store's database of queues, and list its queues.
-
-    Args:
-        store: the store's files.
-        findings: takes what is wrong with the database, or why it is not checked.
-    """
+    """Open a store's database of queues, and list its queues."""
     path = store.layouts.queue_database
     if path is None:
         return DatabaseContents()
@@ -89,7 +83,7 @@ class RocksDbQueueLayout:
     """ConsumeQueue in RocksDB.
 
     Attributes:
-        dispatched: one past the last record that is in it, by what it says itself.
+        dispatched: physical offset up to which the database has all records, by its own checkpoint.
     """
 
     partition: PartitionState

@@ -1,4 +1,4 @@
-"""First wave of a verification: each task scans one split of the log, checks its records, spills units and keys."""
+"""First task batch of a verification: each task scans one split, checks its records, spills units and keys."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -17,11 +17,12 @@ from rmq_formats.scan.splits import Split, split_frames
 from rmq_formats.storage.segments import open_storage, opened
 from rmq_offline.tasks import batch_queues, spill
 from rmq_offline.tasks.store_sizes import StoreSizes
-from rmq_offline.tasks.workspace import WorkArea, read_longs, write_longs
+from rmq_offline.tasks.work_area import WorkArea
+from rmq_offline.tasks.work_files import read_longs, write_longs
 from rmq_offline.verify import finding_kinds
+from rmq_offline.verify.commitlog import LogCheck
 from rmq_offline.verify.dledger_entries import EntrySpan, check_entry_boundary
 from rmq_offline.verify.findings import Finding, FindingList
-from rmq_offline.verify.log import LogCheck
 from rmq_offline.verify.timestamps import Moment, check_boundary, pack_moments, unpack_moments
 
 MAX_MARKS: Final = 200  # damaged stretches of a split that the map shows
@@ -32,28 +33,27 @@ class SplitCheck:
     """Result of checking one split.
 
     Attributes:
-        split: the split.
-        begin_physical_offset: its first frame.
-        end_physical_offset: where its walk ended: the first frame of the next split.
-        message_count: sound records.
-        record_bytes: their bytes.
-        key_count: keys that they give to the Index.
-        last_physical_offset: of its last sound record; -1 if there is none.
-        largest_record_bytes: of these records.
+        begin_physical_offset: offset of the first frame.
+        end_physical_offset: offset at which the walk ended: the first frame of the next split.
+        message_count: number of sound records.
+        record_bytes: size of the sound records together.
+        key_count: number of Index entries of these records.
+        last_physical_offset: offset of the last sound record; -1 if there is none.
+        largest_record_bytes: size of the largest sound record.
         blank_at: physical offset of the file's end mark, if it is here.
-        damage_count: stretches that cannot be read.
-        damaged_bytes: their sizes together.
-        marks: (physical offset, size) of the first damaged stretches.
-        open_damage: the damaged stretch that its segment ends with.
-        open_finding: the finding for that one, if more of the log follows.
-        head: store timestamps of the first records, by ``pack_moments``.
-        tail: those of the last records.
+        damage_count: number of damaged ranges.
+        damaged_bytes: size of the damaged ranges together.
+        marks: (physical offset, size) of the first damaged ranges.
+        open_damage: the damaged range at the end of the segment.
+        open_finding: the finding about ``open_damage``, if more of the log follows.
+        head: offsets and store timestamps of the first records, by ``pack_moments``.
+        tail: offsets and store timestamps of the last records, likewise.
         latest_ms: the latest store timestamp; -1 if there is none.
         failed: the split could not be read to its end.
-        light_topics: whose messages were put into light queues (LMQ) too.
-        batch_topics: that have inner batches, and so a BatchConsumeQueue.
-        entries: those of DLedger; None in a segment of ``commitlog``.
-        findings: what is wrong; None if nothing is: a driver has a million results in memory.
+        light_topics: topics whose messages were put into light queues (LMQ) too.
+        batch_topics: topics with inner batches, and so with a BatchConsumeQueue.
+        entries: entries of a DLedger log; None in a segment of ``commitlog``.
+        findings: None if there are none, since a driver has a million results in memory.
     """
 
     split: Split
@@ -85,11 +85,10 @@ class ScanOptions:
     """Options of the scan of each split.
 
     Attributes:
-        sizes: the broker's sizes.
-        partitions: of the queues.
+        partitions: number of partitions of the queues.
         to_light_queues: whether the broker has light queues (LMQ), so that records have units there, too.
         has_database: whether queues are in RocksDB, where a light unit has its record's store time.
-        batch_topics: whose queues are BatchConsumeQueues: their records have no units in light queues.
+        batch_topics: topics whose queues are BatchConsumeQueues; their records have no units in light queues.
     """
 
     sizes: StoreSizes
@@ -103,10 +102,7 @@ def check_split(split: Split, options: ScanOptions, work: WorkArea, *, begin: in
     """Task: check one split; write its units, keys and damaged ranges to the work directory.
 
     Args:
-        split: what to read.
-        options: of the scan.
-        work: the work directory.
-        begin: the file position of the split's first frame, where a search would find another.
+        begin: file position of the split's first frame; None searches it.
     """
     findings = FindingList()
     sizes = options.sizes
@@ -196,14 +192,12 @@ class SegmentState:
     """State of one CommitLog file, merged from its splits.
 
     Attributes:
-        path: of the file.
         start_offset: physical offset of its first byte.
-        size_bytes: its size.
         data_bytes: up to its last byte that is not zero.
-        message_count: sound records.
-        damage_count: stretches that cannot be read.
-        damaged_bytes: their sizes together.
-        marks: (physical offset, size) of the first of them.
+        message_count: number of sound records.
+        damage_count: number of damaged ranges.
+        damaged_bytes: size of the damaged ranges together.
+        marks: (physical offset, size) of the first damaged ranges.
     """
 
     path: str

@@ -4,24 +4,24 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
-from rmq_formats.codecs import config_json, paths
+from rmq_formats.codecs import paths, topics_json
 from rmq_formats.codecs.layout import CHECKPOINT_FILE_BYTES
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
 from rmq_formats.errors import DecodeError, StoreError
 from rmq_formats.storage.segments import Segment, Storage, opened, read_range
 from rmq_formats.storage.store_files import StoreFiles
-from rmq_formats.storage.store_variants import Variant
-from rmq_offline.verify import checkpoint_and_config, finding_kinds, variant_kinds
+from rmq_formats.storage.store_layouts import StoreLayout
+from rmq_offline.verify import checkpoint, committed_offsets, finding_kinds, layout_finding_kinds
 from rmq_offline.verify.config_files import read_config_texts
-from rmq_offline.verify.facts import LogFacts
+from rmq_offline.verify.controller_files import check_broker_identity, check_epochs
+from rmq_offline.verify.dledger_files import check_dledger_files
 from rmq_offline.verify.findings import Finding, FindingList
+from rmq_offline.verify.log_facts import LogFacts
 from rmq_offline.verify.phases import scan as job_scan
 from rmq_offline.verify.phases.queue_directories import QueuesByPartition
 from rmq_offline.verify.phases.queues import TopicsAndOffsets
 from rmq_offline.verify.phases.scan import SplitCheck
-from rmq_offline.verify.variants.controller_files import check_broker_identity, check_epochs
-from rmq_offline.verify.variants.dledger_files import check_dledger_files
-from rmq_offline.verify.variants.rocksdb_config import RocksDbConfig, read_rocksdb_config
+from rmq_offline.verify.rocksdb_config import RocksDbConfig, read_rocksdb_config
 
 _NAMED_DIRECTORIES: Final = ("commitlog", "consumequeue", "index", "config")
 
@@ -39,9 +39,7 @@ class SmallFilesCheck:
     """Check of a store's small files.
 
     Args:
-        store: the store's files.
-        findings: added to.
-        race_findings: added to: findings that are none if a broker wrote on meanwhile.
+        race_findings: takes findings that do not count if a broker wrote to the store meanwhile.
     """
 
     def __init__(self, store: StoreFiles, findings: FindingList, race_findings: FindingList) -> None:
@@ -52,8 +50,7 @@ class SmallFilesCheck:
         """Check the small files; return their topics and committed offsets.
 
         Args:
-            queues: those that have directories.
-            checks: results of the log's scan.
+            queues: the queues that have directories.
         """
         if self.store.storage.exists(paths.abort_file(self.store.root)):
             self.findings.add(
@@ -71,14 +68,14 @@ class SmallFilesCheck:
         elif queues.topics and self._lacks_topics(texts):
             detail = "neither it nor its .bak is there"
             self.findings.add(Finding(finding_kinds.CONFIG_TOPICS, detail, f"{config}/topics.json"))
-        plain, light = checkpoint_and_config.CONSUMER_OFFSETS, checkpoint_and_config.LIGHT_CONSUMER_OFFSETS
+        plain, light = committed_offsets.CONSUMER_OFFSETS, committed_offsets.LIGHT_CONSUMER_OFFSETS
         groups = {
-            f"{config}/{name}": list(checkpoint_and_config.parse_consumer_offsets(texts.get(name, "{}")))
+            f"{config}/{name}": list(committed_offsets.parse_consumer_offsets(texts.get(name, "{}")))
             for name in (plain, light)
         }
         if stored.committed_offsets is not None:
             groups = {stored.offsets_path or f"{config}/{plain}": list(stored.committed_offsets)}
-        delays = checkpoint_and_config.parse_delay_offsets(texts.get("delayOffset.json", "{}"))
+        delays = committed_offsets.parse_delay_offsets(texts.get("delayOffset.json", "{}"))
         return TopicsAndOffsets(
             known_topics=topic_names,
             batch_topics=self.store.layouts.batch_topics.union(
@@ -104,13 +101,13 @@ class SmallFilesCheck:
             self.findings.add(Finding(finding_kinds.CHECKPOINT_UNREADABLE, "it cannot be read", path))
             return
         latest_ms = max((check.latest_ms for check in checks), default=-1)
-        for finding in checkpoint_and_config.check_checkpoint(
+        for finding in checkpoint.check_checkpoint(
             data,
             size_bytes,
             path,
             latest_ms,
             job_scan.checked_log_end(checks),
-            has_sixth=Variant.FROM_5_4 in self.store.layouts,
+            has_sixth=StoreLayout.FROM_5_4 in self.store.layouts,
         ):
             (self.race_findings if finding.kind == finding_kinds.CHECKPOINT_LATER else self.findings).add(finding)
 
@@ -125,28 +122,27 @@ class SmallFilesCheck:
         """Check the files of the controller mode.
 
         Args:
-            segments: of the log, that can be read.
-            facts: of the log.
+            segments: the log's readable files.
         """
-        if Variant.CONTROLLER not in self.store.layouts:
+        if StoreLayout.CONTROLLER not in self.store.layouts:
             return
         for finding in check_broker_identity(self.store):
             self.findings.add(finding)
         for finding in check_epochs(self.store, segments, facts):
-            (self.race_findings if finding.kind is variant_kinds.EPOCH_BEYOND else self.findings).add(finding)
+            (self.race_findings if finding.kind is layout_finding_kinds.EPOCH_BEYOND else self.findings).add(finding)
 
     def _lacks_topics(self, texts: Mapping[str, str]) -> bool:
         """Return whether there is a config without ``topics.json``, and the topics are not elsewhere."""
-        is_elsewhere = "topics.json" in texts or Variant.ROCKSDB_CONFIG in self.store.layouts
+        is_elsewhere = "topics.json" in texts or StoreLayout.ROCKSDB_CONFIG in self.store.layouts
         return not is_elsewhere and self.store.storage.exists(paths.config_dir(self.store.root))
 
     def _read_topic_names(self, text: str | None, stored: RocksDbConfig) -> frozenset[str] | None:
         """Return the broker's topics; None without a readable list."""
-        if Variant.ROCKSDB_CONFIG in self.store.layouts:
+        if StoreLayout.ROCKSDB_CONFIG in self.store.layouts:
             return stored.known_topics
         if text is not None:
             with suppress(DecodeError):
-                return frozenset(config_json.topic_names(text))
+                return frozenset(topics_json.topic_names(text))
         return None
 
     def _report_unknown_topics(self, queues: QueuesByPartition, topic_names: frozenset[str]) -> None:

@@ -13,9 +13,9 @@ from rmq_formats.storage.segments import Storage, opened
 from rmq_formats.storage.store_files import StoreFiles
 from rmq_offline.tasks.store_sizes import StoreSizes
 from rmq_offline.verify import finding_kinds
-from rmq_offline.verify.ext import ExtTable
+from rmq_offline.verify.consumequeue import QueueFile, QueueName
+from rmq_offline.verify.consumequeue_ext import ExtTable
 from rmq_offline.verify.findings import FindingList, Kind
-from rmq_offline.verify.queue import QueueFile, QueueName
 
 _NO_BYTES: Final = np.empty(0, dtype=np.uint8)
 
@@ -25,9 +25,7 @@ class StoredFiles:
     """Reader of the files of queues.
 
     Attributes:
-        store: the store's files.
-        sizes: the broker's sizes.
-        findings: takes what cannot be read, or is no queue's file.
+        findings: takes findings about unreadable and foreign files.
     """
 
     store: StoreFiles

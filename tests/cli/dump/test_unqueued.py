@@ -64,7 +64,7 @@ def test_a_dump_of_the_log_ends_at_the_logs_end_with_a_notice(rmq: Rmq, store: P
 def test_what_is_no_store_or_has_no_queues_is_refused(rmq: Rmq, store: Path, tmp_path: Path) -> None:
     done = rmq("dump", store / "commitlog", "--unqueued")
     assert done.exit_code == 2
-    assert "give a store, whose queues tell" in done.stderr
+    assert "give a store: its queues are needed" in done.stderr
     alone = LogWriter()
     alone.add("Orders", 0, "body", FIRST_MS)
     alone.units = {}

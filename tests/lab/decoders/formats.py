@@ -10,32 +10,29 @@ from rmq_core.store.files.watermark import Watermark
 from rmq_formats import sql92
 from rmq_formats.codecs import (
     compression,
-    config_json,
     consumequeue,
     consumequeue_ext,
+    controller,
+    dledger,
+    fastjson,
     hosts,
     index,
     message_id,
     paths,
     properties,
     timer,
+    topics_json,
 )
+from rmq_formats.codecs.batch_consumequeue import count_messages, inner_messages, is_batch_queue_file, is_inner_batch
 from rmq_formats.codecs.checkpoint import Checkpoint
 from rmq_formats.codecs.consumequeue_ext import ExtUnit
 from rmq_formats.codecs.layout import INDEX_SLOT_BYTES
 from rmq_formats.codecs.record import StoredMessage, decode_record, encode_record
 from rmq_formats.codecs.record_frame import FrameShape, crc_fault, frame_shape, record_properties
 from rmq_formats.codecs.trace import decode_trace
-from rmq_formats.codecs.variants import controller, dledger
-from rmq_formats.codecs.variants.batch_consumequeue import (
-    count_messages,
-    inner_messages,
-    is_batch_queue_file,
-    is_inner_batch,
-)
 from rmq_formats.errors import FormatError
 from rmq_formats.read.index_lookup import IndexFile
-from rmq_formats.storage import store_variants
+from rmq_formats.storage import store_layouts
 from tests.lab.decoders.samples import files_under, golden_files, records
 from tests.lab.decoders.target import Read, Target
 from tests.lab.rounds import ViolationError
@@ -204,8 +201,8 @@ def _of_small_files() -> list[Target]:
         Target("timer unit", [unit], _alone(timer.TimerUnit.decode)),
         Target("timer slot", [slot.encode(), unit[:32]], _alone(timer.TimerSlot.decode)),
         Target("timer checkpoint", [unit + bytes(12), bytes(56)], _alone(_read_timer_checkpoint)),
-        Target("JSON table", tables, _of_text(config_json.loads), share=0.4),
-        Target("topics.json", tables, _of_text(config_json.topic_configs), share=0.4),
+        Target("JSON table", tables, _of_text(fastjson.loads), share=0.4),
+        Target("topics.json", tables, _of_text(topics_json.topic_configs), share=0.4),
         Target("head of another layout", [*tables[:2], marks, unit], _alone(_tell_layout)),
     ]  # fmt: skip
 
@@ -231,7 +228,7 @@ def _read_timer_checkpoint(data: bytes) -> None:
 
 def _tell_layout(data: bytes) -> None:
     for tell in (
-        is_batch_queue_file, store_variants.is_rocksdb_table, dledger.begins_with_index, dledger.begins_with_entry,
+        is_batch_queue_file, store_layouts.is_rocksdb_table, dledger.begins_with_index, dledger.begins_with_entry,
     ):  # fmt: skip
         tell(data)
 

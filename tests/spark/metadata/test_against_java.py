@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from rmq_formats.codecs.config_json import loads
+from rmq_formats.codecs.fastjson import loads
 from tests.cli.admin.conftest import Cluster
 from tests.interop import peer
 from tests.interop.test_namesrv_against_java import SMALL_FILES, brokers, free_port, java, settings, wait_for

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
 from rmq_formats.arrow.schema import CONSUMER_OFFSETS
-from rmq_formats.codecs.config_json import loads
+from rmq_formats.codecs.fastjson import loads
 from rmq_formats.errors import OptionError
 from rmq_formats.pending_timers import pending_timers
 from rmq_lakehouse.broker_state.options import OFFSETS_OPTIONS, TIMERS_OPTIONS, metadata_options

@@ -12,7 +12,7 @@ import pytest
 from rmq_core.store.config import StoreConfig
 from rmq_formats.codecs.consumequeue import Unit
 from rmq_formats.codecs.layout import PRE_BLANK_SIZE, UNIT_BYTES
-from tests.rebuild.test_standing_queues import lives, queue_path, with_idle
+from tests.rebuild.test_existing_queues import lives, queue_path, with_idle
 from tests.store.small_stores import config_of, opened, put
 from tests.support.stores.store_files import tree
 from tests.support.stores.store_with_queues import write_config, write_log, write_queue

@@ -16,7 +16,7 @@ from rmq_formats.codecs.record_frame import Damage
 from rmq_offline.rebuild.changes import ALL
 from rmq_offline.rebuild.job import rebuild_store
 from rmq_offline.rebuild.options import RebuildOptions
-from rmq_offline.rebuild.publication import Terms
+from rmq_offline.rebuild.publication import PublishOptions
 from rmq_offline.rebuild.report import RebuildReport
 from rmq_offline.tasks.runner import ProcessRunner, Runner
 from rmq_offline.tasks.store_sizes import StoreSizes
@@ -59,8 +59,10 @@ def rebuild(
     store: Path, out: Path | None = None, options: RebuildOptions = SMALL, runner: Runner | None = None
 ) -> RebuildReport:
     """Rebuild, whatever that takes from consumers."""
-    terms = Terms(accept=frozenset({ALL}))
-    return rebuild_store(str(store), str(out) if out else None, options, runner or ProcessRunner(1), terms=terms)
+    publishing = PublishOptions(accept=frozenset({ALL}))
+    return rebuild_store(
+        str(store), str(out) if out else None, options, runner or ProcessRunner(1), publishing=publishing
+    )
 
 
 @dataclass(frozen=True)

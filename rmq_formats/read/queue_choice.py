@@ -1,0 +1,216 @@
+"""Choice of the ConsumeQueue to read in a store that has both queue files and a RocksDB.
+
+A broker may write both, and then each has all that the other has. But ``storeType`` may have been changed as well: the
+layout from before stays in the store, as it was, and its units end somewhere in the middle of the log. Queues that the
+bounds of a read name may be in neither: such a read is refused, or warns.
+"""
+
+import logging
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from rmq_formats.codecs import paths
+from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
+from rmq_formats.codecs.topics_json import StoredTopicConfig
+from rmq_formats.errors import FormatError, OptionError, RmqError, StoreError, StoreLockedError, StoreNotFoundError
+from rmq_formats.read.batch_queues import BatchQueue
+from rmq_formats.read.broker_config import lists_all_topics, stored_batch_topics, stored_topics
+from rmq_formats.read.query import ANY_QUEUE, Queue
+from rmq_formats.read.queue_units import QueueUnits
+from rmq_formats.read.queues import ConsumeQueue
+from rmq_formats.read.ranges import log_bounds
+from rmq_formats.read.rocksdb_queues import DatabaseQueue, QueueDatabase, opened_queues
+from rmq_formats.storage.queue_files import list_queue, named_topics, topic_queues, walk_queues
+from rmq_formats.storage.store_files import StoreFiles, open_store
+from rmq_formats.storage.store_layouts import StoreLayout
+
+_LIVE_LAG_BYTES: Final = 64 << 20  # a broker that runs dispatches a second's messages at once, if not the last ones
+FileQueue = ConsumeQueue | BatchQueue
+_Layout = TypeVar("_Layout", bound=FileQueue)
+_LAYOUTS: Final = (ConsumeQueue, BatchQueue)  # of queue files
+_log = logging.getLogger("rmq_formats.read")
+
+
+@dataclass(frozen=True, slots=True)
+class QueueChoice:
+    """Choice of the files or the databases from which a store's queues are read.
+
+    Attributes:
+        database: directory of the RocksDB that has them; None where files have them.
+        light_database: directory of a RocksDB beside files, which has the light queues (LMQ) that files lack; a broker
+            with ``combineCQUseRocksdbForLmq=true`` writes them there alone.
+    """
+
+    database: str | None = None
+    light_database: str | None = None
+
+
+def choose_queues(store: StoreFiles, *, wants_light: bool = False) -> QueueChoice:
+    """Choose the ConsumeQueue whose units go further in the log, files where both go as far.
+
+    Files that go to the log's end lack nothing: then the database is not opened, so that neither its library is needed
+    nor that its broker is down, unless light queues are wanted. A store with one of both costs no look into either.
+
+    Raises:
+        StoreNotFoundError: there are both, and no CommitLog.
+        StoreError: the database has to be asked, and its library is missing, or a broker has it open whose files, if it
+            writes any, are far behind the log.
+        FormatError: the RocksDB is damaged.
+    """
+    path = store.layouts.queue_database
+    if path is None or not store.layouts.has_queue_files:
+        return QueueChoice(path)
+    log_end = log_bounds(store.storage, store.segments)[1]
+    files_end = min(dispatched_end_of_files(store, log_end), log_end)
+    # nothing else tells of light queues where they have no files; see ``detect_layouts``
+    may_have_light = StoreLayout.LIGHT_QUEUES in store.layouts or StoreLayout.ROCKSDB_CONFIG in store.layouts
+    asks_for_light = wants_light and may_have_light
+    if files_end == log_end and not asks_for_light:
+        return QueueChoice()
+    try:
+        with opened_queues(store.storage, path) as database:
+            dispatched = min(database.checkpoint(), log_end)
+    except StoreLockedError:
+        if asks_for_light or log_end - files_end > _LIVE_LAG_BYTES:
+            raise
+        return QueueChoice()  # its broker runs, and has not dispatched the log's end to files yet
+    if dispatched > files_end:
+        return QueueChoice(path)
+    return QueueChoice(light_database=path if dispatched == files_end and asks_for_light else None)
+
+
+def open_queue(layout: type[_Layout], store: StoreFiles, topic: str, queue_id: int) -> _Layout | None:
+    """Return a queue that has files in a layout; None if it has none."""
+    files = list_queue(store.storage, layout.directory(store.root), topic, queue_id)
+    return None if files is None else layout(store.storage, files)
+
+
+def file_queue(store: StoreFiles, topic: str, queue_id: int) -> FileQueue | None:
+    """Return a queue in the first layout in which it has files; None if it has none."""
+    queues = (open_queue(layout, store, topic, queue_id) for layout in _LAYOUTS)
+    return next((queue for queue in queues if queue is not None), None)
+
+
+def file_queues(store: StoreFiles, topic: str | None = None) -> Iterator[FileQueue]:
+    """Yield the queues of a store that have files, or those of a topic, by layout, topic and number."""
+    for layout in _LAYOUTS:
+        tree = layout.directory(store.root)
+        files = walk_queues(store.storage, tree) if topic is None else topic_queues(store.storage, tree, topic)
+        yield from (layout(store.storage, queue) for queue in files)
+
+
+class StoreQueues:
+    """The queues of a store, each in the layout that has it."""
+
+    def __init__(self, store: StoreFiles, database: QueueDatabase | None, *, only_light: bool) -> None:
+        """Create the view.
+
+        Args:
+            database: that has queues; None where files have them.
+            only_light: whether the database has light queues (LMQ) without files, and no others.
+        """
+        self._store = store
+        self._database = database
+        self._only_light = only_light
+        self._batch_topics = stored_batch_topics(store)
+
+    def units_of(self, topic: str, queue_id: int) -> QueueUnits | None:
+        """Return the units of a queue; None if it has none."""
+        if topic in self._batch_topics:
+            return open_queue(BatchQueue, self._store, topic, queue_id)
+        files = open_queue(ConsumeQueue, self._store, topic, queue_id)
+        if self._only_light and not (files is None and topic.startswith(LIGHT_QUEUE_PREFIX)):
+            return files
+        if self._database is None:
+            return files
+        return DatabaseQueue(self._database, topic, queue_id, self._store.segments[-1].end_offset)
+
+
+@contextmanager
+def opened_units(store: StoreFiles, choice: QueueChoice) -> Iterator[StoreQueues]:
+    """Open the queues of a store in the layouts that were chosen; see ``opened_queues``."""
+    path = choice.database or choice.light_database
+    with nullcontext() if path is None else opened_queues(store.storage, path) as database:
+        yield StoreQueues(store, database, only_light=choice.database is None)
+
+
+def queue_file_topics(store: StoreFiles) -> list[str]:
+    """List the topics with a directory of queue files; empty if a RocksDB goes further or cannot be opened.
+
+    Raises:
+        StoreNotFoundError: there are both, and no CommitLog.
+    """
+    try:
+        choice = choose_queues(store)
+    except StoreNotFoundError:
+        raise
+    except (StoreError, FormatError):
+        return []
+    return named_topics(store) if choice.database is None else []
+
+
+def dispatched_end_of_files(store: StoreFiles, enough: int) -> int:
+    """Find the physical offset up to which all records are dispatched to files: the end of the last one in a queue.
+
+    Args:
+        enough: queues are looked at until one goes so far.
+    """
+    end = 0
+    for queue in walk_queues(store.storage, paths.consumequeue_dir(store.root)):
+        last = ConsumeQueue(store.storage, queue).last_unit()
+        if last is not None and not last.is_placeholder:
+            end = max(end, last.physical_offset + last.size)
+        if end >= enough:
+            break
+    return end
+
+
+def absent_queues(store: StoreFiles, queues: Iterable[Queue]) -> frozenset[Queue]:
+    """Return the queues that neither the ConsumeQueues nor the config of a store have.
+
+    A store without both tells no queues, and config in RocksDB of v2 does not tell all: then none is absent.
+    """
+    configs: dict[str, StoredTopicConfig] = {}
+    with suppress(RmqError):  # a damaged table is no reason to refuse a read
+        configs = stored_topics(store) or {}
+    topics = frozenset(named_topics(store))
+    if not (configs or topics) or not lists_all_topics(store):
+        return frozenset()
+    return frozenset(queue for queue in queues if _is_absent(store, configs.get(queue[0]), queue))
+
+
+def _is_absent(store: StoreFiles, config: StoredTopicConfig | None, queue: Queue) -> bool:
+    topic, queue_id = queue
+    if queue_id == ANY_QUEUE or topic.startswith(LIGHT_QUEUE_PREFIX):
+        return False
+    if config is not None and queue_id < max(config.read_queue_nums, config.write_queue_nums):
+        return False
+    return all(queue.files.queue_id != queue_id for queue in file_queues(store, topic))
+
+
+def check_queues(queues_by_store: Mapping[str, Collection[Queue]], *, fails: bool) -> None:
+    """Refuse queues that are in none of the stores for which they are named.
+
+    Args:
+        queues_by_store: paths of stores, with the queues that a read bounds there.
+        fails: whether such a queue is an error; else it is a warning.
+
+    Raises:
+        OptionError: naming the queues.
+    """
+    absent: set[Queue] = set()
+    present: set[Queue] = set()
+    for path, queues in queues_by_store.items():
+        with suppress(StoreNotFoundError):  # which the plan of the read reports
+            absent_here = absent_queues(open_store(path), queues) if queues else frozenset()
+            absent |= absent_here
+            present |= set(queues) - absent_here
+    if not absent - present:
+        return
+    names = ", ".join(f"queue {queue_id} of {topic!r}" for topic, queue_id in sorted(absent - present))
+    problem = f"{', '.join(queues_by_store)}: offsets are given for {names}, which is not there"
+    if fails:
+        raise OptionError(f"{problem}. Leave it out, or give failOnDataLoss=false")
+    _log.warning("%s", problem)

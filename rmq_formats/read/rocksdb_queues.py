@@ -1,0 +1,243 @@
+"""Reads a ConsumeQueue that is in RocksDB: its queues, their units, how far they go, the records of a query."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmq_formats.codecs import rocksdb_queue as codec
+from rmq_formats.codecs.index import MAX_LONG
+from rmq_formats.codecs.rocksdb_queue import QueueBound
+from rmq_formats.errors import DecodeError, FormatError, StoreError
+from rmq_formats.read.query import Query
+from rmq_formats.read.queue_units import QueueUnit, records_within
+from rmq_formats.storage.rocksdb import RocksDb, opened_rocksdb
+from rmq_formats.storage.segments import Storage
+
+_LAST_OFFSET: Final = b"\xff" * 8
+_Value = TypeVar("_Value")
+
+
+class QueueDatabase:
+    """A ConsumeQueue in RocksDB, open for reading."""
+
+    def __init__(self, database: RocksDb) -> None:
+        self.path = database.path
+        self._database = database
+
+    def queues(self, only_topic: str | None = None) -> Iterator[tuple[str, int]]:
+        """List the queues that have units: topic and queue id, by the length of the topic, the topic and the id.
+
+        Args:
+            only_topic: that topic's; None is all.
+
+        Raises:
+            FormatError: a damaged file, or a key that is none of a unit.
+        """
+        key_prefix = b"" if only_topic is None else codec.topic_prefix(only_topic)
+        pair = self._database.first_from(codec.UNITS_FAMILY, key_prefix)
+        while pair is not None and pair[0].startswith(key_prefix):
+            topic, queue_id, prefix = self._decode(codec.split_unit_key, pair[0])
+            yield topic, queue_id
+            pair = self._database.first_from(codec.UNITS_FAMILY, codec.key_after_queue(prefix))
+
+    def all_queues(self) -> set[tuple[str, int]]:
+        """List the queues that have units or an end: those whose messages have all expired, too. Raises FormatError."""
+        queues = set(self.queues())
+        for keys, _ in self._database.chunks(codec.OFFSETS_FAMILY):
+            bounds = (codec.split_bound_key(key) for key in keys if key != codec.CHECKPOINT_KEY)
+            queues |= {(topic, queue_id) for topic, queue_id, _ in filter(None, bounds)}
+        return queues
+
+    def units(
+        self, topic: str, queue_id: int, first_offset: int = 0, end_offset: int | None = None
+    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.void]]]:
+        """Read units of a queue in the order of their queue offsets, some at a time.
+
+        Args:
+            end_offset: one past the last one; None is the queue's end.
+
+        Yields:
+            Queue offsets, int64[n], and units, UNIT_VALUE_DTYPE[n].
+
+        Raises:
+            FormatError: a damaged file, or a pair that is no unit.
+        """
+        prefix = codec.queue_prefix(topic, queue_id)
+        end = codec.key_after_queue(prefix)
+        if end_offset is not None and end_offset <= MAX_LONG:
+            end = codec.unit_key(topic, queue_id, end_offset)
+        begin = codec.unit_key(topic, queue_id, first_offset)
+        for keys, values in self._database.chunks(codec.UNITS_FAMILY, begin, end):
+            yield self._decode(codec.decode_units, prefix, keys, values)
+
+    def all_units(self, topic: str, queue_id: int) -> tuple[NDArray[np.int64], NDArray[np.void]]:
+        """Read the queue offsets and the units of a whole queue: int64[n], ascending, and UNIT_VALUE_DTYPE[n].
+
+        Raises:
+            FormatError: a damaged database.
+        """
+        parts = list(self.units(topic, queue_id))
+        offsets = np.concatenate([np.empty(0, dtype=np.int64), *(part for part, _ in parts)])
+        units = np.concatenate([np.empty(0, dtype=codec.UNIT_VALUE_DTYPE), *(part for _, part in parts)])
+        return offsets, units.astype(codec.UNIT_VALUE_DTYPE)  # numpy joins into the machine's own byte order
+
+    def first_offset(self, topic: str, queue_id: int, since: int = 0) -> int | None:
+        """Return the queue offset of a queue's first unit from an offset on; None without any. Raises FormatError."""
+        pair = self._database.first_from(codec.UNITS_FAMILY, codec.unit_key(topic, queue_id, since))
+        return self._offset(codec.queue_prefix(topic, queue_id), pair)
+
+    def last_offset(self, topic: str, queue_id: int) -> int | None:
+        """Return the queue offset of a queue's last unit; None without any. Raises FormatError."""
+        prefix = codec.queue_prefix(topic, queue_id)
+        return self._offset(prefix, self._database.last_until(codec.UNITS_FAMILY, prefix + _LAST_OFFSET))
+
+    def _offset(self, prefix: bytes, pair: tuple[bytes, bytes] | None) -> int | None:
+        if pair is None or not pair[0].startswith(prefix):
+            return None
+        return int(self._decode(codec.decode_units, prefix, [pair[0]], [pair[1]])[0][0])
+
+    def bound(self, topic: str, queue_id: int, which: bytes = codec.MAX) -> QueueBound | None:
+        """Return the stored bound at a queue's end or begin; None without one. Raises FormatError."""
+        value = self._database.get(codec.OFFSETS_FAMILY, codec.bound_key(topic, queue_id, which))
+        return None if value is None else self._decode(QueueBound.decode, value)
+
+    def unknown_pairs(self) -> Iterator[tuple[bytes, bytes]]:
+        """List the pairs beside the bounds that are no bound and no checkpoint, such as one with an empty key.
+
+        Raises:
+            FormatError: a damaged file.
+        """
+        for keys, values in self._database.chunks(codec.OFFSETS_FAMILY):
+            for key, value in zip(keys, values, strict=True):
+                if key != codec.CHECKPOINT_KEY and codec.split_bound_key(key) is None:
+                    yield key, value
+
+    def checkpoint(self) -> int:
+        """Return the physical offset after the last dispatched record; 0 without such an entry. Raises FormatError.
+
+        Source: ``RocksDBConsumeQueueOffsetTable#getMaxPhyOffset``.
+        """
+        value = self._database.get(codec.OFFSETS_FAMILY, codec.CHECKPOINT_KEY)
+        return 0 if value is None else self._decode(codec.decode_checkpoint, value)
+
+    def _decode(self, decode: Callable[..., _Value], *arguments: object) -> _Value:
+        try:
+            return decode(*arguments)
+        except DecodeError as error:
+            raise FormatError(str(error), path=self.path) from error
+
+
+class DatabaseQueue:
+    """The units of one queue of a ConsumeQueue in RocksDB; see ``QueueUnits``."""
+
+    def __init__(self, database: QueueDatabase, topic: str, queue_id: int, log_end: int) -> None:
+        """Create the queue.
+
+        Args:
+            log_end: physical offset one past the log's files: the database keeps units after the end of a cut log.
+        """
+        self._database = database
+        self._name = topic, queue_id
+        self._log_end = log_end
+
+    def first_since(self, physical_offset: int) -> QueueUnit | None:
+        for offsets, units in self._database.units(*self._name):
+            records = units["physical_offset"].astype(np.int64)
+            rows = np.flatnonzero((records >= physical_offset) & (records < self._log_end))
+            if len(rows):
+                return _queue_unit(int(offsets[rows[0]]), units[rows[0]])
+        return None
+
+    def last_unit(self) -> QueueUnit | None:
+        last = self._database.last_offset(*self._name)
+        return None if last is None else self.first_message(last, last + 1)
+
+    def max_offset(self, log_end: int | None = None) -> int:
+        end, log_end = 0, self._log_end if log_end is None else min(log_end, self._log_end)
+        for offsets, units in self._database.units(*self._name):
+            in_log = offsets[units["physical_offset"].astype(np.int64) < log_end]
+            end = int(in_log[-1]) + 1 if len(in_log) else end
+        return end
+
+    def first_message(self, first_offset: int, end_offset: int) -> QueueUnit | None:
+        offset = self._database.first_offset(*self._name, first_offset)
+        if offset is None or offset >= end_offset:
+            return None
+        ((_, units),) = self._database.units(*self._name, offset, offset + 1)
+        return _queue_unit(offset, units[0])
+
+    def named_records(self, begin: int, end: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        units_by_place = self._database.units(*self._name)
+        return records_within(
+            [(units["physical_offset"].astype(np.int64), places) for places, units in units_by_place], begin, end
+        )
+
+
+def _queue_unit(offset: int, unit: np.void) -> QueueUnit:
+    return QueueUnit(
+        offset, offset + 1, int(unit["physical_offset"]), int(unit["size"]), int(unit["store_timestamp"])
+    )  # fmt: skip
+
+
+@contextmanager
+def opened_queues(storage: Storage, path: str) -> Iterator[QueueDatabase]:
+    """Open a ConsumeQueue in RocksDB by its directory in a store; see ``opened_rocksdb``."""
+    with opened_rocksdb(storage, path, path.rpartition("/")[0]) as database:
+        yield QueueDatabase(database)
+
+
+@dataclass(frozen=True, slots=True)
+class UnitRecords:
+    """Records that units name.
+
+    Attributes:
+        physical_offsets: of the records, ascending.
+        dispatched: one past the last record that the database knows of any topic.
+    """
+
+    physical_offsets: list[int]
+    size_bytes: int
+    dispatched: int
+
+
+def find_unit_records(
+    storage: Storage, path: str, query: Query, topics: frozenset[str], most: int
+) -> UnitRecords | str:
+    """Look up the places of the messages of some topics within a query's queue offsets, or return why not.
+
+    Args:
+        most: units that are looked up at most: for more a scan costs less.
+
+    Returns:
+        The places; or, in words, that there are too many of them, or why the database cannot be read.
+    """
+    try:
+        return _find_unit_records(storage, path, query, topics, most)
+    except (FormatError, StoreError) as error:
+        return str(error)
+
+
+def _find_unit_records(
+    storage: Storage, path: str, query: Query, topics: frozenset[str], most: int
+) -> UnitRecords | str:
+    offset_arrays = [np.empty(0, dtype=np.int64)]
+    size_bytes = count = 0
+    with opened_queues(storage, path) as database:
+        for topic in sorted(topics):
+            for _, queue_id in database.queues(topic):
+                bounds = query.queue_bounds(topic, queue_id)
+                first, end = max(0, bounds.first_offset), bounds.end_offset
+                if first >= end:
+                    continue
+                for _, units in database.units(topic, queue_id, first, end):
+                    offset_arrays.append(units["physical_offset"].astype(np.int64))
+                    size_bytes += int(units["size"].astype(np.int64).sum())
+                    count += len(units)
+                    if count > most:
+                        return f"more than {most} records by their places cost more than scanning the log"
+        dispatched = database.checkpoint()
+    return UnitRecords(np.unique(np.concatenate(offset_arrays)).tolist(), size_bytes, dispatched)

@@ -1,0 +1,172 @@
+"""Refusals of operations that would harm a store's layouts.
+
+Each ``…_refusal`` function returns None, or one line with the layout that forbids an operation and what to do.
+"""
+
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from rmq_formats.codecs import paths
+from rmq_formats.errors import StoreLayoutError
+from rmq_formats.storage.store_layouts import StoreLayout, StoreLayouts
+
+# --- what must not be done ------------------------------------------------------------------
+
+
+def refuse(reason: str | None) -> None:
+    """Raise StoreLayoutError with a reason; None is no reason."""
+    if reason is not None:
+        raise StoreLayoutError(reason)
+
+
+def log_read_refusal(dledger: Sequence[str]) -> str | None:
+    """Return why the whole CommitLog cannot be read; ``dledger`` comes from ``dledger_directories``."""
+    if len(dledger) < 2:
+        return None
+    return (
+        f"{dledger[1]}: a second DLedger CommitLog beside {dledger[0]}; a broker has one, so move the other out of the "
+        "store"
+    )
+
+
+def rebuild_refusal(layouts: StoreLayouts) -> str | None:
+    """Return why a rebuild cannot write the kind of ConsumeQueue of a store."""
+    return None if layouts.rebuilds_as_database else queue_rebuild_refusal(layouts)
+
+
+def queue_rebuild_refusal(layouts: StoreLayouts) -> str | None:
+    """Return why the ConsumeQueue files cannot be rebuilt from the CommitLog."""
+    if StoreLayout.ROCKSDB_QUEUES in layouts:
+        database = layouts.evidence[StoreLayout.ROCKSDB_QUEUES]
+        return f"{database}: the ConsumeQueue is in RocksDB; rmq rebuild --what index rebuilds the Index alone"
+    if layouts.unknown_queue_file is not None:
+        return unknown_file_refusal(layouts.unknown_queue_file, "no topic's directory")
+    return None
+
+
+def queue_write_refusal(layouts: StoreLayouts) -> str | None:
+    """Return why a sink cannot write the files below ``consumequeue`` from units alone."""
+    if StoreLayout.BATCH_QUEUES in layouts:
+        what = "batch queues (BatchConsumeQueue), which are made of the CommitLog alone"
+        return f"{layouts.evidence[StoreLayout.BATCH_QUEUES]}: {what}; use rmq rebuild"
+    if StoreLayout.ROCKSDB_CONFIG in layouts:
+        what = "config in RocksDB, which alone tells which topics have batch queues (BatchConsumeQueue)"
+        return f"{layouts.evidence[StoreLayout.ROCKSDB_CONFIG]}: {what}; use rmq rebuild"
+    return queue_rebuild_refusal(layouts)
+
+
+def batch_topics_refusal(layouts: StoreLayouts, wanted_batch_topics: frozenset[str]) -> str | None:
+    """Return why the files below ``consumequeue`` do not serve topics with batch queues."""
+    if wanted_batch_topics:
+        return (
+            f"{layouts.evidence[StoreLayout.BATCH_QUEUES]}: topic {min(wanted_batch_topics)} has batch queues "
+            "(BatchConsumeQueue); leave accessPath to auto, or scan"
+        )
+    return None
+
+
+def queue_files_refusal(layouts: StoreLayouts, database: str | None) -> str | None:
+    """Return why a store has no ConsumeQueue files for an access path or a tool that needs them.
+
+    Args:
+        database: the RocksDB with the store's queues; see ``read.queue_choice``.
+    """
+    if database is None:
+        return None
+    evidence = layouts.evidence[StoreLayout.ROCKSDB_QUEUES]
+    return f"{evidence}: the ConsumeQueue is in RocksDB; leave accessPath to auto, or scan"
+
+
+_NOT_WRITTEN: Final = {
+    StoreLayout.DLEDGER: "a DLedger CommitLog",
+    StoreLayout.ROCKSDB_QUEUES: "the ConsumeQueue is in RocksDB",
+    StoreLayout.LIGHT_QUEUES: "light queues (LMQ)",
+    StoreLayout.BATCH_QUEUES: "batch queues (BatchConsumeQueue)",
+    StoreLayout.ROCKSDB_CONFIG: "the broker's topics and consumer offsets are in RocksDB",
+}
+
+_BY_BROKER: Final = (StoreLayout.LIGHT_QUEUES, StoreLayout.BATCH_QUEUES)
+
+
+def broker_refusal(layouts: StoreLayouts, *, light_queues: bool) -> str | None:
+    """Return why a broker may not open the store."""
+    if StoreLayout.LIGHT_QUEUES in layouts and not light_queues:
+        what = "light queues (LMQ), which a broker writes with enableLmq=true and enableMultiDispatch=true"
+        return f"{layouts.evidence[StoreLayout.LIGHT_QUEUES]}: {what}"
+    return write_refusal(layouts, but=(StoreLayout.LIGHT_QUEUES, StoreLayout.BATCH_QUEUES))
+
+
+def write_refusal(layouts: StoreLayouts, but: Collection[StoreLayout] = ()) -> str | None:
+    """Return why neither a job nor a broker may add to the store; layouts in ``but`` are no reason."""
+    for layout, reason in _NOT_WRITTEN.items():
+        if layout in layouts and layout not in but and layout in _BY_BROKER:
+            return (
+                f"{layouts.evidence[layout]}: {reason}, to which rmq adds as a broker alone; send its messages to one"
+            )
+        if layout in layouts and layout not in but:
+            return (
+                f"{layouts.evidence[layout]}: {reason}, which rmq does not write: nothing may be added to this store; "
+                "open it with RocketMQ's own broker"
+            )
+    return None
+
+
+def repair_refusal(layouts: StoreLayouts) -> str | None:
+    """Return why a repair cannot restore a store: it repairs the CommitLog, and rebuilds the other files."""
+    return None if layouts.unknown_queue_file is not None else rebuild_refusal(layouts)
+
+
+def log_replacement_refusal(layouts: StoreLayouts) -> str | None:
+    """Return why the CommitLog may not be replaced: offsets in other files would lead to other messages."""
+    for layout in (StoreLayout.TIERED, StoreLayout.COMPACTION, StoreLayout.CONTROLLER):
+        if layout in layouts:
+            return (
+                f"{layouts.evidence[layout]}: {layout} refers to offsets of the CommitLog that is to be "
+                "replaced; write to another directory"
+            )
+    return write_refusal(layouts)
+
+
+def truncate_refusal(layouts: StoreLayouts) -> str | None:
+    """Return why a repair may not truncate the log."""
+    if StoreLayout.CONTROLLER not in layouts:
+        return None
+    return (
+        f"{layouts.evidence[StoreLayout.CONTROLLER]}: controller mode, whose epochs refer to the part of the "
+        "CommitLog that would be truncated; let the broker recover the store, or restore it from a replica"
+    )
+
+
+def records_refusal(root: str, light_topics: Sequence[str], batch_topics: Sequence[str]) -> str | None:
+    """Return why records of the log prevent a ConsumeQueue rebuild, or an append.
+
+    Args:
+        light_topics: whose messages were put into light queues.
+        batch_topics: that have inner batches, where nothing tells which other topics have batch queues.
+    """
+    if light_topics:
+        what = f"messages of topic {min(light_topics)} were put into light queues (LMQ), which rmq does not append to"
+        return f"{paths.commitlog_dir(root)}: {what}"
+    if batch_topics:
+        what = (
+            f"topic {min(batch_topics)} has inner batches, and without config/topics.json nothing tells which other "
+            "topics have batch queues (BatchConsumeQueue)"
+        )
+    else:
+        return None
+    return f"{paths.commitlog_dir(root)}: {what}; rmq rebuild --what index rebuilds the Index alone"
+
+
+def dispatch_refusal(commitlog: str, batch_topics: Collection[str]) -> str | None:
+    """Return why a broker may not dispatch its log: topics have inner batches, but no config of batch queues."""
+    if not batch_topics:
+        return None
+    return (
+        f"{commitlog}: topic {min(batch_topics)} has inner batches, which belong into batch queues "
+        "(BatchConsumeQueue), and config/topics.json does not say that it has those; bring that file back"
+    )
+
+
+def unknown_file_refusal(path: str, what: str) -> str:
+    """Return the reason to refuse a publication that would replace an unknown file."""
+    return f"{path}: {what}, and rmq does not know it; move it out of the store first"

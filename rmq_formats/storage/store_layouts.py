@@ -1,0 +1,226 @@
+"""Detection of a store's layouts beside CommitLog, ConsumeQueue and IndexFile, by names and a few small files.
+
+RocketMQ stores the same messages in several layouts. A tool that confuses two layouts loses data, so each tool calls
+``detect_layouts`` first, and then the functions of ``layout_refusals``.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final, Protocol
+
+from rmq_formats.codecs import paths, rocksdb_config, topics_json
+from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
+from rmq_formats.errors import DecodeError, StoreError
+
+ROCKSDB_SIGN: Final = "CURRENT"  # a file of each RocksDB; a topic of that name would be a directory
+_DATABASE_BESIDE: Final = "consumequeue_rocksdb"  # beside the queue files, where a broker writes both
+_ROCKSDB_TABLE_END: Final = bytes.fromhex("f7cff485b741e288")  # the magic number of a block-based table
+_CLASSIC_DIRECTORIES: Final = frozenset({
+    "commitlog", "consumequeue", "consumequeue_ext", "batchconsumequeue", "index", "config", "compaction", "timerlog",
+})  # fmt: skip
+_TOPIC_OF_5_4: Final = "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC"
+
+
+class StoreLayout(StrEnum):
+    """Store layouts beside the classic one."""
+
+    DLEDGER = "DLedger CommitLog"
+    LIGHT_QUEUES = "light queues (LMQ)"
+    BATCH_QUEUES = "batch queues (BatchConsumeQueue)"
+    ROCKSDB_QUEUES = "ConsumeQueue in RocksDB"
+    ROCKSDB_CONFIG = "config in RocksDB"
+    TIERED = "tiered storage"
+    COMPACTION = "compacted topics"
+    CONTROLLER = "controller mode"
+    FROM_5_4 = "broker 5.4 or later"
+
+
+class Name(Protocol):
+    """One name in a directory."""
+
+    @property
+    def name(self) -> str:
+        """The name."""
+        ...
+
+    @property
+    def is_directory(self) -> bool:
+        """True for a directory."""
+        ...
+
+
+class Tree(Protocol):
+    """Files that can be listed and read: a ``Storage``, or a broker's own disk."""
+
+    def entries(self, path: str) -> Sequence[Name]:
+        """Names in a directory; empty where there is none. Raises StoreError."""
+        ...
+
+    def read_bytes(self, path: str) -> bytes:
+        """Return a whole small file. Raises StoreError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StoreLayouts:
+    """Detected layouts of a store.
+
+    Attributes:
+        evidence: file or directory that proves each layout.
+        has_queue_files: whether ``consumequeue`` has topics' directories; beside a RocksDB, whether one has files.
+        unknown_queue_file: the first file among the topics' directories that is of no known layout; None without.
+    """
+
+    evidence: Mapping[StoreLayout, str] = field(default_factory=dict)
+    batch_topics: frozenset[str] = frozenset()
+    has_queue_files: bool = False
+    unknown_queue_file: str | None = None
+
+    def __contains__(self, layout: StoreLayout) -> bool:
+        return layout in self.evidence
+
+    @property
+    def queue_database(self) -> str | None:
+        """Directory of the ConsumeQueue in RocksDB; None where there is none."""
+        place = self.evidence.get(StoreLayout.ROCKSDB_QUEUES)
+        return place if place is None or place.endswith(f"/{_DATABASE_BESIDE}") else place.rpartition("/")[0]
+
+    @property
+    def only_queue_database(self) -> str | None:
+        """Directory of the ConsumeQueue in RocksDB, if there are no ConsumeQueue files beside it."""
+        return None if self.has_queue_files else self.queue_database
+
+    @property
+    def rebuilds_as_database(self) -> bool:
+        """True if a rebuild writes the ConsumeQueue as a RocksDB: the RocksDB replaces the queue files."""
+        database = self.only_queue_database
+        return database is not None and not database.endswith(f"/{_DATABASE_BESIDE}")
+
+
+def detect_layouts(tree: Tree, root: str) -> StoreLayouts:
+    """Detect the layouts of a store, ignoring files that cannot be listed or read."""
+    top = {entry.name: entry.is_directory for entry in _listed(tree, root)}
+    evidence: dict[StoreLayout, str] = {}
+    for dledger in dledger_directories(tree, root):
+        evidence.setdefault(StoreLayout.DLEDGER, dledger)
+    unknown = None
+    queues = _listed(tree, paths.consumequeue_dir(root))
+    names = {entry.name for entry in queues if not entry.is_directory}
+    sign = next((name for name in sorted(names) if name == ROCKSDB_SIGN or name.startswith("MANIFEST-")), None)
+    if sign is not None:  # the second one, where the first is lost
+        evidence[StoreLayout.ROCKSDB_QUEUES] = f"{paths.consumequeue_dir(root)}/{sign}"
+    elif top.get(_DATABASE_BESIDE):
+        evidence[StoreLayout.ROCKSDB_QUEUES] = f"{root}/{_DATABASE_BESIDE}"
+    elif names:
+        unknown = f"{paths.consumequeue_dir(root)}/{min(names)}"
+    topics = [entry.name for entry in queues if entry.is_directory]
+    light = next((name for name in topics if name.startswith(LIGHT_QUEUE_PREFIX)), None)
+    if light is not None:
+        evidence[StoreLayout.LIGHT_QUEUES] = f"{paths.consumequeue_dir(root)}/{light}"
+    batch = {entry.name for entry in _listed(tree, paths.batch_consumequeue_dir(root))}
+    if batch:
+        evidence[StoreLayout.BATCH_QUEUES] = paths.batch_consumequeue_dir(root)
+    if top.get("config"):
+        batch |= _recognise_config(tree, paths.config_dir(root), evidence)
+    if _listed(tree, f"{root}/compaction/compactionLog"):
+        evidence[StoreLayout.COMPACTION] = f"{root}/compaction/compactionLog"
+    for layout, name in (
+        (StoreLayout.TIERED, "tiered_index_file"), (StoreLayout.CONTROLLER, "epochFileCheckpoint"),
+        (StoreLayout.CONTROLLER, "brokerIdentity"), (StoreLayout.FROM_5_4, "rocksdbstore"),
+    ):  # fmt: skip
+        if name in top:
+            evidence.setdefault(layout, f"{root}/{name}")
+    has_files = bool(topics)
+    if StoreLayout.ROCKSDB_QUEUES in evidence:  # directories stay where a broker has written files before
+        has_files = any(_has_queue_files(tree, f"{paths.consumequeue_dir(root)}/{topic}") for topic in topics)
+    return StoreLayouts(evidence, frozenset(batch), has_files, unknown)
+
+
+def _has_queue_files(tree: Tree, topic: str) -> bool:
+    queues = [entry.name for entry in _listed(tree, topic) if entry.is_directory]
+    return any(
+        _is_segment(entry) and not entry.is_directory for name in queues for entry in _listed(tree, f"{topic}/{name}")
+    )
+
+
+def dledger_directories(tree: Tree, root: str) -> list[str]:
+    """Return the directories of DLedger CommitLogs' entries, by name: one in a store with a DLedger CommitLog.
+
+    It is ``dledger-<selfId>/data`` in the store, unless ``storePathDLedgerCommitLog`` or somebody has put it elsewhere:
+    whatever is called ``data`` there, at most two directories down, and holds files with a segment's names, is one.
+    """
+    directories = []
+    for entry in _listed(tree, root):
+        if entry.is_directory and entry.name not in _CLASSIC_DIRECTORIES:
+            directories += _dledger_data(tree, f"{root}/{entry.name}", entry.name.startswith("dledger-"))
+    return directories
+
+
+def _dledger_data(tree: Tree, path: str, is_named: bool) -> list[str]:
+    """Return the directories ``data`` in a directory or one below it; one that is named as DLedger's may be empty."""
+    below = [entry.name for entry in _listed(tree, path) if entry.is_directory]
+    if is_named and "data" in below:
+        return [f"{path}/data"]
+    places = [f"{path}/data"] * ("data" in below) + [f"{path}/{name}/data" for name in below]
+    return [data for data in places if any(map(_is_segment, _listed(tree, data)))]
+
+
+def _is_segment(entry: Name) -> bool:
+    return paths.parse_segment_name(entry.name) is not None
+
+
+def _recognise_config(tree: Tree, config: str, evidence: dict[StoreLayout, str]) -> set[str]:
+    """Add the layouts found in ``config``, and return its topics with a BatchConsumeQueue."""
+    names = {entry.name: entry.is_directory for entry in _listed(tree, config)}
+    for name in rocksdb_config.DATABASES:
+        if names.get(name) and is_rocksdb(tree, f"{config}/{name}"):
+            evidence.setdefault(StoreLayout.ROCKSDB_CONFIG, f"{config}/{name}")
+    if "tieredStoreMetadata.json" in names:
+        evidence[StoreLayout.TIERED] = f"{config}/tieredStoreMetadata.json"
+    if "lmqConsumerOffset.json" in names:
+        evidence.setdefault(StoreLayout.LIGHT_QUEUES, f"{config}/lmqConsumerOffset.json")
+    batch: set[str] = set()
+    for name in ("topics.json", "topics.json.bak"):
+        if names.get(name) is not False:
+            continue
+        text = _read(tree, f"{config}/{name}").decode("utf-8", "replace")
+        if f'"{_TOPIC_OF_5_4}"' in text:
+            evidence.setdefault(StoreLayout.FROM_5_4, f"{config}/{name}")
+        if "BatchCQ" in text:  # to parse the file of 100,000 topics takes seconds
+            batch |= _batch_topics(text)
+        if batch:
+            evidence.setdefault(StoreLayout.BATCH_QUEUES, f"{config}/{name}")
+    return batch
+
+
+def _batch_topics(text: str) -> set[str]:
+    try:
+        configs = topics_json.topic_configs(text)
+    except DecodeError:
+        return set()
+    return {name for name, item in configs.items() if item.has_batch_queues}
+
+
+def _listed(tree: Tree, path: str) -> Sequence[Name]:
+    try:
+        return tree.entries(path)
+    except StoreError:
+        return ()
+
+
+def _read(tree: Tree, path: str) -> bytes:
+    try:
+        return tree.read_bytes(path)
+    except (StoreError, OSError):
+        return b""
+
+
+def is_rocksdb(tree: Tree, directory: str) -> bool:
+    """Return whether a directory contains a RocksDB, and not the queues of a topic."""
+    return any(entry.name == ROCKSDB_SIGN and not entry.is_directory for entry in _listed(tree, directory))
+
+
+def is_rocksdb_table(tail: bytes) -> bool:
+    """Return whether a file's last bytes are those of a RocksDB table (``*.sst``)."""
+    return tail.endswith(_ROCKSDB_TABLE_END)

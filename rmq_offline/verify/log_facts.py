@@ -1,0 +1,68 @@
+"""Facts of the CommitLog that the checks of its derived files share."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmq_formats.codecs.layout import MAX_RECORD_BYTES
+from rmq_formats.scan.queue_merge import LogBounds
+
+Longs = NDArray[np.int64]
+
+
+def are_in_ranges(begins: Longs, ends: Longs, offsets: Longs) -> NDArray[np.bool_]:
+    """Return which offsets are in one of the ranges, bool[n].
+
+    Args:
+        begins: of the ranges, int64[m], ascending.
+        ends: one past the end of each, int64[m].
+        offsets: int64[n].
+    """
+    if not len(begins):
+        return np.zeros(len(offsets), dtype=bool)
+    at = np.searchsorted(begins, offsets, side="right") - 1
+    return (at >= 0) & (offsets < ends[at])
+
+
+@dataclass(frozen=True, slots=True)
+class LogFacts:
+    """Bounds and damage of the log, as it was when the verification began.
+
+    Attributes:
+        start: physical offset of the log's first byte; older records were deleted.
+        end: one past the last byte checked: a broker may have written more since.
+        lost_begins: int64[n], where each unreadable range begins, ascending.
+        lost_ends: int64[n], one past its end.
+        largest_record_bytes: size of the largest sound record.
+        is_cut: whether a recovery cut the log: units beyond its end may be those of the records after the cut.
+        dispatched_end: physical offset from which the next start of a broker dispatches records; 0 after a kill.
+    """
+
+    start: int
+    end: int
+    lost_begins: Longs
+    lost_ends: Longs
+    largest_record_bytes: int = 0
+    is_cut: bool = False
+    dispatched_end: int = 0
+
+    @property
+    def bounds(self) -> LogBounds:
+        """The facts that a merge of units and records needs."""
+        return LogBounds(self.start, self.end, self.lost_ranges, self.largest_record_bytes)
+
+    @property
+    def lost_ranges(self) -> tuple[Longs, Longs]:
+        """Begins and ends of the unreadable ranges."""
+        return self.lost_begins, self.lost_ends
+
+    def is_lost(self, physical_offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return which of these offsets are in an unreadable range."""
+        return are_in_ranges(self.lost_begins, self.lost_ends, physical_offsets)
+
+    def is_old(self, physical_offsets: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return which of these may be records that were deleted with the log's older files."""
+        limit = max(MAX_RECORD_BYTES, self.largest_record_bytes)
+        in_bounds = (physical_offsets >= 0) & (sizes > 0) & (sizes <= limit)
+        return in_bounds & (physical_offsets < self.start) & (physical_offsets + sizes <= self.start)
