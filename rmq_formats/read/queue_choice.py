@@ -17,7 +17,7 @@ from rmq_formats.codecs.topics_json import StoredTopicConfig
 from rmq_formats.errors import FormatError, OptionError, RmqError, StoreError, StoreLockedError, StoreNotFoundError
 from rmq_formats.read.batch_queues import BatchQueue
 from rmq_formats.read.broker_config import lists_all_topics, stored_batch_topics, stored_topics
-from rmq_formats.read.query import ANY_QUEUE, Queue
+from rmq_formats.read.query import ANY_QUEUE, Include, Query, Queue
 from rmq_formats.read.queue_units import QueueUnits
 from rmq_formats.read.queues import ConsumeQueue
 from rmq_formats.read.ranges import log_bounds
@@ -172,13 +172,19 @@ def absent_queues(store: StoreFiles, queues: Iterable[Queue]) -> frozenset[Queue
 
     A store without both tells no queues, and config in RocksDB of v2 does not tell all: then none is absent.
     """
+    configs, topics = _listed_topics(store)
+    if not (configs or topics):
+        return frozenset()
+    return frozenset(queue for queue in queues if _is_absent(store, configs.get(queue[0]), queue))
+
+
+def _listed_topics(store: StoreFiles) -> tuple[dict[str, StoredTopicConfig], frozenset[str]]:
+    """Return the topics of the config and of the ConsumeQueues of a store; none if the store does not tell all."""
     configs: dict[str, StoredTopicConfig] = {}
     with suppress(RmqError):  # a damaged table is no reason to refuse a read
         configs = stored_topics(store) or {}
     topics = frozenset(named_topics(store))
-    if not (configs or topics) or not lists_all_topics(store):
-        return frozenset()
-    return frozenset(queue for queue in queues if _is_absent(store, configs.get(queue[0]), queue))
+    return (configs, topics) if lists_all_topics(store) else ({}, frozenset())
 
 
 def _is_absent(store: StoreFiles, config: StoredTopicConfig | None, queue: Queue) -> bool:
@@ -214,3 +220,36 @@ def check_queues(queues_by_store: Mapping[str, Collection[Queue]], *, fails: boo
     if fails:
         raise OptionError(f"{problem}. Leave it out, or give failOnDataLoss=false")
     _log.warning("%s", problem)
+
+
+def warn_of_absent(queries: Mapping[str, Query]) -> None:
+    """Log a warning for topics and queues that a read of live messages names, and that no store has.
+
+    Args:
+        queries: query of each store, by its path.
+    """
+    named: set[str] = set()
+    present: set[str] = set()
+    for path, query in queries.items():
+        with suppress(StoreNotFoundError):  # which the plan of the read reports
+            absent = _absent_selections(open_store(path), query)
+            named |= absent.keys()
+            present |= {name for name, is_absent in absent.items() if not is_absent}
+    for name in sorted(named - present):
+        _log.warning("%s: neither the queues nor topics.json have %s, which the read names", ", ".join(queries), name)
+
+
+def _absent_selections(store: StoreFiles, query: Query) -> dict[str, bool]:
+    """Map each topic and queue that a query selects by name to whether the store lacks it."""
+    configs, topics = _listed_topics(store)
+    if query.included is not Include.LIVE or not (configs or topics):
+        return {}
+    selected = {
+        f"topic {topic!r}": topic not in configs and topic not in topics and not topic.startswith(LIGHT_QUEUE_PREFIX)
+        for topic in query.topics or ()
+    }
+    for topic, queue_ids in (query.queues or {}).items():
+        for queue_id in queue_ids:
+            name = f"queue {queue_id} of {topic!r}"
+            selected[name] = _is_absent(store, configs.get(topic), (topic, queue_id))
+    return selected

@@ -60,3 +60,18 @@ def test_a_batch_fails_or_warns(tmp_path: Path, caplog: pytest.LogCaptureFixture
         (planned,) = plans_of(commitlog_options({**options, "failOnDataLoss": "false"}))
     assert planned.plan is not None
     assert "queue 16 of 'Orders', which is not there" in caplog.text
+
+
+def test_names_that_no_store_has_are_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = make_store(tmp_path)
+    write_config(tmp_path, "Clicks")
+    named = [
+        {"subscribe": "Orders,Orderz"}, {"assign": '{"Orders":[0,7]}'}, {"subscribe": "Clicks,%LMQ%a"},
+        {"subscribe": "Gone", "include": "unqueued"},
+    ]  # fmt: skip
+    for options in named:
+        plans_of(commitlog_options({"path": store, **options}))
+    warning = "{}: neither the queues nor topics.json have {}, which the read names"
+    assert [record.getMessage() for record in caplog.records] == [
+        warning.format(store, "topic 'Orderz'"), warning.format(store, "queue 7 of 'Orders'"),
+    ]  # fmt: skip

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from rmq_formats.arrow.schema import BROKER_NAME, CLUSTER, Mode
 from rmq_formats.errors import OptionError, StoreNotFoundError
-from rmq_formats.read.queue_choice import check_queues
+from rmq_formats.read.queue_choice import check_queues, warn_of_absent
 from rmq_formats.read.stores import BrokerStore, find_stores, plan_stores
 from rmq_formats.spark.options.read import SourceOptions
 
@@ -60,9 +60,13 @@ def stores_of(options: SourceOptions) -> tuple[BrokerStore, ...]:
 
 
 def check_bounded_queues(options: SourceOptions, stores: Sequence[BrokerStore]) -> None:
-    """Refuse offsets of queues that no store has; a warning with failOnDataLoss=false. Raises OptionError."""
+    """Refuse offsets of queues that no store has; a warning with failOnDataLoss=false. Raises OptionError.
+
+    Other queues and topics that the options name, and that no store has, are a warning: their rows may come.
+    """
     queues = {store.path: options.read_of(store.broker).query.bounds.keys() for store in stores}
     check_queues(queues, fails=options.fail_on_data_loss)
+    warn_of_absent({store.path: options.read_of(store.broker).query for store in stores})
 
 
 def interleave_tasks(tasks: Iterable[Iterable[_Task]]) -> list[_Task]:
