@@ -64,7 +64,7 @@ def test_columns_are_those_that_spark_makes_of_the_same_text(spark: SparkSession
     [
         ("id BIGNT", "type bignt"),
         ("id VARCHAR(3)", "type varchar"),
-        ("id VARIANT", "type golden_copy"),
+        ("id VARIANT", "type variant"),
         ("id STRING COLLATE UTF8_LCASE", "'COLLATE'"),
         ("id INT DEFAULT 3", "'DEFAULT'"),
         ("id INT COMMENT 'it\\'s'", "'it"),

@@ -289,7 +289,7 @@ def test_partitions_and_new_columns_are_those_of_the_spec(local: TypedExporter) 
     ("more", "problem"),
     [
         ({"key": ["id"]}, "key is for the job"),
-        ({"schema": "id VARIANT"}, "type golden_copy in the schema is for the job"),
+        ({"schema": "id VARIANT"}, "type variant in the schema is for the job"),
         ({"partition_by": ["ok"]}, "partition_by ok is for the job"),
     ],
     ids=str,

@@ -45,14 +45,14 @@ def untouched() -> Untouched:
 
 
 @pytest.fixture(params=list(LAYOUT_STORES))
-def golden_name(request: pytest.FixtureRequest) -> str:
-    """Each golden_copy's name in turn."""
+def layout_name(request: pytest.FixtureRequest) -> str:
+    """Name of each golden store of another layout, in turn."""
     return str(request.param)
 
 
 @pytest.fixture
 def golden_copy(golden: Callable[[str], Path], tmp_path: Path) -> Callable[[str], Path]:
-    """A golden_copy of one's own; holes stay holes."""
+    """Copies a golden store for one test; holes stay holes."""
 
     def copy(name: str) -> Path:
         target = tmp_path / name

@@ -44,19 +44,19 @@ REFUSED = {  # a path below a store, and words of the line
 Golden = Callable[[str], Path]
 
 
-def test_inspect_names_the_layout(golden_name: str, rmq: Rmq, golden: Golden, untouched: Untouched) -> None:
-    store = golden(golden_name) / "store"
+def test_inspect_names_the_layout(layout_name: str, rmq: Rmq, golden: Golden, untouched: Untouched) -> None:
+    store = golden(layout_name) / "store"
     with untouched(store):
         result = rmq("inspect", store, "--json")
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
-    assert set(found["layouts"]) == {layout.value for layout in LAYOUTS[golden_name]}
+    assert set(found["layouts"]) == {layout.value for layout in LAYOUTS[layout_name]}
     assert all(path.startswith(str(store)) for path in found["layouts"].values())
-    records = (golden(golden_name) / "expected" / "messages.jsonl").read_text("utf-8").count("\n")
+    records = (golden(layout_name) / "expected" / "messages.jsonl").read_text("utf-8").count("\n")
     assert found["commitlog"]["messages"] == records
     assert "consumequeue" in found
     shown = " ".join(rmq("inspect", store).stdout.split())
-    assert all(layout.value in shown for layout in LAYOUTS[golden_name])
+    assert all(layout.value in shown for layout in LAYOUTS[layout_name])
 
 
 def test_inspect_of_a_classic_store_names_none(rmq: Rmq, golden: Golden) -> None:

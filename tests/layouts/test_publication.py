@@ -69,8 +69,8 @@ def test_a_batch_queue_under_a_plain_queue_s_name_stays(
         rebuild(store)
 
 
-def test_no_plain_queue_is_taken_for_a_batch_queue(golden_name: str, golden: Callable[[str], Path]) -> None:
-    for path in (golden(golden_name) / "store" / "consumequeue").rglob("0*"):
+def test_no_plain_queue_is_taken_for_a_batch_queue(layout_name: str, golden: Callable[[str], Path]) -> None:
+    for path in (golden(layout_name) / "store" / "consumequeue").rglob("0*"):
         if path.is_file():
             assert not is_batch_queue_file(path.read_bytes())
 

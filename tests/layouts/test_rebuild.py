@@ -20,12 +20,12 @@ DATABASES = ("rocksdb", "rocksdb_crash", "rocksdb_lmq")  # tests/layouts/test_ro
 Golden = Callable[[str], Path]
 
 
-def test_what_rmq_makes_is_java_s(golden_name: str, golden: Golden, untouched: Untouched, tmp_path: Path) -> None:
-    directory = golden(golden_name)
-    options = golden_options(LAYOUT_STORES[golden_name])
+def test_what_rmq_makes_is_java_s(layout_name: str, golden: Golden, untouched: Untouched, tmp_path: Path) -> None:
+    directory = golden(layout_name)
+    options = golden_options(LAYOUT_STORES[layout_name])
     expected = built(directory / "expected")
     with untouched(directory / "store"):
-        if golden_name in DATABASES:
+        if layout_name in DATABASES:
             rebuild(directory / "store", tmp_path, replace(options, consumequeue=False))
             assert built(tmp_path).index == expected.index
             assert not (tmp_path / "consumequeue").exists()

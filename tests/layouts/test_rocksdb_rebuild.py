@@ -124,7 +124,7 @@ def test_a_damaged_database_is_rebuilt(golden_copy: Golden, golden: Golden) -> N
     assert pairs(store) == expected(golden("rocksdb"))
 
 
-@pytest.mark.parametrize("seam", ["make_rocksdb", "_units"])
+@pytest.mark.parametrize("seam", ["make_rocksdb", "_encode_units"])
 def test_a_rebuild_that_died_leaves_the_old_one_and_goes_on(
     seam: str, golden_copy: Golden, golden: Golden, monkeypatch: pytest.MonkeyPatch
 ) -> None:
