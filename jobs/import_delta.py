@@ -178,15 +178,16 @@ def _of_broker(table: DataFrame, broker_column: str | None, arguments: argparse.
         return table
     if arguments.broker_name == _ALL_BROKERS:
         return table
-    brokers = sorted(str(row[0]) for row in table.select(column(broker_column)).distinct().collect())
+    brokers = [row[0] for row in table.select(column(broker_column)).distinct().collect()]
+    listed = ", ".join(sorted("(null)" if broker is None else broker for broker in brokers)) or "none"
     if arguments.broker_name is None and len(brokers) > 1:
         raise OptionError(
-            f"{arguments.table}: has messages of the brokers {', '.join(brokers)}, whose queues have the same numbers. "
+            f"{arguments.table}: has messages of the brokers {listed}, whose queues have the same numbers. "
             "Give --broker-name NAME for one broker's, or --broker-name '*' for all in one store"
         )
     if arguments.broker_name is not None and arguments.broker_name not in brokers:
         raise OptionError(
-            f"--broker-name {arguments.broker_name}: {arguments.table} has no such broker, it has {', '.join(brokers)}"
+            f"--broker-name {arguments.broker_name}: {arguments.table} has no such broker, it has {listed}"
         )
     return table if arguments.broker_name is None else table.where(column(broker_column) == arguments.broker_name)
 

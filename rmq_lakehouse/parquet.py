@@ -320,24 +320,24 @@ def convert_array(array: pa.Array, field: pa.Field, parent_is_null: pa.Array | N
     Arrow's cast refuses a required member that is null since its whole struct is null.
     """
     kind = field.type
-    if field.nullable or not array.null_count:
-        mask = array.is_null()
-    else:
-        is_null = array.is_null() if parent_is_null is None else pc.and_not(array.is_null(), parent_is_null)
-        if is_null.true_count:
+    is_null = array.is_null()
+    is_allowed = field.nullable or not array.null_count
+    if not is_allowed:
+        missing = is_null if parent_is_null is None else pc.and_not(is_null, parent_is_null)
+        if missing.true_count:
             raise ValueError(f"field {field.name!r} has nulls, and is NOT NULL")
-        mask = None
     if not _has_required(kind):
         converted = array.cast(kind)
-        return converted if mask is not None else _without_nulls(converted)
-    whole = array.take(pa.array(np.arange(len(array)))) if array.offset else array
+        return converted if is_allowed else _without_nulls(converted)
+    whole = array.take(pa.array(np.arange(len(array))))  # no slice, and null lists are empty
+    mask = is_null if is_allowed else None
     if pa.types.is_struct(kind):
-        members = [convert_array(whole.field(at), member, whole.is_null()) for at, member in enumerate(kind)]
+        hidden = is_null if parent_is_null is None else pc.or_(is_null, parent_is_null)
+        members = [convert_array(whole.field(at), member, hidden) for at, member in enumerate(kind)]
         return pa.StructArray.from_arrays(members, fields=list(kind), mask=mask)
     if pa.types.is_list(kind):
-        return pa.ListArray.from_arrays(
-            whole.offsets, convert_array(whole.values, kind.value_field), type=kind, mask=mask
-        )
+        values = convert_array(whole.values, kind.value_field)
+        return pa.ListArray.from_arrays(whole.offsets, values, type=kind, mask=mask)
     keys, items = convert_array(whole.keys, kind.key_field), convert_array(whole.items, kind.item_field)
     return pa.MapArray.from_arrays(whole.offsets, keys, items, type=kind, mask=mask)
 

@@ -4,8 +4,11 @@ A snapshot expires some time after it stopped being the newest one. Its own age 
 newest one until a moment ago. pyiceberg expires snapshots and keeps their files.
 """
 
+import gzip
+import json
 import logging
-from collections.abc import Collection, Iterable, Iterator
+import zlib
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -14,9 +17,8 @@ from typing import Final
 import pyarrow.fs as pafs
 from pyiceberg.exceptions import ValidationError
 from pyiceberg.io import FileIO
-from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import Table
-from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import AssertRefSnapshotId, RemoveSnapshotsUpdate
 
@@ -26,6 +28,7 @@ from rmq_lakehouse.iceberg.catalog import files_of, metadata_files
 
 _DIRECTORIES: Final = ("data", "metadata")  # below the table's own: what else is there may be another table's
 _KEPT_NAMES: Final = ("version-hint.text",)  # by which programs without a catalog find the newest metadata
+_GZIP_MAGIC: Final = b"\x1f\x8b"
 _log = logging.getLogger("rmq_lakehouse")
 
 
@@ -84,29 +87,34 @@ def delete_unused(table: Table, before_ms: int) -> None:
 
     Files are compared by their names, which contain a UUID: a path may be written in several ways.
 
-    Another catalog may have registered the same table and have committed to the table since. Metadata files beyond this
-    table's history stay, and the files of their current snapshots.
+    Another catalog may have registered the same table and have committed to the table since. Its newest metadata, which
+    is not in this table's history, stays, and the files of its current snapshots.
 
     Args:
-        table: as it is after snapshots have expired.
+        table: as it is after snapshots have expired; loaded again.
         before_ms: the time, in ms since 1970; a commit that is under way has younger files.
+
+    Raises:
+        StoreError: metadata that is not in the table's history is of a version that pyiceberg cannot read.
     """
     files, path = files_of(table.location().rstrip("/"), table.io)
-    infos = list(_list_files(files, path))
-    used = {*_KEPT_NAMES, *(_name(path) for path in _used_paths(table))}
-    for diverged_path in _diverged_metadata(table, {info.base_name for info in infos}):
-        try:
-            diverged = FromInputFile.table_metadata(table.io.new_input(diverged_path))
-            paths = [diverged_path, *_snapshot_paths(_current_snapshots(diverged), table.io)]
-        except (ValueError, ValidationError, FileNotFoundError):  # cut off, or without its files: nobody can read it
-            continue
-        used.update(map(_name, paths))
+    infos = sorted(_list_files(files, path), key=lambda info: str(info.path))  # oldest metadata first, by its number
+    table.refresh()  # behind the listing: else a commit in between would be in no history
+    read_manifests: set[str] = set()
+    used = {*_KEPT_NAMES, *map(_name, metadata_files(table))}
+    used.update(map(_name, _used_paths(table.metadata, table.metadata.snapshots, table.io, read_manifests)))
+    diverged = _newest_diverged(table, files, {info.base_name: info.path for info in infos})
+    for name, metadata in diverged.items():
+        used.add(name)
+        for snapshot in _current_snapshots(metadata):
+            with suppress(FileNotFoundError, EOFError, ValueError, zlib.error):  # its files were deleted or cut off
+                used.update(map(_name, list(_used_paths(metadata, [snapshot], table.io, read_manifests))))
+    if diverged:
         _log.warning(
-            "%s: %s is no part of the table's history: another catalog may have committed it, or a commit failed. "
-            "--vacuum deletes neither that file nor the files of its snapshot",
-            ".".join(table.name()),
-            diverged_path,
-        )
+            "%s: metadata that is not in the table's history: %s. Another catalog may have committed it, or a commit "
+            "failed. --vacuum keeps that metadata and the files of its snapshots",
+            ".".join(table.name()), ", ".join(sorted(diverged)),
+        )  # fmt: skip
     for info in infos:
         is_old = info.mtime_ns is not None and info.mtime_ns // 1_000_000 < before_ms
         if is_old and info.base_name not in used:
@@ -121,24 +129,22 @@ def _list_files(files: pafs.FileSystem, directory: str) -> Iterator[pafs.FileInf
         yield from (info for info in files.get_file_info(selector) if info.type == pafs.FileType.File)
 
 
-def _used_paths(table: Table) -> Iterator[str]:
-    """List the paths of all files that any version of a table has."""
-    metadata = table.metadata
-    yield from metadata_files(table)
+def _used_paths(
+    metadata: TableMetadata, snapshots: Iterable[Snapshot], io: FileIO, read_manifests: set[str]
+) -> Iterator[str]:
+    """List the paths of statistics, and of manifest lists, manifests and data files of snapshots.
+
+    Args:
+        read_manifests: manifests whose data files were listed already; added to.
+    """
     for statistics in (*metadata.statistics, *metadata.partition_statistics):
         yield statistics.statistics_path
-    yield from _snapshot_paths(metadata.snapshots, table.io)
-
-
-def _snapshot_paths(snapshots: Iterable[Snapshot], io: FileIO) -> Iterator[str]:
-    """List the paths of manifest lists, manifests and data files of snapshots."""
-    read = set()
     for snapshot in snapshots:
         yield snapshot.manifest_list
         for manifest in snapshot.manifests(io):
-            if manifest.manifest_path in read:
+            if manifest.manifest_path in read_manifests:
                 continue
-            read.add(manifest.manifest_path)
+            read_manifests.add(manifest.manifest_path)
             yield manifest.manifest_path
             for entry in manifest.fetch_manifest_entry(io, discard_deleted=True):
                 yield entry.data_file.file_path
@@ -150,21 +156,56 @@ def _current_snapshots(metadata: TableMetadata) -> list[Snapshot]:
     return [snapshot for snapshot in metadata.snapshots if snapshot.snapshot_id in ids]
 
 
-def _diverged_metadata(table: Table, names: Collection[str]) -> list[str]:
-    """List the table's metadata files, among files of its directory, that are not in its history.
+def _newest_diverged(table: Table, files: pafs.FileSystem, paths: Mapping[str, str]) -> dict[str, TableMetadata]:
+    """Read the metadata of the table that is neither in its history nor named by other such metadata, by file name.
+
+    Args:
+        paths: paths of the files in the table's directory, by their names.
+    """
+    history = _history(table, files, paths)
+    unknown = {name: path for name, path in paths.items() if name not in history and is_metadata(name)}
+    parsed = {name: _read_metadata(files, path) for name, path in unknown.items()}
+    diverged = {name: metadata for name, metadata in parsed.items() if metadata is not None}
+    former = {_name(entry.metadata_file) for metadata in diverged.values() for entry in metadata.metadata_log}
+    return {name: metadata for name, metadata in diverged.items() if name not in former}
+
+
+def _history(table: Table, files: pafs.FileSystem, paths: Mapping[str, str]) -> set[str]:
+    """List the names of the metadata files that led to a table's metadata.
 
     Metadata names some files before it, 100 by default. The oldest of these names more, as long as the files are there.
     """
-    directory = table.metadata_location.rpartition("/")[0]
-    metadata = table.metadata
     history = {_name(table.metadata_location)}
-    while metadata.metadata_log:
-        history.update(_name(entry.metadata_file) for entry in metadata.metadata_log)
-        oldest = _name(metadata.metadata_log[0].metadata_file)
-        if oldest not in names:
+    read: set[str] = set()
+    metadata: TableMetadata | None = table.metadata
+    while metadata is not None:
+        logged = [_name(entry.metadata_file) for entry in metadata.metadata_log]
+        history.update(logged)
+        oldest = next((name for name in logged if name in paths and name not in read), None)
+        if oldest is None:
             break
-        metadata = FromInputFile.table_metadata(table.io.new_input(f"{directory}/{oldest}"))
-    return [f"{directory}/{name}" for name in sorted(names) if name not in history and is_metadata(name)]
+        read.add(oldest)
+        metadata = _read_metadata(files, paths[oldest])
+    return history
+
+
+def _read_metadata(files: pafs.FileSystem, path: str) -> TableMetadata | None:
+    """Read a metadata file; None if the file was deleted or cut off, so that no program can read it.
+
+    Raises:
+        StoreError: a whole file that pyiceberg cannot read.
+    """
+    try:
+        with files.open_input_stream(path, compression=None) as stream:
+            content = bytes(stream.read())
+        plain = gzip.decompress(content) if content.startswith(_GZIP_MAGIC) else content
+        fields = json.loads(plain)
+    except (FileNotFoundError, EOFError, ValueError, gzip.BadGzipFile, zlib.error):
+        return None
+    try:
+        return TableMetadataUtil.parse_obj(fields)
+    except (ValueError, ValidationError, TypeError, KeyError) as error:
+        raise StoreError(f"{path}: metadata that pyiceberg cannot read; --vacuum deletes nothing there") from error
 
 
 def _name(path: str) -> str:

@@ -1,6 +1,7 @@
 """Directories with the metadata of another table: no table is made in them, and no vacuum deletes from them."""
 
 import gzip
+import json
 import shutil
 import time
 from pathlib import Path
@@ -142,7 +143,45 @@ def test_a_vacuum_spares_what_another_catalog_has_committed_to_the_same_table(
     loaded = place.load()
     assert loaded is not None
     assert loaded.scan().to_arrow().num_rows == 6
-    assert "is no part of the table's history" in caplog.text
+    assert caplog.text.count("metadata that is not in the table's history: ") == 1
+
+
+def test_a_vacuum_stops_at_metadata_that_it_cannot_read_but_at_none_that_was_cut_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = IcebergLocation(str(tmp_path / "orders"), {})
+    table = make(place)
+    other = SqlCatalog("other", uri=f"sqlite:///{tmp_path}/other.db")
+    other.create_namespace("shop")
+    registered = other.register_table("shop.orders", table.metadata_location)
+    registered.append(ROWS)
+    snapshot = registered.current_snapshot()
+    assert snapshot is not None
+    Path(snapshot.manifest_list.removeprefix("file://")).write_bytes(b"")
+    vacuum(monkeypatch, place)
+    newer = json.loads(Path(registered.metadata_location).read_text()) | {"format-version": 9}
+    path = Path(registered.metadata_location).with_name("00009-newer.metadata.json.gz")
+    path.write_bytes(gzip.compress(json.dumps(newer).encode()))
+    kept = files_below(tmp_path / "orders")
+    with pytest.raises(StoreError, match=r"00009-newer.metadata.json.gz: metadata that pyiceberg cannot read"):
+        vacuum(monkeypatch, place)
+    assert files_below(tmp_path / "orders") == kept
+
+
+def test_a_vacuum_of_a_table_whose_metadata_moved_reads_each_file_where_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    place = IcebergLocation(str(tmp_path / "orders"), {})
+    make(place)
+    table = load_as_other_programs(place)
+    with table.transaction() as transaction:
+        transaction.set_properties({"write.metadata.path": f"{tmp_path}/orders/later"})
+    table.append(ROWS)
+    vacuum(monkeypatch, place)
+    loaded = place.load()
+    assert loaded is not None
+    assert loaded.scan().to_arrow().num_rows == 6
+    assert not caplog.text
 
 
 def test_a_vacuum_knows_the_table_s_history_beyond_what_its_metadata_names(
