@@ -216,6 +216,10 @@ class TableLog(Protocol):
         """Return the names of the partition columns."""
         ...
 
+    def names_directories(self, properties: Mapping[str, str]) -> bool:
+        """Return whether a table with these properties has the values of partitions in the names of directories."""
+        ...
+
     def missing_file(self) -> str | None:
         """Return a data file of the newest version that does not exist; None if all files checked exist.
 

@@ -63,8 +63,8 @@ from rmq_lakehouse.typed_table import (
     OutputTable,
     TypedTable,
     dead_letter_columns,
+    find_partition_texts,
     messages_to_read,
-    partition_text_columns,
     typed_columns,
 )
 from rmq_lakehouse.undecoded import Undecoded, resolve_undecoded, with_undecoded
@@ -117,7 +117,8 @@ class TypedExport(ExportTables):
         self._is_row = F.col(ELEMENT) >= 0 if topic.explode else F.lit(True)
         self._names = {name: topic.metadata_prefix + name for name in self._metadata}
         self._partitions = tuple(str(parse_partition(text)) for text in topic.partition_by)
-        partition_texts = partition_text_columns(log, self._partitions, self._body.decoder.value_type)
+        former = log.former_columns() if log.exists() else {}
+        partition_texts = find_partition_texts(log, topic, self._body.decoder.value_type, former)
         self._body = replace(self._body, decoder=replace(self._body.decoder, partition_texts=partition_texts))
         body_names = self._body.columns.fieldNames()
         self._time_columns = [name for name in self._partitions if name in TIME_COLUMNS and name not in body_names]

@@ -16,10 +16,11 @@ from rmq_formats.errors import RmqError
 from rmq_lakehouse.comments import COMMENTS
 from rmq_lakehouse.decode.bodies import ELEMENT, BodyDecoder
 from rmq_lakehouse.decode.columns import COMMENT
+from rmq_lakehouse.decode.partition_texts import NO_PARTITION_TEXTS, PartitionTexts
 from rmq_lakehouse.exactly_once import ExactlyOnceTable, commit_with_retry
 from rmq_lakehouse.exports import ExportCounts
 from rmq_lakehouse.parquet import Layout
-from rmq_lakehouse.partitions import source_columns, time_column_type
+from rmq_lakehouse.partitions import parse_partition, source_columns, time_column_type
 from rmq_lakehouse.raw_files import ERROR, FilesRunner, PendingTasks, UnreadableMessagesError, commit_task_files
 from rmq_lakehouse.selection import BrokerKey
 from rmq_lakehouse.spec import METADATA, TypedTopic, check_column_names
@@ -186,16 +187,23 @@ class _WrittenFiles:
         )
 
 
-def partition_text_columns(log: TableLog, partitions: Sequence[str], body: pa.StructType) -> tuple[str, ...]:
+def find_partition_texts(
+    log: TableLog, topic: TypedTopic, body: pa.StructType, former_columns: Mapping[str, str | None] | None = None
+) -> PartitionTexts:
     """Return the columns of a body's texts that become partitions of a Delta table.
 
     Args:
-        partitions: of a table that does not exist yet.
+        former_columns: of the table, see ``SparkTableLog.former_columns``.
     """
     if log.takes_any_partition_text:
-        return ()
-    names = {*map(str, partitions), *(log.partition_columns() if log.exists() else ())}
-    return tuple(field.name for field in body if field.name in names and pa.types.is_string(field.type))
+        return NO_PARTITION_TEXTS
+    exists, former = log.exists(), former_columns or {}
+    columns = log.partition_columns() if exists else [str(parse_partition(text)) for text in topic.partition_by]
+    partitions = {name.lower() for name in columns}
+    current_names = {field.name: former.get(field.name, field.name) for field in body if pa.types.is_string(field.type)}
+    names = tuple(name for name, current in current_names.items() if current and current.lower() in partitions)
+    properties = log.configuration() if exists else topic.properties
+    return PartitionTexts(names, names_directories=log.names_directories(properties))
 
 
 def messages_to_read(time_columns: Sequence[str]) -> tuple[str, ...]:

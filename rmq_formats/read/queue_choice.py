@@ -231,7 +231,9 @@ def warn_of_absent(queries: Mapping[str, Query]) -> None:
     named: set[str] = set()
     present: set[str] = set()
     for path, query in queries.items():
-        with suppress(StoreNotFoundError):  # which the plan of the read reports
+        if query.included is not Include.LIVE or not (query.topics or query.queues):
+            continue
+        with suppress(RmqError):  # which the plan of the read reports
             absent = _absent_selections(open_store(path), query)
             named |= absent.keys()
             present |= {name for name, is_absent in absent.items() if not is_absent}
@@ -242,14 +244,13 @@ def warn_of_absent(queries: Mapping[str, Query]) -> None:
 def _absent_selections(store: StoreFiles, query: Query) -> dict[str, bool]:
     """Map each topic and queue that a query selects by name to whether the store lacks it."""
     configs, topics = _listed_topics(store)
-    if query.included is not Include.LIVE or not (configs or topics):
-        return {}
-    selected = {
-        f"topic {topic!r}": topic not in configs and topic not in topics and not topic.startswith(LIGHT_QUEUE_PREFIX)
-        for topic in query.topics or ()
-    }
+    lists_topics = bool(configs or topics)  # a store without both lacks none
+    selected = {}
+    for topic in query.topics or ():
+        is_listed = topic in configs or topic in topics or topic.startswith(LIGHT_QUEUE_PREFIX)
+        selected[f"topic {topic!r}"] = lists_topics and not is_listed
     for topic, queue_ids in (query.queues or {}).items():
         for queue_id in queue_ids:
-            name = f"queue {queue_id} of {topic!r}"
-            selected[name] = _is_absent(store, configs.get(topic), (topic, queue_id))
+            is_absent = lists_topics and _is_absent(store, configs.get(topic), (topic, queue_id))
+            selected[f"queue {queue_id} of {topic!r}"] = is_absent
     return selected

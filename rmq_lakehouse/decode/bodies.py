@@ -13,7 +13,12 @@ import numpy as np
 import pyarrow as pa
 
 from rmq_lakehouse.decode.mismatch import Mismatch
-from rmq_lakehouse.decode.partition_texts import decode_with_partitions, without_partition_faults
+from rmq_lakehouse.decode.partition_texts import (
+    NO_PARTITION_TEXTS,
+    PartitionTexts,
+    decode_with_partitions,
+    without_partition_faults,
+)
 
 DECODED: Final = "decoded"
 _HEADER_BYTES: Final = 5  # of a schema registry: a zero, and the schema's id
@@ -39,7 +44,7 @@ class BodyDecoder:
         make: makes the function that decodes one body.
         header_bytes: in front of each body.
         explode: whether each element of a body is a row.
-        partition_texts: columns of texts that become partitions of a Delta table.
+        partition_texts: texts that have to be values of partitions.
         make_for_batches: makes the function that decodes many bodies, of the function that decodes one with its header;
             None decodes them one by one.
     """
@@ -49,20 +54,20 @@ class BodyDecoder:
     header_bytes: int = 0
     explode: bool = False
     make_for_batches: Callable[[Decode], DecodeBodies] | None = None
-    partition_texts: tuple[str, ...] = ()
+    partition_texts: PartitionTexts = NO_PARTITION_TEXTS
 
     def decode_batches(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Decode the column ``body`` to a column ``DECODED``; exploded bodies have the column ``ELEMENT``, too."""
         decode = without_header(self.make(), self.header_bytes)
         decode_one_by_one = partial(decoded, decode=decode, value_type=self.value_type)
         decode_bodies = self.make_for_batches(decode) if self.make_for_batches else decode_one_by_one
-        names = self.partition_texts
-        decode_rows = partial(decode_with_partitions, decode, names) if names else decode
+        partitions = self.partition_texts
+        decode_rows = partial(decode_with_partitions, decode, partitions) if partitions.columns else decode
         for batch in batches:
             if self.explode:
                 yield from exploded(batch, decode_rows, self.value_type)
                 continue
-            columns = [*batch.columns, without_partition_faults(decode_bodies(batch.column("body")), names)]
+            columns = [*batch.columns, without_partition_faults(decode_bodies(batch.column("body")), partitions)]
             yield pa.RecordBatch.from_arrays(columns, [*batch.schema.names, DECODED])
 
 

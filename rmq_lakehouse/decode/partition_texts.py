@@ -1,7 +1,8 @@
 """Texts that are no value of a Delta table's partition: null stands for some, and others make no directory's name."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
@@ -15,11 +16,27 @@ _ESCAPED: Final = re.compile(r"[\x01-\x1f\"#%'*/:=?\\{\[\]^\x7f]")  # Spark's Ex
 _MAX_DIRECTORY_BYTES: Final = 255  # longest name that file systems accept
 
 
-def partition_fault(name: str, text: str) -> str | None:
+@dataclass(frozen=True, slots=True)
+class PartitionTexts:
+    """Columns of texts that become partitions of a Delta table.
+
+    Attributes:
+        names_directories: whether a partition's value is in the name of its directory, whose length is limited.
+    """
+
+    columns: tuple[str, ...] = ()
+    names_directories: bool = True
+
+
+NO_PARTITION_TEXTS: Final = PartitionTexts()
+
+
+def partition_fault(name: str, text: str, *, names_directories: bool = True) -> str | None:
     """Return why a text is no value of a partition; None if the text is a value.
 
     Args:
         name: of the partition's column.
+        names_directories: see ``PartitionTexts``.
     """
     if not text:
         return f"column {name}: an empty text, which a partition of a Delta table makes null"
@@ -27,35 +44,43 @@ def partition_fault(name: str, text: str) -> str | None:
         return f"column {name}: the text {_NULL}, which stands for null in a partition"
     if _NUL in text:
         return f"column {name}: a text with the character U+0000, which no partition can have"
+    if not names_directories:
+        return None
     size = len(f"{name}={text}".encode("utf-8", "surrogatepass")) + 2 * len(_ESCAPED.findall(name + text))
     if size > _MAX_DIRECTORY_BYTES:
         return f"column {name}: a text whose partition's directory has a name of {size} bytes, wanted at most 255"
     return None
 
 
-def decode_with_partitions(decode: Callable[[bytes], Any], names: Sequence[str], body: bytes) -> list[dict[str, Any]]:
+def decode_with_partitions(
+    decode: Callable[[bytes], Any], partitions: PartitionTexts, body: bytes
+) -> list[dict[str, Any]]:
     """Decode a body to rows whose texts in some columns are values of partitions. Raises Mismatch."""
     rows: list[dict[str, Any]] = decode(body)
     for number, row in enumerate(rows):
-        for name in names:
+        for name in partitions.columns:
             text = row.get(name)
-            fault = None if text is None else partition_fault(name, text)
+            fault = (
+                None if text is None else partition_fault(name, text, names_directories=partitions.names_directories)
+            )
             if fault is not None:
                 raise Mismatch(f"element {number}: {fault}")
     return rows
 
 
-def without_partition_faults(results: pa.StructArray, names: Sequence[str]) -> pa.StructArray:
+def without_partition_faults(results: pa.StructArray, partitions: PartitionTexts) -> pa.StructArray:
     """Replace results whose texts in some columns are no values of partitions by null and a reason."""
-    value, reasons = results.field("value"), results.field("reason").to_pylist() if names else []
+    if not partitions.columns:
+        return results
+    value, reasons = results.field("value"), results.field("reason").to_pylist()
     is_refused = False
-    for name in names:
+    for name in partitions.columns:
         texts = value.field(name)
         surely_short = _MAX_DIRECTORY_BYTES // 3 - len(name.encode()) - 1  # even if each byte is escaped
         is_suspect = pc.or_(pc.is_in(texts, pa.array(["", _NULL])), pc.match_substring(texts, _NUL))
         is_suspect = pc.or_(is_suspect, pc.greater(pc.binary_length(texts), surely_short))
         for row in pc.indices_nonzero(pc.fill_null(is_suspect, False)).to_pylist():
-            fault = partition_fault(name, texts[row].as_py())
+            fault = partition_fault(name, texts[row].as_py(), names_directories=partitions.names_directories)
             if fault is not None:
                 reasons[row], is_refused = fault, True
     if not is_refused:

@@ -79,26 +79,47 @@ def with_partition_checks(
     Args:
         local_path: its directory in this machine's file system; others have no limit of a name.
     """
-    is_mapped = properties.get("delta.columnMapping.mode", "none") != "none"
-    is_random = properties.get("delta.randomizeFilePrefixes", "false") == "true"
-    named = local_path is not None and not is_mapped and not is_random  # else no directory has a value's name
-    kinds = {field.name: field.dataType for field in frame.schema}
-    texts = [name for name in partitions if isinstance(kinds.get(name), StringType)]
+    named = has_named_directories(properties, local_path)
+    lower_partitions = {name.lower() for name in partitions}
+    texts = [
+        field.name
+        for field in frame.schema
+        if field.name.lower() in lower_partitions and isinstance(field.dataType, StringType)
+    ]
     return frame.withColumns({name: _with_check(name, in_directories=named) for name in texts}) if texts else frame
 
 
-def unwritable_partitions(rows: DataFrame, partitions: Sequence[str]) -> dict[str, list[str]]:
-    """List the texts by which tasks have made partitions, and which Spark's writer would lose or fail at, by column."""
-    texts = [name for name in partitions if isinstance(rows.schema[name].dataType, StringType)]
-    faulty = {
-        name: [
+def has_named_directories(properties: Mapping[str, str], local_path: str | None) -> bool:
+    """Return whether the values of partitions are in the names of directories, whose length is limited.
+
+    Args:
+        local_path: of the table in this machine's file system; others have no limit of a name.
+    """
+    is_mapped = properties.get("delta.columnMapping.mode", "none") != "none"
+    is_random = properties.get("delta.randomizeFilePrefixes", "false") == "true"
+    return local_path is not None and not is_mapped and not is_random
+
+
+def unwritable_partitions(
+    files: DataFrame, schema: StructType, partitions: Sequence[str], *, names_directories: bool
+) -> dict[str, list[str]]:
+    """List the texts by which tasks have made partitions, and which Spark's writer would lose or fail at, by column.
+
+    Args:
+        files: actions that add the files of a version.
+        schema: of the table.
+    """
+    fields = [field for field in schema if field.name in partitions and isinstance(field.dataType, StringType)]
+    faulty: dict[str, list[str]] = {}
+    for field in fields:
+        physical_name = (field.metadata or {}).get(_PHYSICAL, field.name)
+        values = files.select(F.col("partitionValues").getItem(physical_name)).distinct().collect()
+        faulty[field.name] = sorted(
             row[0]
-            for row in rows.select(column(name)).distinct().collect()
-            if row[0] is not None and partition_fault(name, row[0]) is not None
-        ]
-        for name in texts
-    }
-    return {name: sorted(values) for name, values in faulty.items() if values}
+            for row in values
+            if row[0] and partition_fault(field.name, row[0], names_directories=names_directories) is not None
+        )
+    return {name: values for name, values in faulty.items() if values}
 
 
 def writable_partitions_condition(unwritable: Mapping[str, Sequence[str]]) -> str | None:

@@ -35,6 +35,7 @@ from rmq_lakehouse.delta import keyed, s3a
 from rmq_lakehouse.delta.columns import (
     exported_columns,
     former_columns,
+    has_named_directories,
     physical_columns,
     unwritable_partitions,
     with_partition_checks,
@@ -238,6 +239,9 @@ class DeltaTableLog:
         """Return the columns as they are: Delta has all of Spark's types."""
         return schema
 
+    def names_directories(self, properties: Mapping[str, str]) -> bool:
+        return has_named_directories(properties, self.local_path)
+
     def missing_file(self) -> str | None:
         """See ``TableLog``: checks the first and the last file of the newest commit that added files."""
         files, directory = self._files(), str(self._log().dataPath())
@@ -389,7 +393,11 @@ class DeltaTableLog:
 
     def _writable_partitions(self, option: str) -> str | None:
         """Return the condition that leaves out partitions that Spark's writer would lose; None if there are none."""
-        unwritable = unwritable_partitions(self._location.open().toDF(), self.partition_columns())
+        files = DataFrame(self._snapshot().allFiles().toDF(), self._spark)
+        names_directories = self.names_directories(self.configuration())
+        unwritable = unwritable_partitions(
+            files, self.schema(), self.partition_columns(), names_directories=names_directories
+        )
         for name, values in unwritable.items():
             _log.warning(
                 "%s: %s leaves out partitions of %s whose texts Spark's writer does not keep: %s",

@@ -54,6 +54,9 @@ class IcebergLog:
     def __init__(self, location: IcebergLocation) -> None:
         self._location = location
 
+    def names_directories(self, properties: Mapping[str, str]) -> bool:  # noqa: ARG002 # whatever the properties
+        return True
+
     def exists(self) -> bool:
         return self._location.load() is not None
 

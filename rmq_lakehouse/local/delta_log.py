@@ -73,6 +73,9 @@ class DeltaRsTableLog:
     def partition_columns(self) -> list[str]:
         return list(self._open().metadata().partition_columns)
 
+    def names_directories(self, properties: Mapping[str, str]) -> bool:  # noqa: ARG002 # others are for the job
+        return True
+
     def check_writable(self) -> None:
         """Refuse a table that needs more of a writer than plain Parquet files, see ``is_plain``.
 

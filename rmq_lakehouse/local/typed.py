@@ -28,8 +28,8 @@ from rmq_lakehouse.typed_table import (
     OutputTable,
     TypedTable,
     dead_letter_columns,
+    find_partition_texts,
     messages_to_read,
-    partition_text_columns,
     typed_columns,
 )
 from rmq_lakehouse.undecoded import DEAD_LETTER_TABLE, resolve_undecoded
@@ -126,7 +126,7 @@ class LocalTypedExport(ExportTables):
         )  # fmt: skip
         prefix = topic.metadata_prefix
         self._log = open_table(topic.table)
-        partition_texts = partition_text_columns(self._log, partitions, self._decoder.value_type)
+        partition_texts = find_partition_texts(self._log, topic, self._decoder.value_type)
         self._decoder = replace(self._decoder, partition_texts=partition_texts)
         self._table = ExactlyOnceTable(topic.table, self._log, self.selection, self._spec, prefix + _OFFSET)
         self.tables = {topic.table: f"{prefix}store_timestamp"}

@@ -36,7 +36,7 @@ class RepairContext:
 
     Attributes:
         lost: (begin, end) physical offsets of the ranges that the repair overwrites.
-        segments: the log's files before the repair, without those that it moves away or truncates.
+        segments: the log's files before the repair, without moved ones; truncated ones with their new size.
         placeholder_ends: by queue, the queue offset one past the last placeholder.
     """
 

@@ -1,4 +1,4 @@
-"""Jobs in common waves: each gets its own results, and an error ends the job whose task raised it."""
+"""Jobs in common batches: each gets its own results, and an error ends the job whose task raised it."""
 
 import pytest
 
@@ -13,9 +13,9 @@ def halve(number: int) -> int:
     return number // 2
 
 
-def job(numbers: list[int], waves: int, told: list[int], cleaned: list[str]) -> JobSteps[list[int]]:
+def job(numbers: list[int], batches: int, told: list[int], cleaned: list[str]) -> JobSteps[list[int]]:
     try:
-        for _ in range(waves):
+        for _ in range(batches):
             numbers = yield TaskBatch(halve, numbers, told.append)
     finally:
         cleaned.append("done")

@@ -29,7 +29,7 @@ Bytes = NDArray[np.uint8]
 
 @dataclass
 class Caught(ProcessRunner):
-    """Runs tasks here, and keeps what those of the second wave were given, and what they read."""
+    """Runs tasks here, and keeps what those of the second batch were given, and what they read."""
 
     facts: LogFacts | None = None
     sizes: StoreSizes | None = None

@@ -295,7 +295,7 @@ def test_a_message_that_has_a_key_twice_is_sound_at_the_begin_of_a_file(tmp_path
 
 
 class Losing(ProcessRunner):
-    """Damages the work directory before the second wave."""
+    """Damages the work directory before the second batch."""
 
     def __init__(self, work: Path, pattern: str, data: bytes | None) -> None:
         super().__init__(1)

@@ -16,17 +16,17 @@ MESSAGES = [message(number) for number in range(120)]
 
 
 class Meanwhile(ProcessRunner):
-    """Lets something happen after the plan is made, or between the two waves."""
+    """Lets something happen after the plan is made, or between the two batches of tasks."""
 
-    def __init__(self, before_wave: int, happen: Callable[[], object]) -> None:
+    def __init__(self, before_batch: int, happen: Callable[[], object]) -> None:
         super().__init__(1)
-        self._waves = before_wave
+        self._batches = before_batch
         self._happen = happen
 
     def map(self, function: Any, arguments: Sequence[Any], on_done: Any = None) -> list[Any]:
-        if self._waves == 0:
+        if self._batches == 0:
             self._happen()
-        self._waves -= 1
+        self._batches -= 1
         return super().map(function, arguments, on_done)
 
 
@@ -42,14 +42,14 @@ def grow(store: Path, count: int, dispatched: int | None = None) -> None:
     write_commitlog(store, MESSAGES[:count], FILE_BYTES, FIRST_MS)
 
 
-@pytest.mark.parametrize("wave", [0, 1])
+@pytest.mark.parametrize("batch", [0, 1])
 @pytest.mark.parametrize("dispatched", [80, 75, 50])
 @pytest.mark.parametrize("count", [52, 80])
 def test_what_a_broker_appends_in_the_meantime_is_no_finding(
-    tmp_path: Path, wave: int, dispatched: int, count: int
+    tmp_path: Path, batch: int, dispatched: int, count: int
 ) -> None:
     grow(tmp_path, 50)
-    runner = Meanwhile(wave, lambda: grow(tmp_path, count, min(dispatched, count)))
+    runner = Meanwhile(batch, lambda: grow(tmp_path, count, min(dispatched, count)))
     report = verify_store(str(tmp_path), VerifyOptions(), runner)
     assert codes(report) == {}
     assert report.messages == 50

@@ -77,10 +77,10 @@ class Distant(Listed):
 def test_many_topics_at_a_distance_are_listed_by_tasks() -> None:
     findings = FindingList()
     steps = list_queues(StoreFiles(Distant(), "/store"), findings)
-    wave = next(steps)
-    assert len(wave.arguments) == 8
+    batch = next(steps)
+    assert len(batch.arguments) == 8
     with pytest.raises(StopIteration) as end:
-        steps.send([wave.function(argument) for argument in wave.arguments])
+        steps.send([batch.function(argument) for argument in batch.arguments])
     queues = end.value.value.by_partition(1)
     assert queues.of(0) == [(f"%LMQ%{number}", 0) for number in range(1000)]
     assert findings.counts == {finding_kinds.STRAY: 1000}

@@ -1,4 +1,4 @@
-"""Several stores in one run: common waves, a report by broker, and a broken store that stops no other."""
+"""Several stores in one run: common batches, a report by broker, and a broken store that stops no other."""
 
 import shutil
 from collections.abc import Callable, Sequence
@@ -19,15 +19,15 @@ from tests.support.stores.verified_stores import REBUILT, SIZES, sound_store, ve
 
 
 class CountingRunner(ProcessRunner):
-    """Runner that notes how many tasks each wave has."""
+    """Runner that notes how many tasks each batch has."""
 
     def __init__(self) -> None:
         super().__init__(1)
-        self.waves: list[int] = []
+        self.batches: list[int] = []
 
     def map(self, function: Callable[[Any], Any], arguments: Sequence[Any], on_done: Any = None) -> list[Any]:
         """Apply ``function`` to each argument."""
-        self.waves.append(len(arguments))
+        self.batches.append(len(arguments))
         return super().map(function, arguments, on_done)
 
 
@@ -46,7 +46,7 @@ def test_stores_are_verified_in_common_waves_and_a_broken_one_is_named(brokers: 
     runner = CountingRunner()
     report = verify_stores([str(brokers / "*" / "store")], SIZES, runner)
     alone = verify(brokers / "a" / "store")
-    assert len(runner.waves) == 2
+    assert len(runner.batches) == 2
     assert [store.broker for store, _ in report.reports] == ["a", "b"]
     assert report.failed[0][0].broker == "c"
     assert "holds no store" in report.failed[0][1]
@@ -71,7 +71,7 @@ def test_stores_are_rebuilt_as_each_one_alone(brokers: Path, tmp_path: Path) -> 
         shutil.rmtree(brokers / name / "store" / "consumequeue")
     runner = CountingRunner()
     report = rebuild_stores([str(brokers / "*" / "store")], None, lambda _: REBUILT, runner)
-    assert len(runner.waves) == 2
+    assert len(runner.batches) == 2
     assert [store.broker for store, _ in report.failed] == ["c"]
     for name in ("a", "b"):
         assert tree(brokers / name / "store" / "consumequeue") == wanted

@@ -71,7 +71,7 @@ class SourceOptions:
         starting: ``startingOffsets`` where it is one word, EARLIEST or LATEST.
         max_trigger_bytes: log bytes of a stream's micro batch.
         max_trigger_offsets: records of a stream's micro batch.
-        fail_on_data_loss: whether a stream fails when records that it was to read were deleted.
+        fail_on_data_loss: whether offsets of absent queues, and in streams records that were deleted, are errors.
     """
 
     path: str
