@@ -118,6 +118,26 @@ def test_a_row_for_which_an_expression_of_the_table_cannot_be_computed_is_a_dead
 
 @pytest.mark.spark
 @pytest.mark.long
+@pytest.mark.parametrize("key", [[], ["id"]], ids=["rows", "keys"])
+def test_texts_that_spark_s_writer_cannot_have_in_partitions_are_dead_letters(
+    exporter: Exporter, key: list[str]
+) -> None:
+    texts = ["a", "__HIVE_DEFAULT_PARTITION__", "a\0b", "L" * 300, "", "b"]
+    bodies = [json.dumps({"id": number, "region": text}).encode() for number, text in enumerate(texts)]
+    columns = "physical_offset BIGINT, id BIGINT, at TIMESTAMP_NTZ, region STRING"
+    exporter.spark.sql(
+        f"CREATE TABLE delta.`{exporter.work / 'typed'}` ({columns}) USING delta PARTITIONED BY (region)"
+    )
+    how = {"schema": "id BIGINT, region STRING, at TIMESTAMP_NTZ", "key": key, "partition_by": ["region"]}
+    report, code = run(exporter, bodies, "--adopt", "--dlq-table", str(exporter.work / "dead"), **how)
+    assert (report["messages"], report["undecoded"], code) == (2, 4, 0)
+    assert sorted((row.id, row.region) for row in exporter.spark_rows("typed")) == [(0, "a"), (5, "b")]
+    reasons = [row.reason for row in exporter.rows("dead")]
+    assert [reason.partition(":")[0] for reason in reasons] == ["column region"] * 4
+
+
+@pytest.mark.spark
+@pytest.mark.long
 def test_what_a_constraint_of_the_table_refuses_is_a_dead_letter(exporter: Exporter) -> None:
     run(exporter, SOUND[:1])
     table = f"delta.`{exporter.work / 'typed'}`"
