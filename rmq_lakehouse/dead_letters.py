@@ -5,8 +5,8 @@ A reason may be a condition of the table beyond its columns' types: a CHECK cons
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final, Protocol
 
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
@@ -47,6 +47,14 @@ _INVARIANT: Final = "delta.invariants"
 _GENERATION: Final = "delta.generationExpression"
 _LENGTH: Final = "__CHAR_VARCHAR_TYPE_STRING"
 _LENGTH_TEXT: Final = re.compile(r"(?:var)?char\((\d+)\)", re.ASCII)
+
+
+class ValueRule(Protocol):
+    """Rule of a table for values of a type."""
+
+    def __call__(self, kind: DataType, value: str, *, may_be_null: bool) -> str | None:
+        """Return the condition that a value, as SQL names it, has to meet; None without one."""
+        ...
 
 
 class DeadLetters:
@@ -111,7 +119,7 @@ def _of_columns(schema: StructType, around: tuple[str, ...], unless: str) -> Ite
         if not field.nullable:
             yield f"column {name}: null, wanted NOT NULL", f"{unless}{column} IS NOT NULL"
         text_type = str(metadata.get(_LENGTH, ""))  # of a struct, too, with the types of its members
-        lengths = _length_condition(_parse_text_type(text_type), column) if text_type else None
+        lengths = _nested_condition(_limit_length, _parse_text_type(text_type), column) if text_type else None
         if lengths is not None:
             yield f"column {name}: a longer text, wanted {text_type.upper()}", lengths
         if _GENERATION in metadata:
@@ -122,35 +130,8 @@ def _of_columns(schema: StructType, around: tuple[str, ...], unless: str) -> Ite
             yield f"column {name}: the table's {condition} is not met", condition
         if isinstance(field.dataType, StructType):
             yield from _of_columns(field.dataType, path, f"{column} IS NULL OR ")
-        elif (within := _not_null_condition(field.dataType, column)) is not None:
-            yield f"column {name}: null in an element, wanted NOT NULL", within
-
-
-def _not_null_condition(kind: DataType, value: str, depth: int = 0) -> str | None:
-    """Return the condition that members, elements and values are not null where a type allows no null; else None."""
-    if isinstance(kind, ArrayType):
-        return _all_not_null(kind.elementType, value, depth, may_be_null=kind.containsNull)
-    conditions: list[str | None] = []
-    if isinstance(kind, MapType):
-        conditions = [
-            _all_not_null(kind.keyType, f"map_keys({value})", depth, may_be_null=True),
-            _all_not_null(kind.valueType, f"map_values({value})", depth, may_be_null=kind.valueContainsNull),
-        ]
-    elif isinstance(kind, StructType):
-        for field in kind:
-            member = f"{value}.{quoted(field.name)}"
-            conditions += [None if field.nullable else f"{member} IS NOT NULL"]
-            conditions += [_not_null_condition(field.dataType, member, depth)]
-    joined = " AND ".join(f"({condition})" for condition in conditions if condition is not None)
-    return f"{value} IS NULL OR ({joined})" if joined else None
-
-
-def _all_not_null(kind: DataType, values: str, depth: int, *, may_be_null: bool) -> str | None:
-    """Return the condition of ``_not_null_condition`` for each element of an array."""
-    item = f"item_{depth}"
-    conditions = [None if may_be_null else f"{item} IS NOT NULL", _not_null_condition(kind, item, depth + 1)]
-    joined = " AND ".join(f"({condition})" for condition in conditions if condition is not None)
-    return f"{values} IS NULL OR forall({values}, {item} -> {joined})" if joined else None
+        elif (elements := _nested_condition(_forbid_null, field.dataType, column)) is not None:
+            yield f"column {name}: null in an element, wanted NOT NULL", elements
 
 
 def _parse_text_type(text: str) -> DataType:
@@ -163,26 +144,53 @@ def _parse_text_type(text: str) -> DataType:
     return columns["c"].dataType
 
 
-def _length_condition(kind: DataType, value: str, depth: int = 0) -> str | None:
-    """Return the condition that the texts of a value have at most their lengths; None of a type without lengths."""
-    if isinstance(kind, CharType | VarcharType):
-        return f"{value} IS NULL OR char_length({value}) <= {kind.length}"
+def _limit_length(kind: DataType, value: str, *, may_be_null: bool) -> str | None:  # noqa: ARG001 # as _forbid_null
+    return (
+        f"{value} IS NULL OR char_length({value}) <= {kind.length}"
+        if isinstance(kind, CharType | VarcharType)
+        else None
+    )
+
+
+def _forbid_null(kind: DataType, value: str, *, may_be_null: bool) -> str | None:  # noqa: ARG001 # as _limit_length
+    return None if may_be_null else f"{value} IS NOT NULL"
+
+
+def _nested_condition(
+    rule: ValueRule, kind: DataType, value: str, *, may_be_null: bool = True, depth: int = 0
+) -> str | None:
+    """Return the condition that a value and all values within it meet a rule; None without a condition."""
+    conditions = [rule(kind, value, may_be_null=may_be_null)]
     if isinstance(kind, StructType):
-        members = [_length_condition(field.dataType, f"{value}.{quoted(field.name)}", depth) for field in kind]
+        members = _all_of(
+            _nested_condition(
+                rule, field.dataType, f"{value}.{quoted(field.name)}", may_be_null=field.nullable, depth=depth
+            )
+            for field in kind
+        )
+        conditions.append(None if members is None else f"{value} IS NULL OR ({members})")
     elif isinstance(kind, ArrayType):
-        members = [_of_all(kind.elementType, value, depth)]
+        conditions.append(_elements_condition(rule, kind.elementType, value, kind.containsNull, depth))
     elif isinstance(kind, MapType):
-        keys, values = (kind.keyType, f"map_keys({value})"), (kind.valueType, f"map_values({value})")
-        members = [_of_all(*items, depth) for items in (keys, values)]
-    else:
-        members = []
-    return " AND ".join(f"({member})" for member in members if member is not None) or None
+        conditions += [
+            _elements_condition(rule, kind.keyType, f"map_keys({value})", True, depth),
+            _elements_condition(rule, kind.valueType, f"map_values({value})", kind.valueContainsNull, depth),
+        ]
+    return _all_of(conditions)
 
 
-def _of_all(kind: DataType, values: str, depth: int) -> str | None:
+def _elements_condition(rule: ValueRule, kind: DataType, array: str, contains_null: bool, depth: int) -> str | None:
     item = f"item_{depth}"
-    condition = _length_condition(kind, item, depth + 1)
-    return None if condition is None else f"{values} IS NULL OR forall({values}, {item} -> {condition})"
+    condition = _nested_condition(rule, kind, item, may_be_null=contains_null, depth=depth + 1)
+    return None if condition is None else f"{array} IS NULL OR forall({array}, {item} -> {condition})"
+
+
+def _all_of(conditions: Iterable[str | None]) -> str | None:
+    """Join conditions by AND; None without any."""
+    present_conditions = [condition for condition in conditions if condition is not None]
+    if len(present_conditions) < 2:
+        return next(iter(present_conditions), None)
+    return " AND ".join(f"({condition})" for condition in present_conditions)
 
 
 def with_refusals(frame: DataFrame, columns: Mapping[str, Column], constraints: Mapping[str, str]) -> DataFrame:

@@ -7,6 +7,7 @@ import gzip
 import json
 import os
 import re
+import zlib
 from collections.abc import Collection
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -28,11 +29,18 @@ def is_metadata(name: str) -> bool:
     return _METADATA_FILE.fullmatch(name) is not None
 
 
+def decompress_metadata(content: bytes) -> bytes | None:
+    """Return the JSON of a metadata file, which may be compressed; None if a compressed file was cut off."""
+    try:
+        return gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content
+    except (OSError, EOFError, zlib.error):
+        return None
+
+
 def iceberg_uuid(content: bytes) -> str | None:
     """Return the uuid of an Iceberg table from a metadata file, whole or cut off; None if the file has none."""
-    try:
-        plain = gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content
-    except (OSError, EOFError):
+    plain = decompress_metadata(content)
+    if plain is None:
         return None
     try:
         return str(json.loads(plain)["table-uuid"])

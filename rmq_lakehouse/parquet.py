@@ -23,7 +23,10 @@ CODECS: Final = {
     "none": "none", "uncompressed": "none", "snappy": "snappy", "zstd": "zstd", "gzip": "gzip", "lz4_raw": "lz4",
 }  # fmt: skip
 _OPEN_FILES: Final = 64
-_MAX_DIRECTORY_BYTES: Final = 255  # longest name that file systems accept
+MAX_DIRECTORY_BYTES: Final = 255
+"""Longest name of a directory that file systems accept."""
+NULL_PARTITION: Final = "__HIVE_DEFAULT_PARTITION__"
+"""Text of null in the name of a partition's directory, as Spark and others read it."""
 # VACUUM compares the log's texts of paths with what Hadoop makes of the files' names: of these both make the same.
 _AS_IT_IS: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-")
 # Values that hardly ever repeat: a dictionary of them would be built and thrown away.
@@ -320,17 +323,18 @@ def convert_array(array: pa.Array, field: pa.Field, parent_is_null: pa.Array | N
     Arrow's cast refuses a required member that is null since its whole struct is null.
     """
     kind = field.type
+    has_hidden_nulls = not field.nullable and array.null_count > 0
+    if not has_hidden_nulls and not _has_required(kind):
+        return array.cast(kind)
     is_null = array.is_null()
-    is_allowed = field.nullable or not array.null_count
-    if not is_allowed:
+    if has_hidden_nulls:
         missing = is_null if parent_is_null is None else pc.and_not(is_null, parent_is_null)
         if missing.true_count:
             raise ValueError(f"field {field.name!r} has nulls, and is NOT NULL")
     if not _has_required(kind):
-        converted = array.cast(kind)
-        return converted if is_allowed else _without_nulls(converted)
+        return _without_nulls(array.cast(kind))
     whole = array.take(pa.array(np.arange(len(array))))  # no slice, and null lists are empty
-    mask = is_null if is_allowed else None
+    mask = None if has_hidden_nulls else is_null
     if pa.types.is_struct(kind):
         hidden = is_null if parent_is_null is None else pc.or_(is_null, parent_is_null)
         members = [convert_array(whole.field(at), member, hidden) for at, member in enumerate(kind)]
@@ -398,10 +402,10 @@ def _split(batch: pa.RecordBatch, layout: Layout) -> Iterator[tuple[Key, pa.Reco
 
 def _directory(name: str, value: str | None) -> str:
     if value is None:
-        return f"{name}=__HIVE_DEFAULT_PARTITION__"
+        return f"{name}={NULL_PARTITION}"
     escaped = "".join(chr(byte) if byte in _AS_IT_IS else f"%{byte:02X}" for byte in value.encode())
     # The directory's name means nothing to readers: the log has the value. A cut name may be that of several.
-    return f"{name}={escaped}"[:_MAX_DIRECTORY_BYTES]
+    return f"{name}={escaped}"[:MAX_DIRECTORY_BYTES]
 
 
 def _store_error(path: str, error: OSError) -> StoreError:

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_lakehouse.decode.mismatch import Mismatch
+from rmq_lakehouse.parquet import MAX_DIRECTORY_BYTES, NULL_PARTITION
 
-_NULL: Final = "__HIVE_DEFAULT_PARTITION__"  # the directory of null, as Spark and others read it
+ESCAPED: Final = r"""[\x01-\x1f\x7f"#%'*/:=?\\{\[\]^]"""
+"""Pattern of the characters that take three bytes in a name, for Python and Java: ``escapePathName`` of Spark."""
 _NUL: Final = "\0"  # ends a path
-_ESCAPED: Final = re.compile(r"[\x01-\x1f\"#%'*/:=?\\{\[\]^\x7f]")  # Spark's ExternalCatalogUtils#escapePathName
-_MAX_DIRECTORY_BYTES: Final = 255  # longest name that file systems accept
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +40,16 @@ def partition_fault(name: str, text: str, *, names_directories: bool = True) -> 
     """
     if not text:
         return f"column {name}: an empty text, which a partition of a Delta table makes null"
-    if text == _NULL:
-        return f"column {name}: the text {_NULL}, which stands for null in a partition"
+    if text == NULL_PARTITION:
+        return f"column {name}: the text {NULL_PARTITION}, which stands for null in a partition"
     if _NUL in text:
         return f"column {name}: a text with the character U+0000, which no partition can have"
     if not names_directories:
         return None
-    size = len(f"{name}={text}".encode("utf-8", "surrogatepass")) + 2 * len(_ESCAPED.findall(name + text))
-    if size > _MAX_DIRECTORY_BYTES:
-        return f"column {name}: a text whose partition's directory has a name of {size} bytes, wanted at most 255"
+    size = len(f"{name}={text}".encode("utf-8", "surrogatepass")) + 2 * len(re.findall(ESCAPED, name + text))
+    if size > MAX_DIRECTORY_BYTES:
+        length = f"a name of {size} bytes, wanted at most {MAX_DIRECTORY_BYTES}"
+        return f"column {name}: a text whose partition's directory has {length}"
     return None
 
 
@@ -76,8 +77,8 @@ def without_partition_faults(results: pa.StructArray, partitions: PartitionTexts
     is_refused = False
     for name in partitions.columns:
         texts = value.field(name)
-        surely_short = _MAX_DIRECTORY_BYTES // 3 - len(name.encode()) - 1  # even if each byte is escaped
-        is_suspect = pc.or_(pc.is_in(texts, pa.array(["", _NULL])), pc.match_substring(texts, _NUL))
+        surely_short = MAX_DIRECTORY_BYTES // 3 - len(name.encode()) - 1  # even if each byte is escaped
+        is_suspect = pc.or_(pc.is_in(texts, pa.array(["", NULL_PARTITION])), pc.match_substring(texts, _NUL))
         is_suspect = pc.or_(is_suspect, pc.greater(pc.binary_length(texts), surely_short))
         for row in pc.indices_nonzero(pc.fill_null(is_suspect, False)).to_pylist():
             fault = partition_fault(name, texts[row].as_py(), names_directories=partitions.names_directories)

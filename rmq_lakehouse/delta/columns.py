@@ -11,14 +11,12 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructType
 
-from rmq_lakehouse.decode.partition_texts import partition_fault
+from rmq_lakehouse.decode.partition_texts import ESCAPED, partition_fault
 from rmq_lakehouse.evolution import column, quoted, text
+from rmq_lakehouse.parquet import MAX_DIRECTORY_BYTES, NULL_PARTITION
 from rmq_lakehouse.table_fit import moved_columns
 
 _PHYSICAL: Final = "delta.columnMapping.physicalName"
-_NULL: Final = "__HIVE_DEFAULT_PARTITION__"  # ExternalCatalogUtils#DEFAULT_PARTITION_NAME
-_ESCAPED: Final = "[\\x01-\\x1f\\x7f\"#%'*/:=?\\\\{\\[\\]^]"  # ExternalCatalogUtils#escapePathName: to three bytes each
-_MAX_NAME_BYTES: Final = 255  # limit: NAME_MAX of file systems
 _REMEDY: Final = ": choose --topics without it, or partitions"
 
 
@@ -79,14 +77,15 @@ def with_partition_checks(
     Args:
         local_path: its directory in this machine's file system; others have no limit of a name.
     """
-    named = has_named_directories(properties, local_path)
+    in_directories = has_named_directories(properties, local_path)
     lower_partitions = {name.lower() for name in partitions}
     texts = [
         field.name
         for field in frame.schema
         if field.name.lower() in lower_partitions and isinstance(field.dataType, StringType)
     ]
-    return frame.withColumns({name: _with_check(name, in_directories=named) for name in texts}) if texts else frame
+    checked = {name: _with_check(name, in_directories=in_directories) for name in texts}
+    return frame.withColumns(checked) if texts else frame
 
 
 def has_named_directories(properties: Mapping[str, str], local_path: str | None) -> bool:
@@ -140,11 +139,12 @@ def _with_check(name: str, *, in_directories: bool) -> Column:
         ]
         return F.raise_error(F.concat(*message))
 
-    result = F.when(value == _NULL, raise_refusal("is what Spark writes for null"))
+    result = F.when(value == NULL_PARTITION, raise_refusal("is what Spark writes for null"))
     if in_directories:
-        bytes_ = F.octet_length(F.regexp_replace(value, _ESCAPED, "%00")) + len(f"{name}=")
+        bytes_ = F.octet_length(F.regexp_replace(value, ESCAPED, "%00")) + len(f"{name}=")
         length_reason = ("of ", F.length(value), " characters makes a directory's name of ", bytes_)
         result = result.when(
-            bytes_ > _MAX_NAME_BYTES, raise_refusal(*length_reason, f" bytes, where {_MAX_NAME_BYTES} is the most")
+            bytes_ > MAX_DIRECTORY_BYTES,
+            raise_refusal(*length_reason, f" bytes, where {MAX_DIRECTORY_BYTES} is the most"),
         )
     return result.otherwise(value)

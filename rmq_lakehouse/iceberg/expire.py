@@ -4,7 +4,6 @@ A snapshot expires some time after it stopped being the newest one. Its own age 
 newest one until a moment ago. pyiceberg expires snapshots and keeps their files.
 """
 
-import gzip
 import json
 import logging
 import zlib
@@ -23,12 +22,18 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import AssertRefSnapshotId, RemoveSnapshotsUpdate
 
 from rmq_formats.errors import StoreError
-from rmq_lakehouse.directories import DELTA_LOG, is_metadata, linked_directory, other_iceberg_table, other_table
+from rmq_lakehouse.directories import (
+    DELTA_LOG,
+    decompress_metadata,
+    is_metadata,
+    linked_directory,
+    other_iceberg_table,
+    other_table,
+)
 from rmq_lakehouse.iceberg.catalog import files_of, metadata_files
 
 _DIRECTORIES: Final = ("data", "metadata")  # below the table's own: what else is there may be another table's
 _KEPT_NAMES: Final = ("version-hint.text",)  # by which programs without a catalog find the newest metadata
-_GZIP_MAGIC: Final = b"\x1f\x8b"
 _log = logging.getLogger("rmq_lakehouse")
 
 
@@ -176,15 +181,15 @@ def _history(table: Table, files: pafs.FileSystem, paths: Mapping[str, str]) -> 
     Metadata names some files before it, 100 by default. The oldest of these names more, as long as the files are there.
     """
     history = {_name(table.metadata_location)}
-    read: set[str] = set()
+    read_names: set[str] = set()
     metadata: TableMetadata | None = table.metadata
     while metadata is not None:
         logged = [_name(entry.metadata_file) for entry in metadata.metadata_log]
         history.update(logged)
-        oldest = next((name for name in logged if name in paths and name not in read), None)
+        oldest = next((name for name in logged if name in paths and name not in read_names), None)
         if oldest is None:
             break
-        read.add(oldest)
+        read_names.add(oldest)
         metadata = _read_metadata(files, paths[oldest])
     return history
 
@@ -197,10 +202,11 @@ def _read_metadata(files: pafs.FileSystem, path: str) -> TableMetadata | None:
     """
     try:
         with files.open_input_stream(path, compression=None) as stream:
-            content = bytes(stream.read())
-        plain = gzip.decompress(content) if content.startswith(_GZIP_MAGIC) else content
-        fields = json.loads(plain)
-    except (FileNotFoundError, EOFError, ValueError, gzip.BadGzipFile, zlib.error):
+            plain = decompress_metadata(bytes(stream.read()))
+        fields = None if plain is None else json.loads(plain)
+    except (FileNotFoundError, ValueError):
+        return None
+    if fields is None:
         return None
     try:
         return TableMetadataUtil.parse_obj(fields)

@@ -162,10 +162,10 @@ def test_a_vacuum_stops_at_metadata_that_it_cannot_read_but_at_none_that_was_cut
     newer = json.loads(Path(registered.metadata_location).read_text()) | {"format-version": 9}
     path = Path(registered.metadata_location).with_name("00009-newer.metadata.json.gz")
     path.write_bytes(gzip.compress(json.dumps(newer).encode()))
-    kept = files_below(tmp_path / "orders")
+    files_before = files_below(tmp_path / "orders")
     with pytest.raises(StoreError, match=r"00009-newer.metadata.json.gz: metadata that pyiceberg cannot read"):
         vacuum(monkeypatch, place)
-    assert files_below(tmp_path / "orders") == kept
+    assert files_below(tmp_path / "orders") == files_before
 
 
 def test_a_vacuum_of_a_table_whose_metadata_moved_reads_each_file_where_it_is(

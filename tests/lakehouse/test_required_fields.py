@@ -21,17 +21,17 @@ TYPES: list[tuple[pa.DataType, Any]] = [
 def test_a_required_member_is_null_where_its_struct_is(
     tmp_path: Path, kind: pa.DataType, value: Any, first: int
 ) -> None:
-    present = value is not None
-    sent = [{"m": value} if present else None, None, None][first:]
+    has_value = value is not None
+    rows = [{"m": value} if has_value else None, None, None][first:]
     optional = pa.struct([pa.field("m", kind)])
     field = pa.field("s", pa.struct([pa.field("m", kind, nullable=False)]))
     array = pa.StructArray.from_arrays(
-        [pa.array([value, None, None], kind)], fields=list(optional), mask=pa.array([not present, True, True])
+        [pa.array([value, None, None], kind)], fields=list(optional), mask=pa.array([not has_value, True, True])
     ).slice(first)
     converted = convert_array(array, field)
     converted.validate(full=True)
     pq.write_table(pa.table([converted], schema=pa.schema([field])), tmp_path / "f.parquet")
-    assert pq.read_table(tmp_path / "f.parquet")["s"].to_pylist() == sent
+    assert pq.read_table(tmp_path / "f.parquet")["s"].to_pylist() == rows
 
 
 @pytest.mark.parametrize(
