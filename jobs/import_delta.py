@@ -136,10 +136,10 @@ def rows(spark: SparkSession, arguments: argparse.Namespace) -> tuple[DataFrame,
     except AnalysisException as error:
         raise StoreError(f"{arguments.table}: cannot be read ({str(error).splitlines()[0]})") from error
     names_by_lower = {name.lower(): name for name in table.columns}  # as Spark compares names
-    table = _of_broker(table, names_by_lower.get(BROKER_NAME), arguments)
+    table = _select_broker(table, names_by_lower.get(BROKER_NAME), arguments)
     store_columns = {name: names_by_lower[name] for name in schemas.COMMITLOG.fieldNames() if name in names_by_lower}
     frame = table.select(
-        *(_as_stored(table.schema[of_table], name).alias(name) for name, of_table in store_columns.items())
+        *(_as_stored(table.schema[table_column], name).alias(name) for name, table_column in store_columns.items())
     )
     check_columns(
         f"{arguments.table}: a store", frame.schema, schemas.COMMITLOG, ("topic", "body", *_needed(arguments))
@@ -170,7 +170,7 @@ def rows(spark: SparkSession, arguments: argparse.Namespace) -> tuple[DataFrame,
     return frame, [name for name in table.columns if name not in store_columns.values()]
 
 
-def _of_broker(table: DataFrame, broker_column: str | None, arguments: argparse.Namespace) -> DataFrame:
+def _select_broker(table: DataFrame, broker_column: str | None, arguments: argparse.Namespace) -> DataFrame:
     """Select the rows of the broker that the arguments name. Raises OptionError where they have to name one."""
     if broker_column is None:
         if arguments.broker_name is not None:

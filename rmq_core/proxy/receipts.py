@@ -161,7 +161,7 @@ class Renewal:
             message = self._messages.get(key)
             if message is None:
                 continue
-            done = message.renewal_done = asyncio.get_running_loop().create_future()
+            renewal_done = message.renewal_done = asyncio.get_running_loop().create_future()
             try:
                 await self._renew(key, message)
             except Exception:
@@ -169,7 +169,7 @@ class Renewal:
                 self._pop(key)
             finally:
                 message.renewal_done = None
-                done.set_result(None)
+                renewal_done.set_result(None)
 
     async def _renew(self, key: Key, message: _RenewedMessage) -> None:
         client_id, group, _ = key

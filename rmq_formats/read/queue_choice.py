@@ -228,16 +228,16 @@ def warn_of_absent(queries: Mapping[str, Query]) -> None:
     Args:
         queries: query of each store, by its path.
     """
-    named: set[str] = set()
-    present: set[str] = set()
+    selected_names: set[str] = set()
+    existing_names: set[str] = set()
     for path, query in queries.items():
         if query.included is not Include.LIVE or not (query.topics or query.queues):
             continue
         with suppress(RmqError):  # which the plan of the read reports
             absent = _absent_selections(open_store(path), query)
-            named |= absent.keys()
-            present |= {name for name, is_absent in absent.items() if not is_absent}
-    for name in sorted(named - present):
+            selected_names |= absent.keys()
+            existing_names |= {name for name, is_absent in absent.items() if not is_absent}
+    for name in sorted(selected_names - existing_names):
         _log.warning("%s: neither the queues nor topics.json have %s, which the read names", ", ".join(queries), name)
 
 

@@ -52,12 +52,12 @@ class QueueTable:
     ) -> NDArray[np.int64]:
         """Return the row of each frame's queue in this table, int64[n]; new queues are added."""
         numbers = np.empty(len(frames), dtype=np.int64)
-        done = 0
+        start = 0
         while True:
-            done = number_queues(
-                data, frames, queue_ids, done, self._queues, self._slots, self._pool, self._used, numbers
+            start = number_queues(
+                data, frames, queue_ids, start, self._queues, self._slots, self._pool, self._used, numbers
             )
-            if done == len(frames):
+            if start == len(frames):
                 return numbers
             self._grow_queues()
 

@@ -192,13 +192,13 @@ def _with_ids(fields: Iterable[pa.Field], table_fields: Sequence[NestedField]) -
 
 
 def _field(table_field: NestedField, kind: pa.DataType) -> pa.Field:
-    known = table_field.field_type
-    if isinstance(known, StructType):
-        kind = pa.struct(_with_ids(kind, known.fields))
-    elif isinstance(known, ListType):
-        kind = pa.list_(_field(known.element_field, kind.value_type))
-    elif isinstance(known, MapType):
-        kind = pa.map_(_field(known.key_field, kind.key_type), _field(known.value_field, kind.item_type))
-    elif isinstance(known, IntegerType):
+    iceberg_type = table_field.field_type
+    if isinstance(iceberg_type, StructType):
+        kind = pa.struct(_with_ids(kind, iceberg_type.fields))
+    elif isinstance(iceberg_type, ListType):
+        kind = pa.list_(_field(iceberg_type.element_field, kind.value_type))
+    elif isinstance(iceberg_type, MapType):
+        kind = pa.map_(_field(iceberg_type.key_field, kind.key_type), _field(iceberg_type.value_field, kind.item_type))
+    elif isinstance(iceberg_type, IntegerType):
         kind = pa.int32()  # Iceberg has no shorter ones
     return pa.field(table_field.name, kind, not table_field.required, {FIELD_ID: str(table_field.field_id)})

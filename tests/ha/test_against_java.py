@@ -114,10 +114,10 @@ def read(directory: Path, name: str, table: str, key: str) -> bool:
     if not path.is_file():
         return False
     try:
-        found = fastjson.loads(path.read_text())
+        config = fastjson.loads(path.read_text())
     except DecodeError:  # Java writes over it
         return False
-    return isinstance(found, dict) and key in found.get(table, {})
+    return isinstance(config, dict) and key in config.get(table, {})
 
 
 async def ask(address: str, code: int) -> RemotingCommand:

@@ -55,8 +55,9 @@ class Kept:
         assert told <= plain.keys() | batches.keys()
         offset = 5
         got: dict[tuple[str, int], list[tuple[int, str]]] = {}
-        for one in layouts_peer("pull", running, TOPIC, BATCHES, str(offset)):
-            got.setdefault((one["queue"], one["queue_id"]), []).append((one["queue_offset"], one["body"]))
+        for message in layouts_peer("pull", running, TOPIC, BATCHES, str(offset)):
+            queue = message["queue"], message["queue_id"]
+            got.setdefault(queue, []).append((message["queue_offset"], message["body"]))
         for name, bodies in light.items():
             assert [body for _, body in got.get((name, 0), [])] == bodies
         for queue_id in range(4):

@@ -65,11 +65,11 @@ def test_a_batch_fails_or_warns(tmp_path: Path, caplog: pytest.LogCaptureFixture
 def test_names_that_no_store_has_are_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     store = make_store(tmp_path)
     write_config(tmp_path, "Clicks")
-    named = [
+    selections = [
         {"subscribe": "Orders,Orderz"}, {"assign": '{"Orders":[0,7]}'}, {"subscribe": "Clicks,%LMQ%a"},
         {"subscribe": "Gone", "include": "unqueued"},
     ]  # fmt: skip
-    for options in named:
+    for options in selections:
         plans_of(commitlog_options({"path": store, **options}))
     warning = "{}: neither the queues nor topics.json have {}, which the read names"
     assert [record.getMessage() for record in caplog.records] == [

@@ -28,9 +28,9 @@ def entry(resource: str, decided: str = "Allow", actions: str = "Pub", *ips: str
 
 def decided(need: Permission, *entries: Entry, host: str = "127.0.0.1") -> bool | None:
     """The decision, which must not depend on the order of the entries."""
-    found = {decide([order], need, host) for order in itertools.permutations(entries)}
-    assert len(found) == 1
-    return found.pop()
+    decisions = {decide([order], need, host) for order in itertools.permutations(entries)}
+    assert len(decisions) == 1
+    return decisions.pop()
 
 
 @pytest.mark.parametrize(("allowed", "denied", "expected"), [

@@ -15,9 +15,9 @@ COUNT = 20
 
 def timers_of(asker: Asker) -> Timers:
     """Those of a broker."""
-    found = asker.broker._timer_service
-    assert found is not None
-    return found
+    timers = asker.broker._timer_service
+    assert timers is not None
+    return timers
 
 
 async def sent(asker: Asker) -> None:
