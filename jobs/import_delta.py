@@ -19,8 +19,7 @@ from rmq_formats.codecs import paths
 from rmq_formats.errors import OptionError, StoreError, StoreLayoutError, StoreNotFoundError
 from rmq_formats.spark.options import schemas
 from rmq_formats.spark.options.values import names, timestamp_ms
-from rmq_formats.storage.log_paths import configured_log_directories
-from rmq_formats.storage.store_files import open_store
+from rmq_formats.storage.store_files import configured_log_directories, open_store
 from rmq_formats.storage.store_lock import store_lock
 from rmq_lakehouse.command.arguments import FORMATS
 from rmq_lakehouse.command.options import check_installed, pairs_of

@@ -15,7 +15,6 @@ from rmq_offline.verify import finding_kinds
 from rmq_offline.verify.findings import Finding, Severity
 from rmq_offline.verify.html.outputs import VerifyOutputs
 from rmq_offline.verify.job import verify_store
-from rmq_offline.verify.not_repaired import NOT_REPAIRED
 from rmq_offline.verify.phases.plan import VerifyOptions
 from rmq_offline.verify.report import VerifyReport
 from rmq_offline.verify.stores import refuse_inside_stores, verify_stores
@@ -106,7 +105,7 @@ def _print_next_commands(findings: list[Finding], store: str, console: Console) 
     if any(finding.kind == finding_kinds.LOG_MISSING for finding in findings):
         output.print_next(console, "rmq verify", store, "-c broker.conf")
         return
-    if any(finding.kind not in NOT_REPAIRED for finding in findings):
+    if any(finding.kind.is_repaired for finding in findings):
         output.print_next(console, "rmq repair", store, "--plan")
     if any(_is_made_anew(finding) for finding in findings):
         output.print_next(console, "rmq repair", store, "--what config")

@@ -27,7 +27,7 @@ from rmq_formats.codecs import paths
 from rmq_formats.codecs.checkpoint import Checkpoint
 from rmq_formats.errors import FormatError, OptionError, StoreError, without_secrets
 from rmq_formats.read.unqueued import UNQUEUED_TEXTS, unqueued_sums
-from rmq_formats.storage.log_paths import configured_log_directories
+from rmq_formats.storage.store_files import configured_log_directories
 from rmq_formats.storage.store_layouts import StoreLayout
 from rmq_offline.diagnosis.recovery import BYTES_PER_SECOND, StartEstimate, estimate_start
 from rmq_offline.verify.findings import Finding

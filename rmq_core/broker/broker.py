@@ -13,7 +13,6 @@ from rmq_core.broker.addresses import free_ports, local_address
 from rmq_core.broker.cluster.registration import Registration
 from rmq_core.broker.cluster.slave_sync import SlaveSync, slave_refusals
 from rmq_core.broker.config import FAST_PORT_DISTANCE, BrokerConfig, initial_super_users
-from rmq_core.broker.dispatching import Dispatching
 from rmq_core.broker.fast_failure import fail_fast
 from rmq_core.broker.lite.service import LiteService
 from rmq_core.broker.parked_requests import PullLongPolling
@@ -33,7 +32,7 @@ from rmq_core.broker.processors.recall import RecallMessageProcessor
 from rmq_core.broker.processors.reply import ReplyMessageProcessor
 from rmq_core.broker.processors.send import SendBackProcessor, SendMessageProcessor
 from rmq_core.broker.processors.topic_admin import TopicAdmin
-from rmq_core.broker.replication import TICK_S, DiskWaiters, Replication
+from rmq_core.broker.replication import TICK_S, DiskWaiters, Dispatching, Replication
 from rmq_core.broker.slices import SLICE_S
 from rmq_core.broker.state import BrokerState, WallClock
 from rmq_core.broker.tables.clients import Consumers, Producers, QueueLocks

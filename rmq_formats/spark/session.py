@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from rmq_formats.errors import ClusterError, OptionError
 from rmq_formats.spark.sources import register_all
-from rmq_formats.storage.log_paths import LOG_PATHS_VARIABLE
+from rmq_formats.storage.store_files import LOG_PATHS_VARIABLE
 
 # pyspark takes a second to load: functions import it, for the options of this package serve commands without Spark.
 if TYPE_CHECKING:

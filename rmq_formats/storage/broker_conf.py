@@ -14,10 +14,9 @@ from rmq_formats.codecs.consumequeue import delay_levels_ms
 from rmq_formats.codecs.index import parse_index_tags
 from rmq_formats.codecs.layout import EXT_FILE_BYTES, UNIT_BYTES
 from rmq_formats.errors import OptionError
-from rmq_formats.storage.log_paths import use_log_directories
 from rmq_formats.storage.segments import list_segments
 from rmq_formats.storage.settings_file import read_settings_file
-from rmq_formats.storage.store_files import open_store
+from rmq_formats.storage.store_files import open_store, use_log_directories
 
 _ROCKSDB: Final = "defaultrocksdb"
 # A value that begins so makes the broker split its list at colons, as releases before 4.8 did.

@@ -1,9 +1,12 @@
 """The files of one store: where they are, and once each its layouts and the segments of its CommitLog.
 
+Where an operator's broker.conf has the log elsewhere, the environment has its directories, for Spark's processes too.
 Of a path without a store the error suggests where one may be: a level up or down, or in an archive.
 """
 
-from collections.abc import Iterator
+import json
+import os
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,7 +18,6 @@ from rmq_formats.codecs import paths
 from rmq_formats.codecs.dledger import ENTRY_HEAD_BYTES
 from rmq_formats.errors import StoreError, StoreLayoutError, StoreNotFoundError, StoreSizeError
 from rmq_formats.storage import layout_refusals, store_layouts
-from rmq_formats.storage.log_paths import configured_log_directories
 from rmq_formats.storage.segments import (
     PUBLISHING,
     WRITE_DIRECTORY,
@@ -27,6 +29,27 @@ from rmq_formats.storage.segments import (
     read_range,
 )
 from rmq_formats.storage.store_layouts import StoreLayouts
+
+# By a store's root, the directories of its CommitLog where the operator's broker.conf has it elsewhere. In the
+# environment, so that the processes that Spark starts for its sources find the log, too.
+LOG_PATHS_VARIABLE: Final = "RMQ_LOG_PATHS"
+
+
+def use_log_directories(root: str, directories: Sequence[str]) -> None:
+    """Let this process, and those that it starts, find a local store's CommitLog in other directories."""
+    directories_by_root = json.loads(os.environ.get(LOG_PATHS_VARIABLE, "{}"))
+    os.environ[LOG_PATHS_VARIABLE] = json.dumps(directories_by_root | {_absolute(root): list(directories)})
+
+
+def configured_log_directories(root: str) -> list[str]:
+    """Return the directories that ``use_log_directories`` has set for a store; empty for ``<root>/commitlog``."""
+    text = os.environ.get(LOG_PATHS_VARIABLE)
+    return [] if text is None else list(json.loads(text).get(_absolute(root), ()))
+
+
+def _absolute(root: str) -> str:
+    return root if "://" in root else str(Path(root).absolute())
+
 
 _PARTS: Final = frozenset({"consumequeue", "index", "config", "checkpoint", "batchconsumequeue", "abort"})
 _MOST_LISTED: Final = 64  # directories that are looked into

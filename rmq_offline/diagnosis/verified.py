@@ -17,7 +17,6 @@ from rmq_offline.tasks.runner import Runner
 from rmq_offline.verify import finding_kinds
 from rmq_offline.verify.findings import Finding, Kind, Severity
 from rmq_offline.verify.job import verify_store
-from rmq_offline.verify.not_repaired import NOT_REPAIRED
 from rmq_offline.verify.phases.plan import VerifyOptions
 from rmq_offline.verify.report import VerifyReport
 
@@ -229,7 +228,7 @@ def _damage_answers(root: str, report: VerifyReport) -> Iterator[Answer]:
     if not counts:
         return
     first = next(finding for finding in report.findings if finding.kind in counts)
-    is_repaired = any(kind not in NOT_REPAIRED for kind in counts)
+    is_repaired = any(kind.is_repaired for kind in counts)
     yield Answer(
         Question.MESSAGES,
         "errors of log or queues: " + ", ".join(f"{count:,} {kind.code}" for kind, count in counts.items()),

@@ -34,9 +34,8 @@ from rmq_offline.verify.committed_offsets import (
     parse_consumer_offsets,
     parse_delay_offsets,
 )
-from rmq_offline.verify.config_files import read_config_texts
+from rmq_offline.verify.config_files import read_config_texts, read_rocksdb_config
 from rmq_offline.verify.findings import FindingList
-from rmq_offline.verify.rocksdb_config import read_rocksdb_config
 
 ALL: Final = "all"
 _Longs = NDArray[np.int64]

@@ -16,10 +16,9 @@ from rmq_formats.errors import FormatError, StoreError, StoreLayoutError
 from rmq_formats.read.broker_config import stored_topics
 from rmq_formats.read.log_end import cut_segments, find_leftovers
 from rmq_formats.read.rocksdb_queues import opened_queues
-from rmq_formats.storage.log_paths import configured_log_directories
 from rmq_formats.storage.queue_files import named_topics
 from rmq_formats.storage.segments import LocalStorage, Segment, list_segments, opened
-from rmq_formats.storage.store_files import StoreFiles
+from rmq_formats.storage.store_files import StoreFiles, configured_log_directories
 from rmq_offline.repair.dledger_entries import EntryRepair, plan_entries, relative_path
 from rmq_offline.repair.filler import Fill, LogRange
 from rmq_offline.repair.lost_units import is_index_touched, lost_ranges, touched_queues, with_lost_messages
@@ -28,7 +27,6 @@ from rmq_offline.tasks.store_sizes import StoreSizes
 from rmq_offline.verify import finding_kinds, layout_finding_kinds
 from rmq_offline.verify.delay_levels import infer_delay_levels
 from rmq_offline.verify.findings import Finding, FindingList, Severity
-from rmq_offline.verify.not_repaired import NOT_REPAIRED
 from rmq_offline.verify.phases.plan import VerifyOptions, resolve_sizes
 from rmq_offline.verify.report import VerifyReport
 
@@ -164,10 +162,11 @@ def plan_repair(store: StoreFiles, options: VerifyOptions, report: VerifyReport)
     if options.delay_levels_ms is None:
         sizes = replace(sizes, delay_levels_ms=infer_delay_levels(store, segments, sizes.delay_levels_ms))
     kinds = {kind for kind in report.counts if kind.severity is not Severity.INFO}
-    plan = RepairPlan(sizes, left=tuple(finding for finding in report.findings if finding.kind in NOT_REPAIRED))
+    repaired = {kind for kind in kinds if kind.is_repaired}
+    plan = RepairPlan(sizes, left=tuple(finding for finding in report.findings if not finding.kind.is_repaired))
     if has_entries:
         plan = _plan_entries(root, plan, segments, report)
-    elif any(kind.code.startswith("commitlog") for kind in kinds - NOT_REPAIRED):
+    elif any(kind.code.startswith("commitlog") for kind in repaired):
         _refuse_log_elsewhere(root)
         plan = _plan_log(store, plan, segments)
     configs = tuple(
@@ -182,7 +181,7 @@ def plan_repair(store: StoreFiles, options: VerifyOptions, report: VerifyReport)
         queues |= touched_queues(root, ranges)
         if queues and store.layouts.rebuilds_as_database:
             queues = None
-    makes_index = any(kind.code.partition(".")[0] == "index" for kind in kinds - NOT_REPAIRED)
+    makes_index = any(kind.code.partition(".")[0] == "index" for kind in repaired)
     makes_index |= any(_is_whole_tree(root, path, "index") for path in moves)
     makes_index = makes_index or is_index_touched(root, ranges, sizes.index_slots)
     is_rebuilt = queues is None or bool(queues) or makes_index
@@ -212,7 +211,7 @@ def _faulty_queues(root: str, report: VerifyReport, moves: Sequence[str]) -> set
     """Find the queues with findings that a rebuild repairs; None stands for all queues."""
     faults = [
         kind for kind in report.counts
-        if kind.severity is not Severity.INFO and kind not in NOT_REPAIRED
+        if kind.severity is not Severity.INFO and kind.is_repaired
         and kind.code.partition(".")[0] in _DERIVED_QUEUES
     ]  # fmt: skip
     if any(kind not in report.faulty_queues for kind in faults):
@@ -232,7 +231,7 @@ def _is_whole_tree(root: str, path: str, name: str) -> bool:
 
 def _plan_entries(root: str, plan: RepairPlan, segments: Sequence[Segment], report: VerifyReport) -> RepairPlan:
     """Plan the changes of a DLedger CommitLog, and refuse those of the older half before it."""
-    kinds = {kind for kind in report.counts if kind.severity is not Severity.INFO} - NOT_REPAIRED
+    kinds = {kind for kind in report.counts if kind.severity is not Severity.INFO and kind.is_repaired}
     log_kinds = {kind for kind in kinds if kind.code.partition(".")[0] in {"commitlog", "dledger"}}
     for finding in report.findings:
         is_older = (finding.path or "").startswith(f"{paths.commitlog_dir(root)}/")

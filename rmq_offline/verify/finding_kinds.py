@@ -66,14 +66,17 @@ LOG_PROPERTIES: Final = Kind(
 LOG_HEADER: Final = Kind(
     "commitlog.header", _WARNING,
     "a header field that no checksum covers has a value that no broker writes; the body is sound",
+    is_repaired=False,
 )  # fmt: skip
 LOG_TIME: Final = Kind(
     "commitlog.store_timestamp", _WARNING,
     "the record's store timestamp does not fit those around it, as of a damaged header; queries by time may miss it",
+    is_repaired=False,
 )  # fmt: skip
 LOG_CLOCK: Final = Kind(
     "commitlog.clock", _WARNING,
     "the broker's clock went back by a second or more; queries by time may miss messages from here on",
+    is_repaired=False,
 )  # fmt: skip
 LOG_CLOCK_STEP: Final = Kind(
     "commitlog.clock_step", _INFO,
@@ -84,15 +87,18 @@ QUEUE_OFFSET_REPEATED: Final = Kind(
     "commitlog.queue_offset.repeated", _WARNING,
     "the record's queue offset was given before, as after a crash: a broker that dispatches the log skips the record, "
     "and no consumer gets it",
+    is_repaired=False,
 )  # fmt: skip
 QUEUE_OFFSET_DISPLACED: Final = Kind(
     "commitlog.queue_offset.displaced", _WARNING,
     "the record's queue offset is far from its queue's others, as of a damaged header, which no checksum covers",
+    is_repaired=False,
 )  # fmt: skip
 QUEUE_OFFSET_GAP: Final = Kind(
     "commitlog.queue_offset.gap", _WARNING,
     "no record has these queue offsets: a broker closes the gap and logs \"[BUG]logic queue order maybe wrong\", or a "
     "damaged stretch of the log had them; their messages are in no file",
+    is_repaired=False,
 )  # fmt: skip
 
 # --- CommitLog: files -------------------------------------------------------------------
@@ -115,17 +121,22 @@ SEGMENT_HOLE: Final = Kind(
     "commitlog.segment.hole", _ERROR, "a file without a record between others; restore it from a replica"
 )
 SEGMENT_UNREADABLE: Final = Kind(
-    "commitlog.segment.unreadable", _ERROR, "the file cannot be read; check the disk and the permissions"
+    "commitlog.segment.unreadable",
+    _ERROR,
+    "the file cannot be read; check the disk and the permissions",
+    is_repaired=False,
 )
 SEGMENT_COMPRESSED: Final = Kind(
     "commitlog.segment.compressed", _ERROR,
     "a segment that was compressed in place, with which a broker does not start: its bytes may be the log's; "
     "decompress it (gunzip FILE) before anything else, or move it out of the store to do without it",
+    is_repaired=False,
 )  # fmt: skip
 LOG_MISSING: Final = Kind(
     "commitlog.missing", _ERROR,
     "there is no CommitLog here, with which queues and Index could be compared: storePathCommitLog may be elsewhere; "
     "link or copy that directory to STORE/commitlog",
+    is_repaired=False,
 )  # fmt: skip
 SEGMENT_FOREIGN: Final = Kind(
     "commitlog.foreign",
@@ -135,6 +146,7 @@ SEGMENT_FOREIGN: Final = Kind(
 BACKSLASH: Final = Kind(
     "store.backslash", _WARNING,
     "a broker passes over it: a path of Windows in one name, as some archives have; unpack them again, or rename",
+    is_repaired=False,
 )  # fmt: skip
 STRAY: Final = Kind("store.stray", _WARNING, f"the original passes over it; {_MOVE_AWAY}")
 
@@ -166,6 +178,7 @@ QUEUE_BEGINS_LATE: Final = Kind(
     "consumequeue.begins_late", _WARNING,
     "the queue begins with its first message in one of the log's files: a broker that was killed dispatched the log "
     "from that file on. Where the topic was not deleted before, rmq rebuild STORE brings the messages back",
+    is_repaired=False,
 )  # fmt: skip
 QUEUE_FORMER: Final = Kind(
     "consumequeue.former", _INFO,
@@ -176,11 +189,13 @@ QUEUE_PASSED_OVER: Final = Kind(
     "consumequeue.passed_over", _WARNING,
     "a broker never put the message into its queue, as after a crash that lost the queue's last units, and never will: "
     "no consumer gets it; replay it if it is wanted",
+    is_repaired=False,
 )  # fmt: skip
 QUEUE_ABSENT: Final = Kind(
     "consumequeue.absent", _WARNING,
     "messages of the log in a queue without files, of which no consumer offset tells: the topic was deleted and made "
     "again, or its directory is lost; in the second case stop the broker and run rmq rebuild --from-log-alone",
+    is_repaired=False,
 )  # fmt: skip
 FORMER_DELAY: Final = Kind(
     "consumequeue.former_delay", _INFO,
@@ -200,6 +215,7 @@ UNIT_NOT_ADDED: Final = Kind(
     "consumequeue.unit.not_added", _WARNING,
     "messages after the queue's last unit that no broker adds, since another queue names a later one: consumers do not "
     f"get them, and the next messages get their queue offsets; {_REBUILD_QUEUE}",
+    is_repaired=False,
 )  # fmt: skip
 UNIT_ZERO: Final = Kind(
     "consumequeue.unit.zero", _ERROR, f"a broker takes it for the end of the queue, and drops what follows; "
@@ -262,6 +278,7 @@ TOPIC_UNKNOWN: Final = Kind(
     "consumequeue.topic.unknown", _WARNING,
     "config/topics.json does not know the topic: it was deleted, and a rebuild brought it back, or the config was "
     "lost; create the topic, or delete its directory",
+    is_repaired=False,
 )  # fmt: skip
 TOPIC_DELETED: Final = Kind(
     "consumequeue.topic.deleted", _INFO,
@@ -287,6 +304,7 @@ EXT_REUSED: Final = Kind(
     "consumequeue_ext.reused", _WARNING,
     "a broker that was killed gave the ConsumeQueueExt unit to a later message, too: filters may miss this one; "
     f"{_REBUILD_QUEUE}",
+    is_repaired=False,
 )  # fmt: skip
 EXT_FORMAT: Final = Kind("consumequeue_ext.format", _ERROR, f"no ConsumeQueueExt unit is here; {_REBUILD_QUEUE}")
 EXT_SURPLUS: Final = Kind(
@@ -361,26 +379,33 @@ CONFIG_UNPARSABLE: Final = Kind(
     "config.unparsable", _WARNING, "the broker takes the .bak beside it, which parses; copy that over it"
 )
 CONFIG_LOST: Final = Kind(
-    "config.lost", _ERROR, "neither it nor its .bak parses: the broker starts with empty settings; restore it"
+    "config.lost",
+    _ERROR,
+    "neither it nor its .bak parses: the broker starts with empty settings; restore it",
+    is_repaired=False,
 )
 CONFIG_TOPICS: Final = Kind(
     "config.topics", _WARNING,
     "a broker that starts with this store knows none of its topics, so that no client finds them; restore "
     "topics.json, or make the topics again with mqadmin updateTopic",
+    is_repaired=False,
 )  # fmt: skip
 CONFIG_DATABASE: Final = Kind(
     "config.database", _ERROR,
     "the broker does not open this RocksDB, or opens it without what is damaged, such as consumer offsets; restore its "
     "directory",
+    is_repaired=False,
 )  # fmt: skip
 CONSUMER_OFFSET: Final = Kind(
     "config.consumer_offset", _WARNING,
     "the group has consumed more than the queue holds, as after a loss; its next messages are passed over until the "
     "queue grows past that: reset it with mqadmin resetOffsetByTime",
+    is_repaired=False,
 )  # fmt: skip
 DELAY_OFFSET: Final = Kind(
     "config.delay_offset", _WARNING,
     "more of this delay level was delivered than its queue holds; delayed messages are passed over until it grows",
+    is_repaired=False,
 )  # fmt: skip
 OFFSET_BELOW: Final = Kind(
     "config.offset.below", _INFO,
@@ -389,11 +414,13 @@ OFFSET_BELOW: Final = Kind(
 OFFSET_NEGATIVE: Final = Kind(
     "config.offset.negative", _WARNING,
     "no queue has such an offset; the group is taken for one without an offset: set it with rmq offsets",
+    is_repaired=False,
 )  # fmt: skip
 OFFSET_WITHOUT_QUEUE: Final = Kind(
     "config.offset.no_queue", _WARNING,
     "the queue is gone, and begins anew at 0: the group gets none of its next messages until it has as many; restore "
     "the queue, or rmq offsets STORE clamp",
+    is_repaired=False,
 )  # fmt: skip
 OFFSET_OF_DELETED: Final = Kind(
     "config.offset.deleted", _INFO, "offsets of a topic that was deleted; a topic of that name begins at 0"

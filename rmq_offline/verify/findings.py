@@ -18,11 +18,17 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One kind of finding. ``code`` is stable: programs may compare it."""
+    """One kind of finding.
+
+    Attributes:
+        code: stable: programs may compare it.
+        is_repaired: whether a repair of log and queues removes such findings.
+    """
 
     code: str
     severity: Severity
     remedy: str
+    is_repaired: bool = True
 
 
 @dataclass(frozen=True, slots=True)

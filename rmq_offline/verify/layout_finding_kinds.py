@@ -38,6 +38,7 @@ DLEDGER_CHECKPOINT: Final = Kind(
 DLEDGER_TERM: Final = Kind(
     "dledger.currterm", _WARNING,
     "it is behind the term of the last entry, or does not parse: the member could vote twice in one term; restore it",
+    is_repaired=False,
 )  # fmt: skip
 
 # --- controller mode --------------------------------------------------------------------
@@ -48,19 +49,23 @@ EPOCH_FILE: Final = Kind(
     "controller.epoch_file", _WARNING,
     "a broker that starts takes the .bak beside it, and without one cannot tell which part of its log is its master's: "
     f"{_FROM_REPLICA}",
+    is_repaired=False,
 )  # fmt: skip
 EPOCH: Final = Kind(
     "controller.epoch", _WARNING,
     f"brokers of a group compare epochs to find where their logs part, and cut there: {_FROM_REPLICA}",
+    is_repaired=False,
 )  # fmt: skip
 EPOCH_BEYOND: Final = Kind(
     "controller.epoch.beyond", _WARNING,
     "the log was longer when this epoch began, as after a crash that lost its last pages; take what is missing from "
     "another replica of the group",
+    is_repaired=False,
 )  # fmt: skip
 BROKER_IDENTITY: Final = Kind(
     "controller.identity", _WARNING,
     "a broker does not start so; write cluster#broker#brokerId into it, with the number that the controller knows",
+    is_repaired=False,
 )  # fmt: skip
 
 # --- logs of single queues: tiered storage, compacted topics ------------------------------
@@ -68,43 +73,66 @@ QUEUE_LOG_RECORD: Final = Kind(
     "queue_log.record", _ERROR,
     "no sound record of the queue is here; where the CommitLog still has the message nothing is lost yet: copy it from "
     "there, or from a replica",
+    is_repaired=False,
 )  # fmt: skip
 QUEUE_LOG_ORDER: Final = Kind(
-    "queue_log.order", _ERROR, "messages are missing here, or twice; look for them in the CommitLog, or at a replica"
+    "queue_log.order",
+    _ERROR,
+    "messages are missing here, or twice; look for them in the CommitLog, or at a replica",
+    is_repaired=False,
 )
 QUEUE_LOG_SEGMENT_MISSING: Final = Kind(
-    "queue_log.segment.missing", _ERROR, "restore the segment from a copy of the tier; the CommitLog may still have it"
+    "queue_log.segment.missing",
+    _ERROR,
+    "restore the segment from a copy of the tier; the CommitLog may still have it",
+    is_repaired=False,
 )
 QUEUE_LOG_UNIT: Final = Kind(
-    "queue_log.unit", _ERROR, "consumers that read here get another message, or none; the record itself is sound"
+    "queue_log.unit",
+    _ERROR,
+    "consumers that read here get another message, or none; the record itself is sound",
+    is_repaired=False,
 )
 QUEUE_LOG_UNIT_MISSING: Final = Kind(
-    "queue_log.unit.missing", _ERROR, "consumers that read here do not get these messages; the records are sound"
+    "queue_log.unit.missing",
+    _ERROR,
+    "consumers that read here do not get these messages; the records are sound",
+    is_repaired=False,
 )
 QUEUE_LOG_UNIT_LOST: Final = Kind(
     "queue_log.unit.lost", _ERROR,
     "the message stands in a damaged stretch: this is what was lost, unless the CommitLog still has it",
+    is_repaired=False,
 )  # fmt: skip
 QUEUE_LOG_DIFFERS: Final = Kind(
     "queue_log.differs", _ERROR,
     "one of the two is of another time, as after a topic was deleted and made again, or after a master changed",
+    is_repaired=False,
 )  # fmt: skip
 TIER_SEGMENT_SIZE: Final = Kind(
-    "tier.segment.size", _ERROR, "the end of the segment was cut off; restore it from a copy of the tier"
+    "tier.segment.size",
+    _ERROR,
+    "the end of the segment was cut off; restore it from a copy of the tier",
+    is_repaired=False,
 )
 TIER_GAP: Final = Kind(
     "tier.gap", _ERROR,
     "the CommitLog expired before they were copied, or the tier was cut; restore them from a replica",
+    is_repaired=False,
 )  # fmt: skip
 TIER_METADATA: Final = Kind(
     "tier.metadata", _WARNING,
     "a broker that starts so knows none of its segments, and begins its tier anew; restore the file, or its .bak",
+    is_repaired=False,
 )  # fmt: skip
-TIER_MISSING: Final = Kind("tier.missing", _ERROR, "give the path that the broker has as tieredStoreFilePath")
+TIER_MISSING: Final = Kind(
+    "tier.missing", _ERROR, "give the path that the broker has as tieredStoreFilePath", is_repaired=False
+)
 COMPACTION_CHECKPOINT: Final = Kind(
     "compaction.checkpoint", _WARNING,
     "messages up to there count as compacted, so that a broker does not write them to the queue's log "
     "again; restore the file from a copy of the store",
+    is_repaired=False,
 )  # fmt: skip
 
 ALL: Final[tuple[Kind, ...]] = tuple(value for value in list(globals().values()) if isinstance(value, Kind))

@@ -9,7 +9,7 @@ import pytest
 
 from rmq_formats.errors import OptionError
 from rmq_formats.storage.broker_conf import read_broker_conf
-from rmq_formats.storage.log_paths import LOG_PATHS_VARIABLE
+from rmq_formats.storage.store_files import LOG_PATHS_VARIABLE
 from tests.cli.conftest import Rmq, one_line
 from tests.support.stores.store_files import tree
 

@@ -12,16 +12,15 @@ from rmq_formats.storage.segments import Segment, Storage, opened, read_range
 from rmq_formats.storage.store_files import StoreFiles
 from rmq_formats.storage.store_layouts import StoreLayout
 from rmq_offline.verify import checkpoint, committed_offsets, finding_kinds, layout_finding_kinds
-from rmq_offline.verify.config_files import read_config_texts
+from rmq_offline.verify.config_files import RocksDbConfig, read_config_texts, read_rocksdb_config
 from rmq_offline.verify.controller_files import check_broker_identity, check_epochs
-from rmq_offline.verify.dledger_files import check_dledger_files
+from rmq_offline.verify.dledger_entries import check_dledger_files
 from rmq_offline.verify.findings import Finding, FindingList
 from rmq_offline.verify.log_facts import LogFacts
 from rmq_offline.verify.phases import scan as job_scan
 from rmq_offline.verify.phases.queue_directories import QueuesByPartition
 from rmq_offline.verify.phases.queues import TopicsAndOffsets
 from rmq_offline.verify.phases.scan import SplitCheck
-from rmq_offline.verify.rocksdb_config import RocksDbConfig, read_rocksdb_config
 
 _NAMED_DIRECTORIES: Final = ("commitlog", "consumequeue", "index", "config")
 
