@@ -78,7 +78,7 @@ def parser() -> JobParser:
     job.add_argument("--keep-offsets", action="store_true", help="keep the table's offsets; needs a whole log")
     job.add_argument("--crc-property", choices=["asgiven", "always", "never"], help="__CRC32# in records")
     job.add_argument("--resume", action="store_true", help="resume an interrupted run, even another user's")
-    job.add_argument("--start-anew", action="store_true", help="rename the files of an interrupted run, and start anew")
+    job.add_argument("--start-anew", action="store_true", help="set an interrupted run aside (renamed), and start anew")
     job.add_argument("--commitlog-file-bytes", type=int, help="default: as in the store, else 1 GiB")
     job.add_argument("--consumequeue-file-bytes", type=int, help="mappedFileSizeConsumeQueue")
     job.add_argument("--consumequeue-ext-file-bytes", type=int, help="mappedFileSizeConsumeQueueExt")

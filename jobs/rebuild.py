@@ -40,7 +40,7 @@ def parser() -> JobParser:
     add_sizes(job)
     job.add_argument("--from-log-alone", action="store_true", help="make queues from the log, ignore the store's")
     job.add_argument("--resume", action="store_true", help="resume an interrupted run, even another user's")
-    job.add_argument("--start-anew", action="store_true", help="rename the files of an interrupted run, and start anew")
+    job.add_argument("--start-anew", action="store_true", help="set an interrupted run aside (renamed), and start anew")
     job.add_argument("--topics-json", metavar="FILE", help="of --only-live-topics; default: the store's own")
     job.add_argument("--only-live-topics", action="store_true", help="leave out topics that topics.json lacks")
     job.add_argument("--plan", action="store_true", help="report the changes for consumers; write nothing")

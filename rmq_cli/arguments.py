@@ -65,7 +65,7 @@ Accept = Annotated[
 Workers = Annotated[int | None, typer.Option(min=1, metavar="N", help="Processes; default: one for each processor.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Resume an interrupted run in the store, even another user's.")]
 StartAnew = Annotated[
-    bool, typer.Option("--start-anew", help="Rename the files of an interrupted run in the store, and start anew.")
+    bool, typer.Option("--start-anew", help="Set an interrupted run in the store aside (renamed), and start anew.")
 ]
 AsOneJson = Annotated[bool, typer.Option("--json", help="The report as one JSON object.")]
 

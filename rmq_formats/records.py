@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 SPLIT_BYTES: Final = 16 << 20  # of the log, that a thread reads at a time: what one reads ahead of the taker
 BATCH_READAHEAD: Final = 4  # batches that Arrow's scanner takes ahead; some 8 MiB each at most
-_MOST_WAIT_S: Final = 2.0  # at the interpreter's end; a scan that a program still holds is never released
+_MAX_WAIT_S: Final = 2.0  # at the interpreter's end; a scan that a program still holds is never released
 _CHEAPEST: Final = "size"  # is read where rows are only counted
 _WORD: Final = re.compile(r"\w+")
 _OF_FILES: Final = {"fragment_readahead", "fragment_scan_options", "cache_metadata"}  # options that mean nothing here
@@ -269,7 +269,7 @@ _PROGRAM_ENDS: Final = threading.Event()
 def _end_scans() -> None:
     """End the scans that Arrow still reads: a thread that does so after the interpreter's end aborts the process."""
     _PROGRAM_ENDS.set()
-    until_s = time.monotonic() + _MOST_WAIT_S
+    until_s = time.monotonic() + _MAX_WAIT_S
     while _SCANS and time.monotonic() < until_s:
         time.sleep(0.005)
 

@@ -24,7 +24,7 @@ from rmq_core.store.store import MessageStore
 from rmq_formats.codecs.hosts import Host
 
 _LEAST_CLOCK_STEP_MS: Final = 1000  # a smaller difference is no step yet
-_MOST_CLOCK_STEPS: Final = 256
+_MAX_CLOCK_STEPS: Final = 256
 
 
 class WallClock:
@@ -52,7 +52,7 @@ class WallClock:
         step_ms = wall_ms - self._steady_ms() - self.lead_ms
         if not -_LEAST_CLOCK_STEP_MS < step_ms < _LEAST_CLOCK_STEP_MS:
             self._steps.append((self._log_end(), step_ms))
-            del self._steps[:-_MOST_CLOCK_STEPS]
+            del self._steps[:-_MAX_CLOCK_STEPS]
             self.lead_ms += step_ms
         return wall_ms
 

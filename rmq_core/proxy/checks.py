@@ -15,10 +15,10 @@ from rmq_formats.codecs.topics import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
 
 MOST_PROPERTIES: Final = 128
 MOST_PROPERTY_BYTES: Final = 16 << 10
-_MOST_GROUP_CHARS: Final = 64  # of a message group, exclusive
-_MOST_ID_CHARS: Final = 255
-_MOST_DELAY_S: Final = 86_400
-_MOST_RECOVERY_S: Final = 3600
+_MAX_GROUP_CHARS: Final = 64  # of a message group, exclusive
+_MAX_ID_CHARS: Final = 255
+_MAX_DELAY_S: Final = 86_400
+_MAX_RECOVERY_S: Final = 3600
 _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]{1,127}")
 _LITE_TOPIC: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _CHILD: Final = re.compile(r"[^\x00-\x1f\x7f$,/]{1,255}")
@@ -95,7 +95,7 @@ RESERVED: Final = frozenset(
 )
 LITE_CLIENTS: Final = (v2.LITE_PUSH_CONSUMER, v2.LITE_SIMPLE_CONSUMER)  # the original has the first alone
 _DEFAULT_QUOTA: Final = 2000
-_MOST_QUOTA: Final = (1 << 31) - 1
+_MAX_QUOTA: Final = (1 << 31) - 1
 
 
 def topic_name(resource: Any) -> str:
@@ -154,10 +154,10 @@ def check_message(message: Any, now_ms: int) -> None:
         raise StatusError(v2.MESSAGE_BODY_TOO_LARGE, f"message body cannot exceed the max {MAX_BODY_BYTES}")
     if not message.body:
         raise StatusError(v2.MESSAGE_BODY_EMPTY, "message body cannot be empty")
-    if not system.message_id.strip() or _has_control(system.message_id) or len(system.message_id) > _MOST_ID_CHARS:
+    if not system.message_id.strip() or _has_control(system.message_id) or len(system.message_id) > _MAX_ID_CHARS:
         raise StatusError(
             v2.ILLEGAL_MESSAGE_ID,
-            f"message id cannot be blank, have a control character or more than {_MOST_ID_CHARS} characters",
+            f"message id cannot be blank, have a control character or more than {_MAX_ID_CHARS} characters",
         )
     if _has_control(system.born_host) or _has_control(system.trace_context):  # else they could forge properties
         raise StatusError(v2.BAD_REQUEST, "born host and trace context cannot have a control character")
@@ -171,10 +171,10 @@ def check_message(message: Any, now_ms: int) -> None:
             raise StatusError(v2.ILLEGAL_MESSAGE_KEY, "key cannot be blank, or have a control character")
     if system.HasField("message_group"):
         group = system.message_group
-        if not group.strip() or _has_control(group) or len(group) >= _MOST_GROUP_CHARS:
+        if not group.strip() or _has_control(group) or len(group) >= _MAX_GROUP_CHARS:
             raise StatusError(
                 v2.ILLEGAL_MESSAGE_GROUP,
-                f"message group cannot be blank, have a control character or {_MOST_GROUP_CHARS} characters",
+                f"message group cannot be blank, have a control character or {_MAX_GROUP_CHARS} characters",
             )
     if system.HasField("priority") and system.priority < 0:
         raise StatusError(v2.BAD_REQUEST, "priority must be greater than or equal to 0")
@@ -188,11 +188,11 @@ def check_message(message: Any, now_ms: int) -> None:
     _check_properties(message)
     if system.HasField("delivery_timestamp"):
         ahead_s = system.delivery_timestamp.seconds - now_ms // 1000
-        if ahead_s > _MOST_DELAY_S:
-            raise StatusError(v2.ILLEGAL_DELIVERY_TIME, f"the max delay time of message is {_MOST_DELAY_S} s")
+        if ahead_s > _MAX_DELAY_S:
+            raise StatusError(v2.ILLEGAL_DELIVERY_TIME, f"the max delay time of message is {_MAX_DELAY_S} s")
     recovery_s = system.orphaned_transaction_recovery_duration.seconds
-    if not 0 <= recovery_s <= _MOST_RECOVERY_S:
-        raise StatusError(v2.BAD_REQUEST, f"the max transaction recovery time is {_MOST_RECOVERY_S} s")
+    if not 0 <= recovery_s <= _MAX_RECOVERY_S:
+        raise StatusError(v2.BAD_REQUEST, f"the max transaction recovery time is {_MAX_RECOVERY_S} s")
 
 
 def _check_properties(message: Any) -> None:
@@ -244,7 +244,7 @@ def lite_quota(config: SubscriptionGroupConfig) -> int:
     """Return how many children a client of a group may subscribe to."""
     text = config.attributes.get(LITE_QUOTA, "")
     try:
-        return max(-1, min(int(text), _MOST_QUOTA))
+        return max(-1, min(int(text), _MAX_QUOTA))
     except ValueError:  # none, or what a broker should not have taken
         return _DEFAULT_QUOTA
 

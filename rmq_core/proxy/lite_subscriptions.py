@@ -29,9 +29,9 @@ from rmq_core.remoting.pop_requests import NotifyUnsubscribeLite
 from rmq_formats.errors import RmqError
 
 log = logging.getLogger("rmq.proxy")
-_MOST_PER_SECOND: Final = 5000  # ``maxSyncLiteSubscriptionRate``
+_MAX_PER_SECOND: Final = 5000  # ``maxSyncLiteSubscriptionRate``
 _QUOTA_SLACK: Final = 300  # names that a broker is told beyond it: a client may know late of some that are gone
-_MOST_NAMES: Final = 100_000  # of a call, whatever the quota: the event loop looks at them at once
+_MAX_NAMES: Final = 100_000  # of a call, whatever the quota: the event loop looks at them at once
 _TIMEOUT_S: Final = 2.0
 _ADDS: Final = (v2.PARTIAL_ADD, v2.COMPLETE_ADD)
 Begin = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
@@ -82,7 +82,7 @@ class LiteSubscriptionActivity:
         self._brokers = brokers
         self._sessions = sessions
         self._begin = begin
-        self._rate = RateLimiter(_MOST_PER_SECOND)
+        self._rate = RateLimiter(_MAX_PER_SECOND)
         self._subscribers: dict[str, _Subscriber] = {}
         brokers.on_lite_unsubscribed = self._on_unsubscribed
         sessions.on_end = self._on_session_end
@@ -185,8 +185,8 @@ def _parse_subscription(request: Any, client_id: str) -> LiteSubscription:
     topic, group = topic_name(request.topic), group_name(request.group)
     if request.action not in v2.LiteSubscriptionAction.values():
         raise StatusError(v2.BAD_REQUEST, "the action is not known")
-    if len(request.lite_topic_set) > _MOST_NAMES:
-        raise StatusError(v2.LITE_SUBSCRIPTION_QUOTA_EXCEEDED, f"there are more than {_MOST_NAMES} lite topics")
+    if len(request.lite_topic_set) > _MAX_NAMES:
+        raise StatusError(v2.LITE_SUBSCRIPTION_QUOTA_EXCEEDED, f"there are more than {_MAX_NAMES} lite topics")
     names = list(dict.fromkeys(request.lite_topic_set))
     if request.action in _ADDS:  # the original looks at those of PARTIAL_ADD alone
         check_lite_topics(names)

@@ -34,9 +34,9 @@ _RENEWAL_MS: Final = 60_000  # what push consumers' messages are popped for, and
 _LEAST_INVISIBLE_MS: Final = 10_000
 _LEAST_POLL_S: Final = 5.0
 _RESPONSE_S: Final = 0.5  # of a call's deadline, for the way back
-_MOST_UNACKNOWLEDGED: Final = 100  # messages of children: ``maxLiteRenewNumPerChannel``
+_MAX_UNACKNOWLEDGED: Final = 100  # messages of children: ``maxLiteRenewNumPerChannel``
 _DEAD_LETTERS: Final = "%DLQ%"
-_MOST_ATTEMPT_CHARS: Final = 255  # a broker keeps the id of a take in order, in a file
+_MAX_ATTEMPT_CHARS: Final = 255  # a broker keeps the id of a take in order, in a file
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class ReceiveMessageActivity:
     def _check_unacknowledged(self, client_id: str) -> None:
         """Refuse a client that does not acknowledge: each pending message blocks a child. Raises StatusError."""
         count = self._receipts.renewal.count(client_id)
-        if count > _MOST_UNACKNOWLEDGED:
+        if count > _MAX_UNACKNOWLEDGED:
             name = client_id.rpartition("\n")[2]
             reason = f"The client [{name}] has too many unacked messages. Unacked count: {count}"
             raise StatusError(v2.FORBIDDEN, reason)
@@ -127,8 +127,8 @@ class ReceiveMessageActivity:
         expression, kind = request.filter_expression.expression, request.filter_expression.type
         if kind == v2.SQL and not expression:
             raise StatusError(v2.ILLEGAL_FILTER_EXPRESSION, "Expression can't be null! SQL92")
-        if len(request.attempt_id) > _MOST_ATTEMPT_CHARS:
-            raise StatusError(v2.BAD_REQUEST, f"the attempt id has more than {_MOST_ATTEMPT_CHARS} characters")
+        if len(request.attempt_id) > _MAX_ATTEMPT_CHARS:
+            raise StatusError(v2.BAD_REQUEST, f"the attempt id has more than {_MAX_ATTEMPT_CHARS} characters")
         if request.batch_size < 0:  # as of the original, whose broker fails with an IllegalArgumentException
             raise StatusError(v2.INTERNAL_SERVER_ERROR, f"the batch size {request.batch_size} is negative")
         return PopMessage(

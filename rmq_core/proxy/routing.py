@@ -42,8 +42,8 @@ _PULL_FLAGS: Final = 2 | 4  # may wait, brings its subscription
 _CLIENT_TYPES: Final = (
     v2.PRODUCER, v2.PUSH_CONSUMER, v2.SIMPLE_CONSUMER, v2.PULL_CONSUMER, *LITE_CLIENTS,
 )  # fmt: skip
-_MOST_PER_PULL: Final = 32
-_MOST_ENDPOINTS_BYTES: Final = 4096
+_MAX_PER_PULL: Final = 32
+_MAX_ENDPOINTS_BYTES: Final = 4096
 OnCallEnd = Callable[[Callable[[Any], None]], None]
 
 
@@ -81,8 +81,8 @@ class ClientActivity:
 
         Raises StatusError.
         """
-        if request.endpoints.ByteSize() > _MOST_ENDPOINTS_BYTES:
-            raise StatusError(v2.ILLEGAL_ACCESS_POINT, f"endpoints have more than {_MOST_ENDPOINTS_BYTES} bytes")
+        if request.endpoints.ByteSize() > _MAX_ENDPOINTS_BYTES:
+            raise StatusError(v2.ILLEGAL_ACCESS_POINT, f"endpoints have more than {_MAX_ENDPOINTS_BYTES} bytes")
         return request.endpoints if request.endpoints.addresses else self._default_endpoints
 
     async def assignment(self, request: Any, _: str, __: str) -> Any:
@@ -197,7 +197,7 @@ class ClientActivity:
             poll_s = max(0.0, min(poll_s, remaining_s - 2))
         fields = PullMessage(
             consumer_group=group, topic=topic, queue_id=request.message_queue.id, queue_offset=request.offset,
-            max_msg_nums=min(max(1, request.batch_size), _MOST_PER_PULL), sys_flag=_PULL_FLAGS, commit_offset=0,
+            max_msg_nums=min(max(1, request.batch_size), _MAX_PER_PULL), sys_flag=_PULL_FLAGS, commit_offset=0,
             suspend_timeout_millis=int(poll_s * 1000), sub_version=0,
             subscription=request.filter_expression.expression or "*",
             expression_type="SQL92" if request.filter_expression.type == v2.SQL else "TAG",

@@ -333,7 +333,7 @@ class Connection(asyncio.Protocol):
                 if command.flag & RESPONSE_FLAG:
                     self._pending.resolve(command)
                     continue
-                self._answer(command)
+                self._respond(command)
                 if self._out_bytes > FLUSH_BYTES:
                     self._flush()
                     self._flush_due = True
@@ -363,7 +363,7 @@ class Connection(asyncio.Protocol):
             except Exception:
                 log.exception("the callback after a batch failed")
 
-    def _answer(self, request: RemotingCommand) -> None:
+    def _respond(self, request: RemotingCommand) -> None:
         """Call the handler of a request, and buffer its response."""
         handler = self._handlers.get(request.code)
         try:
@@ -376,13 +376,13 @@ class Connection(asyncio.Protocol):
                 response = handler(request, self)
             if type(response) is RemotingCommand:
                 if not request.flag & ONEWAY_FLAG:
-                    self._put_answer(request, response)
+                    self._put_response(request, response)
             elif response is not None:
-                self._answer_later(request, response)
+                self._respond_later(request, response)
         except Exception as error:
             refusal = self._refuse(request, error)
             if not request.flag & ONEWAY_FLAG:
-                self._put_answer(request, refusal)
+                self._put_response(request, refusal)
 
     def _refuse(self, request: RemotingCommand, error: BaseException) -> RemotingCommand:
         response = failure(request, error)
@@ -393,14 +393,14 @@ class Connection(asyncio.Protocol):
         if self._refusals is not None:
             self._refusals.log_refusal(request, response, self.remote_address)
 
-    def _answer_later(self, request: RemotingCommand, response: Any) -> None:
+    def _respond_later(self, request: RemotingCommand, response: Any) -> None:
         future: asyncio.Future[RemotingCommand | None] = asyncio.ensure_future(response)
         self._tasks.add(future)
         request_bytes = WAITING_BYTES + len(request.body)
-        future.add_done_callback(partial(self._on_answer, request, request_bytes))
+        future.add_done_callback(partial(self._on_response, request, request_bytes))
         self.reserve_inflight(request_bytes)
 
-    def _on_answer(
+    def _on_response(
         self, request: RemotingCommand, request_bytes: int, future: asyncio.Future[RemotingCommand | None]
     ) -> None:
         self._tasks.discard(future)
@@ -412,12 +412,12 @@ class Connection(asyncio.Protocol):
         if response is None or request.flag & ONEWAY_FLAG or self.is_closing:
             return
         try:
-            self._put_answer(request, response)
+            self._put_response(request, response)
         except Exception as encode_error:
-            self._put_answer(request, failure(request, encode_error))
+            self._put_response(request, failure(request, encode_error))
         self._flush_soon()
 
-    def _put_answer(self, request: RemotingCommand, response: RemotingCommand) -> None:
+    def _put_response(self, request: RemotingCommand, response: RemotingCommand) -> None:
         response.opaque = request.opaque
         response.flag |= RESPONSE_FLAG
         self._put(response)

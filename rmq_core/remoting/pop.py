@@ -15,7 +15,7 @@ IN_ORDER: Final = 999  # revive queue id of messages that are popped in order
 MOST_MESSAGES: Final = 32  # in one response to a pop: a check point has a bit for each
 MOST_INVISIBLE_MS: Final = 3 * 86_400_000  # maximum delay of a timer message, which a check point is
 _V2_SEPARATOR: Final = "+"
-_MOST_CHARS: Final = 1024
+_MAX_CHARS: Final = 1024
 # One expression, as each acknowledgement has a handle: parsing part by part takes three times as long.
 _HANDLE: Final = re.compile(r"([0-9]{1,19}) " * 5 + r"([^ ]*) ([0-9]{1,19}) ([0-9]{1,19})(?= |\Z)")
 _MAX_LONG: Final = (1 << 63) - 1
@@ -92,7 +92,7 @@ class PopHandle(NamedTuple):
         Raises:
             ValueError: the text is no receipt handle.
         """
-        match = _HANDLE.match(text) if len(text) <= _MOST_CHARS else None
+        match = _HANDLE.match(text) if len(text) <= _MAX_CHARS else None
         if match is None:
             raise ValueError(f"Parse failed, {text[:100]!r} is no receipt handle")
         start, pop_time, invisible, revive, kind, broker, queue_id, offset = match.groups()

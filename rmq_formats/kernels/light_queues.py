@@ -15,7 +15,7 @@ from rmq_formats.kernels.bytes import COMPILED, same_bytes
 
 _COMMA: Final = 44
 _SLASH: Final = 47
-_MOST_DIGITS: Final = 19  # of a long
+_MAX_DIGITS: Final = 19  # of a long
 _PREFIX = np.frombuffer(LIGHT_QUEUE_PREFIX.encode(), dtype=np.uint8)
 _RETRY = np.frombuffer(RETRY_PREFIX.encode(), dtype=np.uint8)
 _SYSTEM = np.frombuffer(SYSTEM_TOPIC_PREFIX.encode(), dtype=np.uint8)
@@ -95,9 +95,9 @@ def parse_long(data: Any, start: int, stop: int) -> tuple[int, int]:
     first = start + 1 if start < stop and (is_negative or data[start] == 43) else start
     if first >= stop:
         return 0, 0
-    while stop - first > _MOST_DIGITS and data[first] == 48:
+    while stop - first > _MAX_DIGITS and data[first] == 48:
         first += 1
-    if stop - first > _MOST_DIGITS:
+    if stop - first > _MAX_DIGITS:
         return 0, 0
     value = np.uint64(0)
     for at in range(first, stop):

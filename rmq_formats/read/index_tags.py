@@ -30,8 +30,8 @@ from rmq_formats.storage.segments import Segment, Storage, opened, read_range
 from rmq_formats.storage.store_files import StoreFiles
 from rmq_formats.storage.store_layouts import StoreLayout
 
-_MOST_READ: Final = 64  # records read at each end of the Index; a store may have no tags at all
-_MOST_READ_IN_SEARCH: Final = 4096  # between two messages with tags
+_MAX_READ: Final = 64  # records read at each end of the Index; a store may have no tags at all
+_MAX_READ_IN_SEARCH: Final = 4096  # between two messages with tags
 
 
 class IndexTags(NamedTuple):
@@ -91,14 +91,14 @@ class _Index:
         self._reads_left = 0
 
     def forwards(self) -> Iterator[TaggedMessage]:
-        """Messages with TAGS from the begin on; ends once _MOST_READ records have been read."""
-        self._reads_left = _MOST_READ
+        """Messages with TAGS from the begin on; ends once _MAX_READ records have been read."""
+        self._reads_left = _MAX_READ
         for number in range(len(self._files)):
             yield from self._file(number)
 
     def backwards(self) -> Iterator[TaggedMessage]:
-        """Messages with TAGS from the end on; ends once _MOST_READ records have been read."""
-        self._reads_left = _MOST_READ
+        """Messages with TAGS from the end on; ends once _MAX_READ records have been read."""
+        self._reads_left = _MAX_READ
         for number in range(len(self._files) - 1, -1, -1):
             yield from self._file(number, is_backwards=True)
 
@@ -120,7 +120,7 @@ class _Index:
         return message is None or message.is_indexed
 
     def _first(self, number: int, window: int, *, only_indexed: bool = False) -> TaggedMessage | None:
-        self._reads_left = _MOST_READ_IN_SEARCH
+        self._reads_left = _MAX_READ_IN_SEARCH
         return next((item for item in self._file(number, window) if item.is_indexed or not only_indexed), None)
 
     def _windows(self, number: int) -> int:

@@ -19,7 +19,7 @@ from rmq_formats.scan.segment import FrameBatch
 _FIRST_QUEUES = 256
 _FIRST_POOL_BYTES = 8192
 _FIRST_ROWS = 1 << 16
-_MOST_FIRST_ROWS = 1 << 19  # the log's size may be that of a damaged file
+_MAX_FIRST_ROWS = 1 << 19  # the log's size may be that of a damaged file
 _USUAL_RECORD_BYTES = 512
 Units = NDArray[np.int64]
 
@@ -107,7 +107,7 @@ class Dispatcher(QueueTable):
         self._delay_levels_ms = np.array(delay_levels_ms, dtype=np.int64)
         self._tags_from = tags_from
         self._to_light_queues = to_light_queues
-        rows = min(max(_FIRST_ROWS, log_bytes // _USUAL_RECORD_BYTES), _MOST_FIRST_ROWS)
+        rows = min(max(_FIRST_ROWS, log_bytes // _USUAL_RECORD_BYTES), _MAX_FIRST_ROWS)
         self._units = np.empty((rows, kernel.UNIT_COLUMNS), dtype=np.int64)
         self._keys = np.empty((2 * rows, kernel.KEY_COLUMNS), dtype=np.int64)
         self._result = np.zeros(kernel.RESULT_COLUMNS, dtype=np.int64)

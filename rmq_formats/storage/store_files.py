@@ -52,8 +52,8 @@ def _absolute(root: str) -> str:
 
 
 _PARTS: Final = frozenset({"consumequeue", "index", "config", "checkpoint", "batchconsumequeue", "abort"})
-_MOST_LISTED: Final = 64  # directories that are looked into
-_MOST_NAMED: Final = 3
+_MAX_LISTED: Final = 64  # directories that are looked into
+_MAX_NAMED: Final = 3
 _LEVELS_UP: Final = 3  # a queue's directory is so far below its store
 _HEAD_BYTES: Final = 512
 _MAGICS: Final = (
@@ -235,11 +235,11 @@ def _hints(storage: Storage, path: str) -> Iterator[str]:
     if above is not None:
         yield f"{path} holds no store; {above} is one"
         return
-    children = [f"{path}/{entry.name}" for entry in entries if entry.is_directory][:_MOST_LISTED]
+    children = [f"{path}/{entry.name}" for entry in entries if entry.is_directory][:_MAX_LISTED]
     stores = [child for child in children if is_store(storage, child)]
     if stores:
-        named = ", ".join(stores[:_MOST_NAMED])
-        more = f" and {len(stores) - _MOST_NAMED} more" if len(stores) > _MOST_NAMED else ""
+        named = ", ".join(stores[:_MAX_NAMED])
+        more = f" and {len(stores) - _MAX_NAMED} more" if len(stores) > _MAX_NAMED else ""
         yield f"{path} holds no store; {named}{more} {'is one' if len(stores) == 1 else 'are some'}"
     backslashed = [entry.name for entry in entries if "\\" in entry.name]
     if backslashed:

@@ -28,7 +28,7 @@ from rmq_offline.verify.findings import Finding, FindingList
 
 _LONG_START_S: Final = 60.0
 _MAP_COUNT: Final = Path("/proc/sys/vm/max_map_count")
-_MOST_MAPS: Final = 0.9  # of the limit: the JVM maps files of its own
+_MAX_MAPS: Final = 0.9  # of the limit: the JVM maps files of its own
 _PARTS: Final = ("commitlog", "consumequeue", "consumequeue_ext", "batchconsumequeue", "index", "config")
 
 
@@ -194,7 +194,7 @@ def _queue_answers(store: StoreFiles, conf: BrokerConf | None) -> Iterator[Answe
     yield from _size_answers(store.root, "mappedFileSizeConsumeQueue", entries, configured, "ConsumeQueue")
     with suppress(OSError, ValueError):
         limit = int(_MAP_COUNT.read_text())
-        if len(entries) > limit * _MOST_MAPS:
+        if len(entries) > limit * _MAX_MAPS:
             yield _answer(
                 f"{len(entries)} files of queues, and vm.max_map_count is {limit}",
                 "each file is a map of the broker's process; beyond the limit it stops with 'Map failed'",

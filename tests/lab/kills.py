@@ -20,7 +20,7 @@ from tests.support.processes.broker_processes import standalone
 
 _BROKERS = 3  # killed in a round
 _WRITERS = 12  # killed in a round
-_MOST_CHANGES = 250  # of the disk, until a writer dies
+_MAX_CHANGES = 250  # of the disk, until a writer dies
 
 
 def play(one: Round) -> None:
@@ -39,7 +39,7 @@ def _kill_writers(one: Round) -> None:
     model = Model(config_of(one.work / "model"))
     first = one.dice.randrange(1 << 20)
     for number in range(_WRITERS):
-        at_change = one.dice.randrange(1, _MOST_CHANGES)
+        at_change = one.dice.randrange(1, _MAX_CHANGES)
         one.step(f"a writer of messages {first + number} dies at change {at_change}, {flush.name}")
         acknowledged = write_until_killed(config, first + number, at_change=at_change)
         one.case()

@@ -30,7 +30,7 @@ _TEXTS: Final = (
 )  # fmt: skip
 _NUMBERS: Final = (0, 1, -1, 2, 32, 1 << 16, (1 << 31) - 1, -(1 << 31), (1 << 63) - 1, -(1 << 63), 253_402_300_800)
 _INT32: Final = (FieldDescriptor.CPPTYPE_INT32, FieldDescriptor.CPPTYPE_ENUM)
-_MOST_DEPTH: Final = 6
+_MAX_DEPTH: Final = 6
 _REFUSED: Final = frozenset(
     {
         grpc.StatusCode.INVALID_ARGUMENT,  # of a stream
@@ -44,7 +44,7 @@ _REFUSED: Final = frozenset(
 def filled(message: Message, dice: random.Random, depth: int = 0) -> Message:
     """Fill a message's fields by chance."""
     for field in message.DESCRIPTOR.fields:
-        if dice.random() < 0.3 or depth >= _MOST_DEPTH:
+        if dice.random() < 0.3 or depth >= _MAX_DEPTH:
             continue
         place = getattr(message, field.name)
         if field.message_type is not None and field.message_type.GetOptions().map_entry:

@@ -276,7 +276,7 @@ async def test_too_many_subscriptions_a_second_are_refused_and_ends_are_not(
         await subscriptions.sync(adding("x"), "c", "")
     assert caught.value.code == v2.TOO_MANY_REQUESTS
     await subscriptions.sync(adding(action=v2.PARTIAL_REMOVE), "c", "")
-    assert lite_subscriptions._MOST_PER_SECOND == 5000
+    assert lite_subscriptions._MAX_PER_SECOND == 5000
 
 
 class Answering:

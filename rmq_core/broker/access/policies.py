@@ -17,7 +17,7 @@ from rmq_core.remoting.bodies.configs import PolicyEntryInfo
 from rmq_core.remoting.codes import ResponseCode
 from rmq_core.remoting.errors import ResponseError
 
-_MOST_ADDRESSES: Final = 256  # addresses of an entry, all of which are compared
+_MAX_ADDRESSES: Final = 256  # addresses of an entry, all of which are compared
 _RETRY_PREFIXES: Final = ("%RETRY%", "%DLQ%")
 
 
@@ -172,8 +172,8 @@ def _parse_resource(text: str | None) -> tuple[ResourceType, str, bool]:
 
 
 def _parse_addresses(texts: list[str]) -> tuple[IPv4Network | IPv6Network, ...]:
-    if len(texts) > _MOST_ADDRESSES:
-        raise refusal(f"The source ip has more than {_MOST_ADDRESSES} entries.")
+    if len(texts) > _MAX_ADDRESSES:
+        raise refusal(f"The source ip has more than {_MAX_ADDRESSES} entries.")
     if any(not text.strip() for text in texts):
         raise refusal("The source ip is empty.")
     try:

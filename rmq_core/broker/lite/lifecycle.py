@@ -29,8 +29,8 @@ log = logging.getLogger("rmq.broker.lite")
 _QUEUE_ID: Final = 0
 _MINUTE_MS: Final = 60_000
 _FOREVER: Final = -1  # minutes: children are deleted when all their messages have left the log
-_MOST_AT_ONCE: Final = 1000  # deletions: each batch syncs the log, and writes the list of all deletions
-_MOST_UNREADABLE: Final = 5  # checks of a child whose last message has left the log, before its deletion
+_MAX_AT_ONCE: Final = 1000  # deletions: each batch syncs the log, and writes the list of all deletions
+_MAX_UNREADABLE: Final = 5  # checks of a child whose last message has left the log, before its deletion
 
 
 class LiteLifecycleManager:
@@ -66,8 +66,8 @@ class LiteLifecycleManager:
             if parts and self._is_expired(queue, minutes.get(parts[0], _FOREVER), unreadable.get(queue, 0)):
                 expired.setdefault(parts[0], []).append(queue)
         for parent, queues in expired.items():
-            for start in range(0, len(queues), _MOST_AT_ONCE):
-                await self._delete(parent, queues[start : start + _MOST_AT_ONCE], minutes.get(parent, _FOREVER))
+            for start in range(0, len(queues), _MAX_AT_ONCE):
+                await self._delete(parent, queues[start : start + _MAX_AT_ONCE], minutes.get(parent, _FOREVER))
 
     def _is_expired(self, queue: str, minutes: int, unreadable: int) -> bool:
         store, config = self._state.store, self._state.config
@@ -77,7 +77,7 @@ class LiteLifecycleManager:
         last_ms = store.store_timestamp_ms(queue, _QUEUE_ID, high - 1)
         if last_ms is None:
             self._unreadable[queue] = unreadable + 1
-            return unreadable >= _MOST_UNREADABLE
+            return unreadable >= _MAX_UNREADABLE
         queue_of_child = store.queue(queue, _QUEUE_ID)
         unit = queue_of_child.unit(high - 1) if isinstance(queue_of_child, ConsumeQueue) else None
         if unit is None:  # deleted meanwhile
@@ -89,7 +89,7 @@ class LiteLifecycleManager:
         """Delete light queues; with a time limit, only those still expired."""
         state, groups = self._state, self._groups.by_parent().get(parent, [])
         if minutes is not None:
-            queues = [queue for queue in queues if self._is_expired(queue, minutes, _MOST_UNREADABLE)]
+            queues = [queue for queue in queues if self._is_expired(queue, minutes, _MAX_UNREADABLE)]
         if not queues:
             return
         state.store.delete_topics(queues)  # first: it may fail
@@ -148,5 +148,5 @@ class LiteLifecycleManager:
     async def _delete_children(self, parents: list[str]) -> None:
         for parent in parents:
             queues = [queue async for queue in self.children(parent)]
-            for start in range(0, len(queues), _MOST_AT_ONCE):
-                await self._delete(parent, queues[start : start + _MOST_AT_ONCE])
+            for start in range(0, len(queues), _MAX_AT_ONCE):
+                await self._delete(parent, queues[start : start + _MAX_AT_ONCE])

@@ -12,8 +12,8 @@ from rmq_core.broker.tables import names
 from rmq_core.broker.tables.attributes import (
     LITE_EXCLUSIVE,
     LITE_EXPIRATION,
+    LITE_MAX_EVENTS,
     LITE_MODEL,
-    LITE_MOST_EVENTS,
     LITE_RESET_ON_EVICTION,
     LITE_RESET_ON_UNSUBSCRIBE,
     LITE_WILDCARD,
@@ -25,10 +25,10 @@ from rmq_core.remoting.codes import MASTER_ID
 from rmq_formats.codecs.hashing import consistent_hash, java_string_hash
 from rmq_formats.codecs.properties import parse_decimal
 
-_MOST_EVENTS: Final = 100_000  # of a client: capacity of the original's queue
+_MAX_EVENTS: Final = 100_000  # of a client: capacity of the original's queue
 _NEVER: Final = -1
 _ROUTE_MS: Final = 20_000
-_MOST_ROUTES: Final = 1000
+_MAX_ROUTES: Final = 1000
 Route = Callable[[str], Awaitable[TopicRouteData | None]]
 
 
@@ -64,8 +64,8 @@ class LiteGroups:
 
     def max_events(self, group: str) -> int:
         """Return the maximum number of events of a client."""
-        most = parse_decimal(self._attribute(group, LITE_MOST_EVENTS), 0, 19)
-        return min(most or self._state.config.max_client_event_count, _MOST_EVENTS)
+        most = parse_decimal(self._attribute(group, LITE_MAX_EVENTS), 0, 19)
+        return min(most or self._state.config.max_client_event_count, _MAX_EVENTS)
 
     def by_parent(self) -> dict[str, list[str]]:
         """Map parents to their groups."""
@@ -103,7 +103,7 @@ class LiteSharding:
             return brokers
         route = await self._route(parent)
         brokers = () if route is None else _list_writable_queues(route)
-        if len(self._brokers) >= _MOST_ROUTES:
+        if len(self._brokers) >= _MAX_ROUTES:
             self._brokers.clear()
         self._brokers[parent] = now_ms + _ROUTE_MS, brokers
         return brokers

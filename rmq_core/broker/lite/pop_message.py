@@ -34,7 +34,7 @@ _QUEUE_ID: Final = 0
 _MAX_READ_LMQS: Final = 64  # light queues of a pop: some 0.2 ms without messages
 _MAX_LMQS_WITH_MESSAGES: Final = 16  # light queues with messages, some 0.06 ms each, so that other requests do not wait
 _HELP: Final = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
-_MOST_ID_CHARS: Final = 255  # of a client, and of an attempt
+_MAX_ID_CHARS: Final = 255  # of a client, and of an attempt
 _INVALID: Final = ResponseCode.INVALID_PARAMETER
 
 
@@ -160,7 +160,7 @@ class PopLiteMessageProcessor:
                 if self._waiting.park(pop):
                     return None
                 code = ResponseCode.POLLING_FULL
-        return self._answer(pop.request, fields, result, code, remark)
+        return self._respond(pop.request, fields, result, code, remark)
 
     def _client(self, fields: PopLiteMessage) -> LiteClient | None:
         """Return the client of a request, if subscribed with the request's group."""
@@ -168,7 +168,7 @@ class PopLiteMessageProcessor:
         return client if client is not None and client.group == fields.consumer_group else None
 
     @staticmethod
-    def _answer(
+    def _respond(
         request: RemotingCommand, fields: PopLiteMessage, result: LitePopResult, code: ResponseCode, remark: str
     ) -> RemotingCommand:
         answer_fields = PopLiteResponse(
@@ -190,8 +190,8 @@ class PopLiteMessageProcessor:
             raise ResponseError(
                 _INVALID, f"invisibleTime {fields.invisible_time} is not of 1 to {MOST_INVISIBLE_MS} ms"
             )
-        if not 0 < len(fields.client_id) <= _MOST_ID_CHARS or len(fields.attempt_id or "") > _MOST_ID_CHARS:
-            raise ResponseError(_INVALID, f"clientId or attemptId is not of 1 to {_MOST_ID_CHARS} characters")
+        if not 0 < len(fields.client_id) <= _MAX_ID_CHARS or len(fields.attempt_id or "") > _MAX_ID_CHARS:
+            raise ResponseError(_INVALID, f"clientId or attemptId is not of 1 to {_MAX_ID_CHARS} characters")
         topic = state.topics.get(fields.topic)
         if topic is None:
             problem = f"topic [{fields.topic}] not exist, apply first please! {_HELP}"

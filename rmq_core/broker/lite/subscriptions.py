@@ -37,7 +37,7 @@ _FROM_NEXT: Final = 2  # of the type POLICY
 _ADDS: Final = ("PARTIAL_ADD", "COMPLETE_ADD")
 _ACTIONS: Final = (*_ADDS, "PARTIAL_REMOVE", "COMPLETE_REMOVE")
 _OPTIONS: Final = ("POLICY", "OFFSET", "TAIL_N", "TIMESTAMP")
-_MOST_CLIENT_CHARS: Final = 255
+_MAX_CLIENT_CHARS: Final = 255
 _SHOWN_CHARS: Final = 60
 
 
@@ -304,8 +304,8 @@ class LiteSubscriptionCtlProcessor:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, problem)
         if not all(name.strip() for name in (change.client_id, change.group, change.topic)):
             raise ResponseError(ResponseCode.ILLEGAL_OPERATION, "clientId, group and topic must be there")
-        if len(change.client_id) > _MOST_CLIENT_CHARS:
-            problem = f"clientId has more than {_MOST_CLIENT_CHARS} characters"
+        if len(change.client_id) > _MAX_CLIENT_CHARS:
+            problem = f"clientId has more than {_MAX_CLIENT_CHARS} characters"
             raise ResponseError(ResponseCode.INVALID_PARAMETER, problem)
         option = change.offset_option
         if option is not None and option.type not in _OPTIONS:

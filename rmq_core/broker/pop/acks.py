@@ -34,7 +34,7 @@ from rmq_core.remoting.pop_requests import AckMessage, ChangeInvisibleTime, Chan
 from rmq_core.store.results import PutResult, PutStatus
 from rmq_formats.errors import DecodeError
 
-_MOST_BITS: Final = 4096  # of a batch's bit set: far more than a pop gives
+_MAX_BITS: Final = 4096  # of a batch's bit set: far more than a pop gives
 
 
 class AckMessageProcessor:
@@ -65,7 +65,7 @@ class AckMessageProcessor:
             self._ack_in_order(fields.topic, fields.consumer_group, fields.queue_id, fields.offset, handle.pop_time_ms)
             return request.response()
         ack = self._ack_of(fields.topic, fields.consumer_group, handle, fields.offset)
-        return self._answer(request, request.response(), [self._put_ack(ack, handle)])
+        return self._respond(request, request.response(), [self._put_ack(ack, handle)])
 
     def ack_batch(self, request: RemotingCommand, _: Connection) -> HandlerResponse:
         """Acknowledge messages of several check points (BATCH_ACK_MESSAGE, 200151)."""
@@ -78,7 +78,7 @@ class AckMessageProcessor:
         results: list[PutResult] = []
         for ack in acks:
             results += self._ack_several(ack)
-        return self._answer(request, request.response(), results)
+        return self._respond(request, request.response(), results)
 
     def _ack_several(self, ack: BatchAck) -> list[PutResult]:
         """Acknowledge the messages of one entry of a batch; skip entries whose topic or offsets do not exist."""
@@ -131,7 +131,9 @@ class AckMessageProcessor:
         response = ChangeInvisibleTimeResponse(
             pop_time=now_ms, invisible_time=fields.invisible_time, revive_qid=handle.revive_queue_id
         )
-        return self._answer(request, request.response(int(ResponseCode.SUCCESS), None, write_fields(response)), results)
+        return self._respond(
+            request, request.response(int(ResponseCode.SUCCESS), None, write_fields(response)), results
+        )
 
     def _change_in_order(
         self, request: RemotingCommand, fields: ChangeInvisibleTime, handle: PopHandle, now_ms: int
@@ -205,7 +207,9 @@ class AckMessageProcessor:
         if not self._orders.is_blocked(topic, group, queue_id, None, self._state.clock_ms()):
             self._polls.wake_soon(normal_topic(topic, group), group, queue_id)
 
-    def _answer(self, request: RemotingCommand, response: RemotingCommand, results: list[PutResult]) -> HandlerResponse:
+    def _respond(
+        self, request: RemotingCommand, response: RemotingCommand, results: list[PutResult]
+    ) -> HandlerResponse:
         """Respond after all appended records are as durable as messages must be."""
         if results and self._responder.must_wait:
             return self._responder.respond_when_durable(request, response, results[-1])
@@ -218,6 +222,6 @@ def _bits(text: str) -> list[int]:
         data = base64.b64decode(text, validate=True)
     except binascii.Error as error:
         raise ValueError(str(error)) from error
-    if len(data) * 8 > _MOST_BITS:
-        raise ValueError(f"{len(data) * 8} bits, more than {_MOST_BITS}")
+    if len(data) * 8 > _MAX_BITS:
+        raise ValueError(f"{len(data) * 8} bits, more than {_MAX_BITS}")
     return [at * 8 + bit for at, byte in enumerate(data) for bit in range(8) if byte >> bit & 1]

@@ -30,7 +30,7 @@ POP: Final = "POP"
 _ALL_QUEUES: Final = -1
 _BROADCASTING: Final = "BROADCASTING"
 _STRATEGIES: Final[dict[str, Allocation]] = {"AVG": averagely, "AVG_BY_CIRCLE": by_circle}
-_MOST_ROUTES: Final = 1000
+_MAX_ROUTES: Final = 1000
 _ROUTE_MS: Final = 20_000
 
 Route = Callable[[str], Awaitable[TopicRouteData | None]]
@@ -131,7 +131,7 @@ class QueryAssignmentProcessor:
             if data.perm & names.PERM_READ
             for queue_id in range(data.read_queue_nums)
         )
-        if len(self._routes) >= _MOST_ROUTES:
+        if len(self._routes) >= _MAX_ROUTES:
             self._routes.clear()
         self._routes[topic] = now_ms + _ROUTE_MS, queues
         return queues

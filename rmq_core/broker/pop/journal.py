@@ -19,7 +19,7 @@ from rmq_core.store.results import PutResult, PutStatus
 from rmq_formats.codecs.layout import PROPERTY_TAGS, PROPERTY_TIMER_DELIVER_MS, PROPERTY_UNIQ_KEY
 from rmq_formats.codecs.properties import encode_properties
 
-_MOST_OUTSTANDING: Final = 200_000  # check points; for the oldest ones above it the time of day counts
+_MAX_OUTSTANDING: Final = 200_000  # check points; for the oldest ones above it the time of day counts
 _BEFORE_MS: Final = 1000  # from a check point to its acknowledgements: ``PopAckConstants.ackTimeInterval``
 
 
@@ -47,7 +47,7 @@ class OutstandingPop:
 class OutstandingPops:
     """Unfinished check points, by key."""
 
-    def __init__(self, most: int = _MOST_OUTSTANDING) -> None:
+    def __init__(self, most: int = _MAX_OUTSTANDING) -> None:
         """Retain ``most`` check points at most."""
         self._max_count = most
         self._pops: dict[Key, OutstandingPop] = {}

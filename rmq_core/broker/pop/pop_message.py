@@ -51,7 +51,7 @@ OFFSET_MOVED: Final = (
     GetStatus.MESSAGE_WAS_REMOVING, GetStatus.NO_MATCHED_MESSAGE,
 )  # fmt: skip
 _RETRY_FIRST: Final = 0.2  # of pops: ``popFromRetryProbability``
-_MOST_ATTEMPT_CHARS: Final = 255  # the file of pops in order contains the attempt's id
+_MAX_ATTEMPT_CHARS: Final = 255  # the file of pops in order contains the attempt's id
 _FOUND: Final = "FOUND"
 
 
@@ -289,9 +289,9 @@ class PopMessageProcessor:
                 ResponseCode.INVALID_PARAMETER,
                 f"invisibleTime {fields.invisible_time} is not of 1 to {MOST_INVISIBLE_MS} ms",
             )
-        if len(fields.attempt_id or "") > _MOST_ATTEMPT_CHARS:
+        if len(fields.attempt_id or "") > _MAX_ATTEMPT_CHARS:
             raise ResponseError(
-                ResponseCode.INVALID_PARAMETER, f"attemptId has more than {_MOST_ATTEMPT_CHARS} characters"
+                ResponseCode.INVALID_PARAMETER, f"attemptId has more than {_MAX_ATTEMPT_CHARS} characters"
             )
         check_pop_group(self._state, fields.consumer_group, fields.topic, fields.queue_id)
         message_filter = parse_filter(self._state, fields.topic, fields.exp, fields.exp_type)
@@ -321,14 +321,14 @@ class PopMessageProcessor:
         if result.count:
             if result.rest > 0:
                 self._polls.wake_soon(fields.topic, fields.consumer_group, pop.queue_id)
-            return self._answer(pop.request, fields, result)
+            return self._respond(pop.request, fields, result)
         if not is_over and pop.deadline_ms > self._state.steady_ms():
             if self._polls.park(pop):
                 return None
             return self._respond_empty(pop.request, ResponseCode.POLLING_FULL, "POLLING_FULL")
         return self._respond_empty(pop.request, ResponseCode.POLLING_TIMEOUT, "NO_MESSAGE_IN_QUEUE")
 
-    def _answer(self, request: RemotingCommand, fields: PopMessage, result: PopResult) -> RemotingCommand:
+    def _respond(self, request: RemotingCommand, fields: PopMessage, result: PopResult) -> RemotingCommand:
         answer_fields = PopResponse(
             pop_time=result.pop_time_ms, invisible_time=fields.invisible_time, revive_qid=result.revive_queue_id,
             rest_num=result.rest, start_offset_info=encode_starts(result.starts),

@@ -22,7 +22,7 @@ from rmq_formats.errors import DecodeError, FormatError
 CHECKPOINT: Final = "ck"
 ACK: Final = "ack"
 BATCH_ACK: Final = "bAck"
-_MOST_OFFSETS: Final = 32  # bits of ``bm``
+_MAX_OFFSETS: Final = 32  # bits of ``bm``
 _encode = msgspec.json.Encoder().encode
 
 Key = tuple[str, str, int, int, int, str]
@@ -143,7 +143,7 @@ def decode_pop_record(tag: str | None, body: bytes) -> PopRecord:
     if tag != CHECKPOINT:
         raise DecodeError(f"tag {tag!r} is none of the revive topic")
     point = decode_body(body, CheckPoint)
-    if not 0 <= point.n <= _MOST_OFFSETS or len(point.d) < point.n:
+    if not 0 <= point.n <= _MAX_OFFSETS or len(point.d) < point.n:
         raise DecodeError(f"a check point of {point.n} messages has {len(point.d)} offsets")
     return point
 

@@ -30,7 +30,7 @@ from rmq_core.remoting.connection import Connection, Handler
 from rmq_core.remoting.errors import ResponseError
 from rmq_core.remoting.header import RemotingCommand, encode_json
 
-_MOST_NAME: Final = 255
+_MAX_NAME: Final = 255
 _TYPES: Final = {SUPER.lower(): SUPER, NORMAL.lower(): NORMAL}
 _STATES: Final = {ENABLED, DISABLED}
 
@@ -183,8 +183,8 @@ def _read_name(request: RemotingCommand) -> str:
     name = request.ext_fields.get("username", "").strip()
     if not name:
         raise ResponseError(ResponseCode.INVALID_PARAMETER, "The username is blank")
-    if len(name) > _MOST_NAME:
-        raise ResponseError(ResponseCode.INVALID_PARAMETER, f"The username has more than {_MOST_NAME} characters")
+    if len(name) > _MAX_NAME:
+        raise ResponseError(ResponseCode.INVALID_PARAMETER, f"The username has more than {_MAX_NAME} characters")
     return name
 
 

@@ -48,7 +48,7 @@ from rmq_formats.sql92 import SqlError
 
 _AT_ONCE_BYTES: Final = 2048  # of a heartbeat's body; longer ones are handled in time slices
 log = logging.getLogger("rmq.broker.clients")
-_MOST_PROXIED: Final = 100_000  # clients of one proxy, whose own limit is no higher
+_MAX_PROXIED: Final = 100_000  # clients of one proxy, whose own limit is no higher
 
 
 class ClientManageProcessor:
@@ -280,8 +280,8 @@ class ProxiedClientProcessor:
             self._remove(members, number)
             yield
         for data in report.clients:
-            if data.number not in members and len(members) >= _MOST_PROXIED:
-                raise ResponseError(ResponseCode.SYSTEM_BUSY, f"a proxy tells of {_MOST_PROXIED} clients at most")
+            if data.number not in members and len(members) >= _MAX_PROXIED:
+                raise ResponseError(ResponseCode.SYSTEM_BUSY, f"a proxy tells of {_MAX_PROXIED} clients at most")
             yield from self._register(data, connection, members, login)
         now_ms = self._state.steady_ms()
         for client in list(members.values()):

@@ -24,7 +24,7 @@ from rmq_formats.codecs.topics import LITE_PREFIX, lite_queue
 _IN_BATCH: Final = f"{PROPERTY_LITE_TOPIC}\x01".encode()
 # $ parts the names, a comma ends one in a message's list, @ in the file of offsets; none is valid in Java's proxy.
 _CHILD: Final = re.compile(r"[^$,@/\x00-\x1f\x7f]*[^$,@/\s\x00-\x1f\x7f][^$,@/\x00-\x1f\x7f]*")
-_MOST_CHARS: Final = 250  # the light queue's name has to be a directory's
+_MAX_CHARS: Final = 250  # the light queue's name has to be a directory's
 _SHOWN_CHARS: Final = 60
 _Send = TypeVar("_Send", bound=SendMessage)
 
@@ -32,7 +32,7 @@ _Send = TypeVar("_Send", bound=SendMessage)
 def lite_queue_name(parent: str, child: str) -> str:
     """Return the name of the light queue of a lite topic. Raises ValueError."""
     queue = lite_queue(parent, child)
-    if len(child) > _MOST_CHARS or _CHILD.fullmatch(child) is None or not is_lmq(queue):
+    if len(child) > _MAX_CHARS or _CHILD.fullmatch(child) is None or not is_lmq(queue):
         raise ValueError(f"{child[:_SHOWN_CHARS]!r} cannot be a lite topic of {parent[:_SHOWN_CHARS]}")
     return queue
 

@@ -33,9 +33,9 @@ from rmq_formats.codecs.topics import TIMER_TOPIC
 
 _WAITING_TOPICS: Final = (names.SCHEDULE_TOPIC, TIMER_TOPIC, names.HALF_TOPIC, names.CHECK_MAX_TIME_TOPIC)
 _KINDS: Final = {"U": KeyKind.UNIQUE, "T": KeyKind.TAGS}  # sent by clients from 5.4 on
-_MOST_UNIQUE: Final = 32
-_MOST_BYTES: Final = MAX_FRAME_BYTES - (1 << 20)  # of the newest records that fit into a frame with its header
-_MOST_UNITS: Final = 4096  # units of an answer: some 400 KiB
+_MAX_UNIQUE: Final = 32
+_MAX_BYTES: Final = MAX_FRAME_BYTES - (1 << 20)  # of the newest records that fit into a frame with its header
+_MAX_UNITS: Final = 4096  # units of an answer: some 400 KiB
 
 
 class QueryMessageProcessor:
@@ -55,7 +55,7 @@ class QueryMessageProcessor:
         fields = read_fields(request, QueryMessage)
         unique = request.ext_fields.get(UNIQUE_KEY_QUERY, "").lower() == "true"
         kind = KeyKind.UNIQUE if unique else _KINDS.get(fields.index_type or "", KeyKind.ANY)
-        limit = _MOST_UNIQUE if kind is KeyKind.UNIQUE else fields.max_num
+        limit = _MAX_UNIQUE if kind is KeyKind.UNIQUE else fields.max_num
         result = self._state.store.query(
             fields.topic, fields.key, limit, fields.begin_timestamp, fields.end_timestamp, kind=kind
         )
@@ -96,7 +96,7 @@ def _select_fitting(records: list[memoryview]) -> list[memoryview]:
     Source: ``DefaultMessageStore#queryMessage``, which sorts its results by physical offset.
     """
     sizes = accumulate(map(len, records))
-    return [record for record, end in zip(records, sizes, strict=True) if end <= _MOST_BYTES][::-1]
+    return [record for record, end in zip(records, sizes, strict=True) if end <= _MAX_BYTES][::-1]
 
 
 class QueryConsumeQueueProcessor:
@@ -145,7 +145,7 @@ class QueryConsumeQueueProcessor:
 def _read_units(queue: Queue, index: int, count: int) -> list[tuple[int, int, int]]:
     """Return physical offset, size and tags code of units from a queue offset on; of whole batches in a batch queue."""
     begin = max(index, queue.min_offset)
-    count = max(0, min(count - (begin - index), _MOST_UNITS))
+    count = max(0, min(count - (begin - index), _MAX_UNITS))
     if isinstance(queue, BatchQueue):
         rows = queue.units(queue.find_row(begin), count) if begin < queue.max_offset else ()
         return [(int(row["physical_offset"]), int(row["size"]), int(row["tags_code"])) for row in rows]

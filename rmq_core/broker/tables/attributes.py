@@ -20,7 +20,7 @@ PRIORITY_FACTOR: Final = "priority.factor"
 LITE_EXPIRATION: Final = "lite.topic.expiration"
 LITE_MODEL: Final = "lite.sub.model"
 LITE_EXCLUSIVE: Final = "Exclusive"
-LITE_MOST_EVENTS: Final = "lite.sub.client.max.event.cnt"
+LITE_MAX_EVENTS: Final = "lite.sub.client.max.event.cnt"
 LITE_RESET_ON_EVICTION: Final = "lite.sub.reset.offset.exclusive"
 LITE_RESET_ON_UNSUBSCRIBE: Final = "lite.sub.reset.offset.unsubscribe"
 LITE_WILDCARD: Final = "lite.sub.wildcard"
@@ -78,7 +78,7 @@ GROUP_ATTRIBUTES: Final[Attributes] = {  # others that a file has stay
     LITE_PARENT: Attribute(_any_text),  # this and the others: of 5.5
     LITE_MODEL: Attribute(_one_of("Shared", LITE_EXCLUSIVE)),
     LITE_QUOTA: Attribute(_number(-1, MAX_LONG)),  # for proxies
-    LITE_MOST_EVENTS: Attribute(_number(10, MAX_LONG)),
+    LITE_MAX_EVENTS: Attribute(_number(10, MAX_LONG)),
     LITE_RESET_ON_EVICTION: Attribute(_boolean),
     LITE_RESET_ON_UNSUBSCRIBE: Attribute(_boolean),
     LITE_WILDCARD: Attribute(_any_text),  # any value: that it is there counts

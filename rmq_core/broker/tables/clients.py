@@ -21,12 +21,12 @@ from rmq_formats.codecs.layout import PROPERTY_CORRELATION_ID, PROPERTY_REPLY_TO
 from rmq_formats.codecs.properties import decode_properties
 
 MOST_PRODUCER_GROUPS: Final = 10_000  # of a connection; a proxy has one for each topic of its clients' transactions
-_MOST_NAME_CHARS: Final = 255
-_MOST_REPLY_REQUESTS: Final = 65_536  # a client waits 3 s for a reply by default
-_MOST_ID_CHARS: Final = 512
+_MAX_NAME_CHARS: Final = 255
+_MAX_REPLY_REQUESTS: Final = 65_536  # a client waits 3 s for a reply by default
+_MAX_ID_CHARS: Final = 512
 LOCK_LIFE_MS: Final = 60_000  # a lock is free if its owner has not renewed it for so long
 LOCK_BYTES: Final = 512  # memory of a lock, without its owner's client id
-_MOST_LOCK_BYTES: Final = 256 << 20  # for some 450,000 locks
+_MAX_LOCK_BYTES: Final = 256 << 20  # for some 450,000 locks
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,8 +190,8 @@ class Producers:
         peer = client.connection
         names = self._group_names.get(peer, {})
         if group not in names:
-            if len(group) > _MOST_NAME_CHARS:
-                problem = f"a producer group has more than {_MOST_NAME_CHARS} characters"
+            if len(group) > _MAX_NAME_CHARS:
+                problem = f"a producer group has more than {_MAX_NAME_CHARS} characters"
                 raise ResponseError(ResponseCode.INVALID_PARAMETER, problem)
             if len(names) >= MOST_PRODUCER_GROUPS:
                 problem = f"the connection has {MOST_PRODUCER_GROUPS} producer groups already"
@@ -258,7 +258,7 @@ class ReplyRequest:
 class ReplyRequests:
     """The newest requests that wait for a reply, by client id and correlation id."""
 
-    def __init__(self, max_count: int = _MOST_REPLY_REQUESTS) -> None:
+    def __init__(self, max_count: int = _MAX_REPLY_REQUESTS) -> None:
         """Retain ``max_count`` requests at most."""
         self._max_count = max_count
         self._requests: dict[tuple[str, str], ReplyRequest] = {}
@@ -267,7 +267,7 @@ class ReplyRequests:
         """Add a message if it requests a reply; a later message with the same ids does not replace the requester."""
         decoded = decode_properties(properties.encode("utf-8", "replace"))
         key = decoded.get(PROPERTY_REPLY_TO_CLIENT, ""), decoded.get(PROPERTY_CORRELATION_ID, "")
-        if not all(key) or len(key[0]) + len(key[1]) > _MOST_ID_CHARS or key in self._requests:
+        if not all(key) or len(key[0]) + len(key[1]) > _MAX_ID_CHARS or key in self._requests:
             return
         if len(self._requests) >= self._max_count:
             del self._requests[next(iter(self._requests))]
@@ -281,7 +281,7 @@ class ReplyRequests:
 class QueueLocks:
     """Locks on queues, for groups that consume in order."""
 
-    def __init__(self, steady_ms: Callable[[], int], max_bytes: int = _MOST_LOCK_BYTES) -> None:
+    def __init__(self, steady_ms: Callable[[], int], max_bytes: int = _MAX_LOCK_BYTES) -> None:
         """Begin without locks.
 
         Args:

@@ -21,7 +21,7 @@ TAG: Final = "TAG"
 SQL92: Final = "SQL92"
 _END: Final = bytes([PROPERTY_SEPARATOR])
 _NAME_END: Final = bytes([NAME_VALUE_SEPARATOR])
-_MOST_SHARED_TAGS: Final = 64  # filters of more tags are not cached: 4096 tags would take 3 GiB
+_MAX_SHARED_TAGS: Final = 64  # filters of more tags are not cached: 4096 tags would take 3 GiB
 _TAG_BYTES: Final = 128  # memory of a tag in a filter
 _MEMO_ENTRIES: Final = 1024
 _MEMO_VALUE_BYTES: Final = 256  # of all values together; long values seldom repeat
@@ -46,7 +46,7 @@ class Filter:
     def own_bytes(self) -> int:
         """Memory of the filter that it does not share with filters of the same expression, B."""
         tags = 0 if self.tags_codes is None else len(self.tags_codes)
-        return _TAG_BYTES * tags if tags > _MOST_SHARED_TAGS else 0
+        return _TAG_BYTES * tags if tags > _MAX_SHARED_TAGS else 0
 
     def may_match(self, tags_codes: list[int] | None) -> bool:
         """Return whether any of some new messages may match, by their tags codes."""
@@ -142,4 +142,4 @@ def compile_subscription(data: SubscriptionData) -> Filter:
     if data.sub_string == ALL or not data.code_set:
         return EVERYTHING
     codes = tuple(data.code_set)
-    return _filter_of_tags(codes) if len(codes) <= _MOST_SHARED_TAGS else Filter(tags_codes=frozenset(codes))
+    return _filter_of_tags(codes) if len(codes) <= _MAX_SHARED_TAGS else Filter(tags_codes=frozenset(codes))

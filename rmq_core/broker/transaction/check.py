@@ -44,7 +44,7 @@ from rmq_formats.codecs.record import MessageToStore, StoredMessage, encode_reco
 
 log = logging.getLogger("rmq.broker.transactions")
 GROUP: Final = "CID_RMQ_SYS_TRANS"
-_MOST_ROUND_MS: Final = 60_000
+_MAX_ROUND_MS: Final = 60_000
 _MAX_OP_MESSAGES_PER_READ: Final = 32
 _ENDED_AT_ONCE: Final = 8192  # ended half messages passed before the event loop runs again: some milliseconds
 _OPEN_AT_ONCE: Final = 64  # likewise half messages that have to be read
@@ -114,7 +114,7 @@ class _Round:
             await asyncio.sleep(0)
         work = 0
         has_more = True
-        while has_more and self._state.steady_ms() - self._begin_ms <= _MOST_ROUND_MS:
+        while has_more and self._state.steady_ms() - self._begin_ms <= _MAX_ROUND_MS:
             if self.ended.remove(self.at):
                 work += 1
             else:

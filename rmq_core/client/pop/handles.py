@@ -20,7 +20,7 @@ class Handles:
 
     def __init__(self, response: PopResponse, broker_name: str) -> None:
         """Parse the fields of a response to a pop. Raises ValueError for an invalid field."""
-        self._answer = response
+        self._response = response
         self._broker_name = broker_name
         self._starts = decode_starts(response.start_offset_info or "")
         self._deliveries = _deliveries(response.order_count_info or "")
@@ -30,7 +30,7 @@ class Handles:
         text = properties.get(PROPERTY_POP_CK)
         if text is not None:
             return PopHandle.decode(text)
-        response = self._answer
+        response = self._response
         start = self._starts.get((TopicKind.NORMAL, queue_id), queue_offset)
         return PopHandle(
             start, response.pop_time, response.invisible_time, response.revive_qid, TopicKind.NORMAL, self._broker_name,

@@ -102,7 +102,7 @@ _NAME_END = np.uint8(1)
 _VALUE_END = np.uint8(2)
 _SPACE = np.uint8(32)
 # TAGS, KEYS and UNIQ_KEY with their separators, and __CRC32#.
-_MOST_ADDED_BYTES = 6 + 6 + 10 + CRC_PROPERTY_BYTES
+_MAX_ADDED_BYTES = 6 + 6 + 10 + CRC_PROPERTY_BYTES
 TEXT_ROOM = 64  # bytes of scratch that the kernel may write
 _MAX_TEXT_BYTES = 21  # 255.255.255.255:65535
 
@@ -152,7 +152,7 @@ def _most_bytes(
     texts: Any, entries: Any, first_entry: int, last_entry: int, parts: Any, first_part: int, last_part: int
 ) -> int:
     """Compute an upper bound of the bytes of a row's record."""
-    size = RECORD_FIXED_BYTES_V2 + 2 * (HOST_V6_BYTES - HOST_V4_BYTES) + _MOST_ADDED_BYTES
+    size = RECORD_FIXED_BYTES_V2 + 2 * (HOST_V6_BYTES - HOST_V4_BYTES) + _MAX_ADDED_BYTES
     for column in (TOPIC, BODY, TAGS, UNIQ_KEY):
         size += max(texts[column + 1], 0)
     for entry in range(first_entry, last_entry):

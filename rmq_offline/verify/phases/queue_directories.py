@@ -24,7 +24,7 @@ from rmq_offline.verify.findings import Finding, FindingList
 from rmq_offline.verify.phases.plan import list_or_report
 
 QUEUES_PER_PARTITION: Final = 4096  # directories that one task lists
-_MOST_LISTS: Final = 256  # tasks that list topics
+_MAX_LISTS: Final = 256  # tasks that list topics
 
 QueueIds: TypeAlias = "array[int]"  # of 32 bits
 
@@ -92,7 +92,7 @@ def list_queues(store: StoreFiles, findings: FindingList) -> JobSteps[QueueDirec
     directories = QueueDirectories()
     topics = list(_topics(store, findings))
     task = functools.partial(_list_topics, storage=store.storage)
-    size = max(REQUESTS_AT_ONCE, -(-len(topics) // _MOST_LISTS))
+    size = max(REQUESTS_AT_ONCE, -(-len(topics) // _MAX_LISTS))
     slices = [topics[at : at + size] for at in range(0, len(topics), size)]
     parts = map(task, slices) if store.storage.is_local or len(slices) <= 1 else iter((yield TaskBatch(task, slices)))
     for part_topics, (queue_ids, part_findings) in zip(slices, parts, strict=True):

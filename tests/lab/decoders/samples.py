@@ -9,7 +9,7 @@ import zstandard
 from tests.support.oracles.commitlog_walk import Frame, walk
 
 _ARCHIVES = Path(__file__).parents[2] / "golden"
-_MOST_BYTES = 4096  # of a record that is a sample: larger ones only take longer
+_MAX_BYTES = 4096  # of a record that is a sample: larger ones only take longer
 
 
 @cache
@@ -44,7 +44,7 @@ def records(*stores: str, most: int = 60) -> tuple[tuple[int, bytes], ...]:
             (item.physical_offset, data[item.physical_offset - start :][: item.size])
             for start, data in segments(store)
             for item in walk(data, start)
-            if isinstance(item, Frame) and item.size <= _MOST_BYTES
+            if isinstance(item, Frame) and item.size <= _MAX_BYTES
         ]
         found += frames[:: max(1, len(frames) // most)]
     return tuple(found)

@@ -20,7 +20,7 @@ from tests.lab.tables.changes import Reasons
 from tests.lab.tables.model import SCHEMA, TYPED_TOPIC, Key, ModelLog, ModelTable, Rows, State, forget
 from tests.lab.tables.seams import KilledError, Seams, kill
 
-_MOST_SEAMS = 45
+_MAX_SEAMS = 45
 _FRESH = 0.3  # of the drivers have not read a table's log before, as a new process
 _OURS = "rmq_formats.errors."
 _BEHIND = re.compile(r"holds rows behind (\d+), where the CommitLog ends; delete them first")
@@ -136,7 +136,7 @@ class Exports:
     def _killed(self) -> None:
         selection, before = self._selection(), self._before()
         arguments = self._arguments(selection)
-        seams = Seams(self._one.dice.randrange(_MOST_SEAMS), kill)
+        seams = Seams(self._one.dice.randrange(_MAX_SEAMS), kill)
         with seams.watched():
             told = self._run(arguments)
         told.was_killed = seams.hit is not None
@@ -159,7 +159,7 @@ class Exports:
             thread.start()
             thread.join()
 
-        seams = Seams(self._one.dice.randrange(_MOST_SEAMS), other)
+        seams = Seams(self._one.dice.randrange(_MAX_SEAMS), other)
         with seams.watched():
             told = self._run(mine)
         self._one.step(f"export {selection} {' '.join(mine[4:])}: {told.refusal or told.report}"[:400])
