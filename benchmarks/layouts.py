@@ -29,7 +29,6 @@ from rmq_formats.codecs.record_layout import RECORD_PHYSICAL_OFFSET_AT
 from rmq_formats.kernels import scan as kernel
 from rmq_formats.scan.segment import scan_segment
 from rmq_formats.storage.rocksdb import make_rocksdb
-from rmq_formats.storage.segments import opened
 from rmq_formats.storage.store_files import open_store
 from rmq_offline.tasks.runner import ProcessRunner
 from rmq_offline.verify.job import verify_store
@@ -146,7 +145,7 @@ def make_dledger(store: Path, root: Path) -> None:
     segments = files.segments
     writer = _Entries(data, segments[0].size_bytes)
     for segment in segments:
-        with opened(files.storage, segment.path) as file:
+        with files.storage.open(segment.path) as file:
             for batch in scan_segment(file, segment.start_offset, segment.size_bytes, data_end=file.data_end()):
                 sound = batch.frames[batch.frames[:, kernel.CODE] == kernel.SOUND]
                 view = batch.data.data

@@ -9,7 +9,6 @@ from typing import Final
 from benchmarks import offline
 from benchmarks.measure import Figure, run_rmq, seconds
 from rmq_formats.scan.splits import plan_splits, split_frames
-from rmq_formats.storage.segments import opened
 from rmq_formats.storage.store_files import open_store
 
 QUARTER: Final = 4  # of the store's files: the small one of two logs whose times are compared
@@ -41,7 +40,7 @@ def checksum_seconds(store: Path) -> float:
     def scan(verify_crc: bool) -> Callable[[], None]:
         def work() -> None:
             for split in splits:
-                with opened(files.storage, split.path) as file:
+                with files.storage.open(split.path) as file:
                     for _ in split_frames(file, split, verify_crc=verify_crc):
                         pass
 

@@ -33,7 +33,7 @@ from rmq_formats.errors import StoreError, StoreLayoutError, StoreNotFoundError
 from rmq_formats.read.log_end import readable_segments
 from rmq_formats.storage.queue_files import queue_directories
 from rmq_formats.storage.queue_logs import tiered_segments
-from rmq_formats.storage.segments import Segment, Storage, list_segments, open_storage, opened, read_range
+from rmq_formats.storage.segments import Segment, Storage, list_segments, open_storage, read_range
 from rmq_formats.storage.store_files import StoreFiles, nearby_store, refuse_no_store
 from rmq_formats.storage.store_layouts import is_rocksdb, is_rocksdb_table
 
@@ -226,7 +226,7 @@ def _file_kind(storage: Storage, path: str) -> PathKind:
         return PathKind.CHECKPOINT
     if is_rocksdb(storage, path.rpartition("/")[0] or "."):
         raise StoreLayoutError(f"{path}: a file of a RocksDB, which rmq does not read alone")
-    with opened(storage, path) as file:
+    with storage.open(path) as file:
         head = read_range(file, 0, _HEAD_BYTES)
         tail = read_range(file, max(0, file.size_bytes - _TAIL_BYTES), min(_TAIL_BYTES, file.size_bytes))
         if is_rocksdb_table(tail):
@@ -295,7 +295,7 @@ def log_segments(place: ClassifiedPath) -> list[Segment]:
             raise StoreNotFoundError(f"{path}: no CommitLog files")
         return segments
     start_offset = _start_offset(path.rpartition("/")[2])
-    with opened(storage, path) as file:
+    with storage.open(path) as file:
         size_bytes = file.size_bytes
         head = read_range(file, 0, dledger.ENTRY_HEAD_BYTES + _PLACE.size).ljust(_PLACE.size, b"\0")
     head_bytes = _head_bytes(storage, path)
@@ -336,7 +336,7 @@ def _head_bytes(storage: Storage, path: str) -> int:
         return 0
     if _is_dledger_data(parts[:-1]):
         return dledger.ENTRY_HEAD_BYTES
-    with opened(storage, path) as file:
+    with storage.open(path) as file:
         return dledger.ENTRY_HEAD_BYTES if dledger.begins_with_entry(read_range(file, 0, _HEAD_BYTES)) else 0
 
 
@@ -352,7 +352,7 @@ def queues(place: ClassifiedPath, topic: str | None = None) -> Iterator[QueueSeg
     if not place.is_directory:
         below = parts[-3:-1] if parts[-4:-3] and parts[-4] in _QUEUE_TREES else []
         below = parts[-4:-2] if _tiered_kind(parts[:-1]) is not None else below
-        with opened(storage, path) as file:
+        with storage.open(path) as file:
             candidates = [_queue(below, (Segment(path, _start_offset(parts[-1]) or 0, file.size_bytes),))]
     elif tree == len(parts) - 1:
         candidates = [
@@ -385,7 +385,7 @@ def entry_index_files(place: ClassifiedPath) -> list[Segment]:
     """Return the files of a DLedger CommitLog's index, of a directory or one, by offset in the index."""
     if place.is_directory:
         return list_segments(place.storage, place.path)
-    with opened(place.storage, place.path) as file:
+    with place.storage.open(place.path) as file:
         return [Segment(place.path, _start_offset(place.path.rpartition("/")[2]) or 0, file.size_bytes)]
 
 

@@ -19,7 +19,7 @@ from rmq_formats.read.task import read_task
 from rmq_formats.scan.splits import frozen_end, torn_bytes
 from rmq_formats.spark.options.read import commitlog_options
 from rmq_formats.storage.queue_files import named_topics
-from rmq_formats.storage.segments import Segment, opened, read_range
+from rmq_formats.storage.segments import Segment, read_range
 from rmq_formats.storage.store_files import StoreFiles, open_store
 from rmq_lakehouse.selection import ExportSelection
 
@@ -85,7 +85,7 @@ class StoreLog:
         for segment in self.segments:
             first, last = max(begin, segment.start_offset), min(end, segment.end_offset)
             if first < last:
-                with opened(self.files.storage, segment.path) as file:
+                with self.files.storage.open(segment.path) as file:
                     crc32 = zlib.crc32(read_range(file, first - segment.start_offset, last - first), crc32)
         return crc32
 

@@ -20,7 +20,7 @@ from rmq_formats.codecs.layout import BATCH_UNIT_BYTES, UNIT_BYTES
 from rmq_formats.errors import FormatError
 from rmq_formats.read.index_lookup import IndexFile
 from rmq_formats.read.rocksdb_queues import opened_queues
-from rmq_formats.storage.segments import OpenRange, Storage, opened, read_range
+from rmq_formats.storage.segments import OpenRange, Storage, read_range
 
 ReportFault = Callable[[str], None]
 _ROWS_AT_ONCE: Final = 1 << 16
@@ -81,7 +81,7 @@ def units(place: ClassifiedPath, topic: str | None, begin: int, report_fault: Re
     """Yield the units of all queues under a path, each queue from a queue offset on."""
     for queue in queues(place, topic):
         for segment in queue.segments:
-            with opened(place.storage, segment.path) as file:
+            with place.storage.open(segment.path) as file:
                 yield from _segment_units(file, queue, segment.start_offset, begin, report_fault)
 
 
@@ -120,7 +120,7 @@ def batch_units(
 def batch_unit_arrays(storage: Storage, queue: QueueSegments, report_fault: ReportFault) -> Iterator[NDArray[np.void]]:
     """Yield the units of 46 bytes of a queue, BATCH_UNIT_DTYPE[n] of each file."""
     for segment in queue.segments:
-        with opened(storage, segment.path) as file:
+        with storage.open(segment.path) as file:
             units, behind = split_file(read_range(file, 0, file.data_end()))
         if not is_end(behind):
             report_fault(f"{segment.path}: no unit at byte {len(units) * BATCH_UNIT_BYTES}, and bytes behind it")
@@ -136,7 +136,7 @@ def ext_units(place: ClassifiedPath, topic: str | None, _begin: int, report_faul
     """Yield all ConsumeQueueExt units of all queues under a path; see ``units``."""
     for queue in queues(place, topic):
         for segment in queue.segments:
-            with opened(place.storage, segment.path) as file:
+            with place.storage.open(segment.path) as file:
                 data = read_range(file, 0, file.data_end() + UNIT_BYTES)  # a unit may end in zeros
             at = 0
             while at + 2 <= len(data):
@@ -158,7 +158,7 @@ def entries(place: ClassifiedPath, _topic: str | None, begin: int, report_fault:
     """Yield the entries of an IndexFile, or of all in a directory, each file from an entry number on; see ``units``."""
     for path in index_files(place):
         name = path.rpartition("/")[2]
-        with opened(place.storage, path) as file:
+        with place.storage.open(path) as file:
             try:
                 index = IndexFile.read(file, path)
             except FormatError as error:
@@ -220,7 +220,7 @@ def entry_index(
     """Yield the units of a DLedger CommitLog's index, from an entry's index on; see ``rocksdb_units``."""
     for segment in entry_index_files(place):
         first = segment.start_offset // INDEX_UNIT_BYTES
-        with opened(place.storage, segment.path) as file:
+        with place.storage.open(segment.path) as file:
             count = -(-file.data_end() // INDEX_UNIT_BYTES)
             for number in range(max(0, begin - first), count, _ROWS_AT_ONCE):
                 rows = min(_ROWS_AT_ONCE, count - number)

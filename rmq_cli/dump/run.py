@@ -21,7 +21,7 @@ from rmq_formats.read.config_documents import documents_at
 from rmq_formats.read.query import Include
 from rmq_formats.read.unqueued import UNQUEUED_TEXTS, UnqueuedReason, UnqueuedReasons, refuse_log_alone
 from rmq_formats.scan.segment import FrameBatch, scan_segment, without_record_sums
-from rmq_formats.storage.segments import Segment, Storage, opened
+from rmq_formats.storage.segments import Segment, Storage
 from rmq_formats.store import Store
 
 _WITHOUT_TOPICS: Final = frozenset({PathKind.INDEX, PathKind.CHECKPOINT, PathKind.CONFIG, PathKind.ENTRY_INDEX})
@@ -169,7 +169,7 @@ def _batches(
         expected = segment.end_offset
         if begin >= segment.end_offset:
             continue
-        with opened(storage, segment.path) as file:
+        with storage.open(segment.path) as file:
             start = max(0, begin - segment.head_bytes - segment.start_offset)
             frame_batches = scan_segment(
                 file, segment.start_offset, segment.size_bytes, start=start, data_end=segment.data_end(file),

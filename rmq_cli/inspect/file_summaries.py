@@ -18,7 +18,7 @@ from rmq_formats.read.index_lookup import IndexFile
 from rmq_formats.read.rocksdb_queues import QueueDatabase, opened_queues
 from rmq_formats.storage.queue_logs import QueueLog, compacted_logs, tiered_brokers, tiered_logs
 from rmq_formats.storage.rocksdb import opened_rocksdb
-from rmq_formats.storage.segments import Segment, Storage, opened, read_range
+from rmq_formats.storage.segments import Segment, Storage, read_range
 
 _BLOCK_BYTES = 65536 * UNIT_BYTES
 
@@ -243,7 +243,7 @@ def _log_facts(cluster: str | None, broker: str | None, log: QueueLog) -> QueueL
 
 def _edge_unit(storage: Storage, segment: Segment, *, last: bool) -> tuple[int, int] | None:
     """Return queue offset and physical offset of a file's first or last unit that stands for a message."""
-    with opened(storage, segment.path) as file:
+    with storage.open(segment.path) as file:
         end = -(-file.data_end() // UNIT_BYTES) * UNIT_BYTES
         blocks = range(0, end, _BLOCK_BYTES)
         for at in reversed(blocks) if last else blocks:
@@ -320,7 +320,7 @@ def index_facts(place: ClassifiedPath) -> tuple[IndexFacts, ...]:
 
 
 def _index_facts(storage: Storage, path: str) -> IndexFacts:
-    with opened(storage, path) as file:
+    with storage.open(path) as file:
         try:
             index = IndexFile.read(file, path)
         except FormatError as error:

@@ -15,7 +15,7 @@ from rmq_formats.kernels.dispatch import UNIT_QUEUE, UNIT_QUEUE_OFFSET, UNIT_SIZ
 from rmq_formats.kernels.scan import CODE, POSITION, SIZE, SOUND
 from rmq_formats.scan.dispatch import Dispatcher
 from rmq_formats.scan.segment import FrameBatch, scan_segment, without_record_sums
-from rmq_formats.storage.segments import Segment, Storage, opened
+from rmq_formats.storage.segments import Segment, Storage
 from rmq_offline.rebuild.job import check_segments
 from rmq_offline.verify.finding_kinds import make_damage_finding
 from rmq_offline.verify.findings import Finding
@@ -147,7 +147,7 @@ class _SegmentScan:
 
     def run(self, on_bytes: Callable[[int], None]) -> LogFileFacts:
         segment = self._segment
-        with opened(self._storage, segment.path) as file:
+        with self._storage.open(segment.path) as file:
             used_bytes = segment.data_end(file)
             position = segment.start_offset
             batches = scan_segment(

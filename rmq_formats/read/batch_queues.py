@@ -13,7 +13,7 @@ from rmq_formats.codecs.layout import BATCH_UNIT_BYTES
 from rmq_formats.read.query import MAX_LONG
 from rmq_formats.read.queue_units import QueueUnit, records_within
 from rmq_formats.storage.queue_files import QueueFiles
-from rmq_formats.storage.segments import OpenRange, Segment, Storage, opened, read_range
+from rmq_formats.storage.segments import OpenRange, Segment, Storage, read_range
 
 _UNITS_AT_ONCE: Final = 1 << 17
 
@@ -62,7 +62,7 @@ class BatchQueue:
     def named_records(self, begin: int, end: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         parts = []
         for segment in self.files.segments:
-            with opened(self._storage, segment.path) as file:
+            with self._storage.open(segment.path) as file:
                 for _, units in read_batch_units(file, 0, segment.size_bytes // BATCH_UNIT_BYTES):
                     parts.append((units["physical_offset"].astype(np.int64), units["base_offset"].astype(np.int64)))
         return records_within(parts, begin, end)
@@ -74,7 +74,7 @@ class BatchQueue:
 
     def _last(self, is_behind: Callable[[np.void], bool]) -> QueueUnit | None:
         for segment in reversed(self.files.segments):
-            with opened(self._storage, segment.path) as file:
+            with self._storage.open(segment.path) as file:
                 unit_count = _partition(file, segment, is_behind)
                 if unit_count:
                     return _queue_unit(_unit(file, unit_count - 1))
@@ -82,7 +82,7 @@ class BatchQueue:
 
     def _first(self, is_later: Callable[[np.void], bool]) -> QueueUnit | None:
         for segment in self.files.segments:
-            with opened(self._storage, segment.path) as file:
+            with self._storage.open(segment.path) as file:
                 number = _partition(file, segment, lambda unit: _is_end(unit) or is_later(unit))
                 if number < segment.size_bytes // BATCH_UNIT_BYTES and not _is_end(unit := _unit(file, number)):
                     return _queue_unit(unit)

@@ -11,7 +11,7 @@ from rmq_formats.errors import DecodeError, StoreError, StoreLayoutError, StoreN
 from rmq_formats.read import rocksdb_config
 from rmq_formats.read.rocksdb_config import StoredTable
 from rmq_formats.storage import store_layouts
-from rmq_formats.storage.segments import Storage, opened, read_range
+from rmq_formats.storage.segments import Storage, read_range
 from rmq_formats.storage.store_files import StoreFiles
 
 MAX_CONFIG_BYTES: Final = 1 << 28  # limit: a file of 100,000 topics has some 30 MB; parsed it takes many times its size
@@ -144,7 +144,7 @@ def _config_text(storage: Storage, path: str) -> str:
         DecodeError: the file is empty, or too large.
         StoreError: the file cannot be read.
     """
-    with opened(storage, path) as file:
+    with storage.open(path) as file:
         if file.size_bytes > MAX_CONFIG_BYTES:
             raise DecodeError(f"it has {file.size_bytes} bytes, more than {MAX_CONFIG_BYTES}")
         text = read_range(file, 0, file.size_bytes).decode("utf-8", "replace")

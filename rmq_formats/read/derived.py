@@ -24,7 +24,7 @@ from rmq_formats.read.queue_choice import FileQueue, choose_queues
 from rmq_formats.read.queues import ConsumeQueue, message_units, read_units
 from rmq_formats.read.rocksdb_queues import DatabaseQueue, opened_queues
 from rmq_formats.storage.queue_files import QueueFiles, queue_topics, topic_queues
-from rmq_formats.storage.segments import Storage, open_storage, opened, read_range
+from rmq_formats.storage.segments import Storage, open_storage, read_range
 from rmq_formats.storage.store_files import StoreFiles
 
 
@@ -107,7 +107,7 @@ def _file_ranges(storage: Storage, layout: type[FileQueue], queue: QueueFiles, q
     bounds = query.queue_bounds(queue.topic, queue.queue_id)
     for segment in queue.segments:
         base = segment.start_offset // layout.unit_bytes
-        with opened(storage, segment.path) as file:
+        with storage.open(segment.path) as file:
             low, high = 0, -(-min(file.data_end(), segment.size_bytes) // layout.unit_bytes)
         if layout is ConsumeQueue:
             low, high = max(low, bounds.first_offset - base), min(high, bounds.end_offset - base)
@@ -168,7 +168,7 @@ def _file_pieces(
     storage: Storage, unit_range: UnitRange, mode: Mode
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.void]]]:
     base = unit_range.base
-    with opened(storage, unit_range.path) as file:
+    with storage.open(unit_range.path) as file:
         for first, units in read_units(file, base, unit_range.low, unit_range.high):
             sound = message_units(units)
             pre_blank = (units["physical_offset"] == 0) & (units["size"] == PRE_BLANK_SIZE)
@@ -187,7 +187,7 @@ def _batch_pieces(
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.void]]]:
     """Read units of a batch queue; the first that is none ends the file, as for a broker."""
     bounds = unit_range.bounds
-    with opened(storage, unit_range.path) as file:
+    with storage.open(unit_range.path) as file:
         end = unit_range.low
         for first, units in read_batch_units(file, unit_range.low, unit_range.high):
             end = first + len(units)
@@ -211,7 +211,7 @@ def plan_entries(store: StoreFiles, split_bytes: int, min_tasks: int) -> list[En
     store.require_readable()
     counts = {}
     for path in index_paths(store):
-        with opened(store.storage, path) as file:
+        with store.storage.open(path) as file:
             counts[path] = IndexFile.read(file, path).header.index_count
     total = sum(counts.values())
     step = max(1, min(split_bytes // INDEX_ENTRY_BYTES, -(-total // min_tasks)))
@@ -225,7 +225,7 @@ def read_entry_range(root: str, entry_range: EntryRange, columns: tuple[str, ...
     storage, _ = open_storage(root)
     schema = schema_of(columns, INDEX)
     name = entry_range.path.rsplit("/", 1)[-1]
-    with opened(storage, entry_range.path) as file:
+    with storage.open(entry_range.path) as file:
         index = IndexFile.read(file, entry_range.path)
         for first, entries in index.chunks(entry_range.low):
             if first >= entry_range.high:

@@ -30,7 +30,7 @@ from rmq_formats.errors import FormatError
 from rmq_formats.read.queue_units import QueueUnit
 from rmq_formats.read.queues import ConsumeQueue
 from rmq_formats.read.ranges import Range
-from rmq_formats.storage.segments import OpenRange, Segment, Storage, opened, read_range
+from rmq_formats.storage.segments import OpenRange, Segment, Storage, read_range
 from rmq_formats.storage.store_files import StoreFiles
 
 _SLOT = Struct(">i")
@@ -191,7 +191,7 @@ def read_store_timestamp_ms(storage: Storage, log: Sequence[Segment], physical_o
     if physical_offset < log[0].start_offset:
         return None
     segment = _containing(log, physical_offset)
-    with opened(storage, segment.path) as file:
+    with storage.open(segment.path) as file:
         head = read_range(file, physical_offset - segment.start_offset, _TIMESTAMP_END).ljust(_TIMESTAMP_END, b"\0")
     magic, recorded_offset, sys_flag = _HEAD.unpack_from(head)
     if magic not in RECORD_VERSIONS or recorded_offset != physical_offset:
@@ -236,7 +236,7 @@ def find_key_offsets(storage: Storage, files: Sequence[str], topics: Iterable[st
     hashes = sorted({index_key_hash(topic, key) for topic in topics})
     physical_offsets: set[int] = set()
     for path in files:
-        with opened(storage, path) as file:
+        with storage.open(path) as file:
             index = IndexFile.read(file, path)
             for key_hash in hashes:
                 physical_offsets.update(index.find(key_hash))
@@ -253,7 +253,7 @@ def unknown_ranges(storage: Storage, files: Sequence[str], begin: int, end: int)
     """
     covered_ranges = []
     for path in files:
-        with opened(storage, path) as file:
+        with storage.open(path) as file:
             header = IndexFile.read(file, path).header
         if header.index_count > 1:
             covered_ranges.append((header.begin_physical_offset, header.end_physical_offset))

@@ -26,7 +26,7 @@ from rmq_formats.codecs.layout import CHECKPOINT_FILE_BYTES, INDEX_ENTRY_BYTES
 from rmq_formats.codecs.record import StoredMessage
 from rmq_formats.errors import FormatError, StoreError
 from rmq_formats.read.index_lookup import IndexFile, index_paths
-from rmq_formats.storage.segments import Segment, Storage, opened, read_range
+from rmq_formats.storage.segments import Segment, Storage, read_range
 from rmq_formats.storage.store_files import StoreFiles
 from rmq_formats.storage.store_layouts import StoreLayout
 
@@ -70,7 +70,7 @@ def _index_tags_by_entries(index: "_Index") -> IndexTags | None:
 
 def _index_tags_by_store_files(store: StoreFiles) -> IndexTags:
     """Find traces of a broker from 5.4 on in the store's files beside the Index."""
-    with suppress(StoreError, FormatError, OSError), opened(store.storage, paths.checkpoint_file(store.root)) as file:
+    with suppress(StoreError, FormatError, OSError), store.storage.open(paths.checkpoint_file(store.root)) as file:
         if Checkpoint.decode(read_range(file, 0, CHECKPOINT_FILE_BYTES)).logics_physical_offset > 0:
             return IndexTags(ALL_TAGS, "yes, because the checkpoint is that of a broker 5.5 or later")
     layouts = store.layouts
@@ -124,13 +124,13 @@ class _Index:
         return next((item for item in self._file(number, window) if item.is_indexed or not only_indexed), None)
 
     def _windows(self, number: int) -> int:
-        with suppress(FormatError, StoreError, OSError), opened(self._storage, self._files[number]) as file:
+        with suppress(FormatError, StoreError, OSError), self._storage.open(self._files[number]) as file:
             return _window_count(IndexFile.read(file, self._files[number]))
         return 0
 
     def _file(self, number: int, first: int = 0, *, is_backwards: bool = False) -> Iterator[TaggedMessage]:
         """Messages with TAGS of a file's entries, from a window of them on; of a damaged file, none."""
-        with suppress(FormatError, StoreError, OSError), opened(self._storage, self._files[number]) as file:
+        with suppress(FormatError, StoreError, OSError), self._storage.open(self._files[number]) as file:
             index = IndexFile.read(file, self._files[number])
             windows = range(first, _window_count(index))
             for window in reversed(windows) if is_backwards else windows:
@@ -156,7 +156,7 @@ class _Index:
         if number < 0 or physical_offset >= self._log[number].end_offset or self._reads_left <= 0:
             return None
         self._reads_left -= 1
-        with suppress(StoreError, OSError), opened(self._storage, self._log[number].path) as file:
+        with suppress(StoreError, OSError), self._storage.open(self._log[number].path) as file:
             position = physical_offset - self._log[number].start_offset
             return read_message(partial(read_range, file), position, physical_offset)
         return None

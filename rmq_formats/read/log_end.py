@@ -35,7 +35,7 @@ from rmq_formats.read.queues import ConsumeQueue, message_units, read_units
 from rmq_formats.read.rocksdb_queues import opened_queues
 from rmq_formats.read.truncated_log import find_truncation, find_truncation_before_end_mark
 from rmq_formats.scan.segment import FrameBatch, scan_segment
-from rmq_formats.storage.segments import Segment, Storage, opened, read_range
+from rmq_formats.storage.segments import Segment, Storage, read_range
 from rmq_formats.storage.store_files import StoreFiles
 
 _TAIL_BYTES: Final = 1 << 18  # of the log's end, in which a record is looked for that a queue names
@@ -170,7 +170,7 @@ def _begin_of_earlier_record(storage: Storage, segments: Sequence[Segment], last
         first = segment.start_offset // UNIT_BYTES
         low = max(0, last.queue_offset - _COMPARED_RECORDS - first)
         high = min(last.queue_offset - first, segment.size_bytes // UNIT_BYTES)
-        with opened(storage, segment.path) as file:
+        with storage.open(segment.path) as file:
             for _, units in read_units(file, first, low, high):
                 for unit in units[message_units(units)][::-1]:
                     begin = int(unit["physical_offset"])
@@ -184,7 +184,7 @@ def _has_record(storage: Storage, segments: Sequence[Segment], physical_offset: 
     number = bisect_right(segments, physical_offset, key=lambda segment: segment.start_offset) - 1
     if number < 0 or physical_offset >= segments[number].end_offset:
         return False
-    with opened(storage, segments[number].path) as file:
+    with storage.open(segments[number].path) as file:
         position = physical_offset - segments[number].start_offset
         message = read_message(partial(read_range, file), position, physical_offset)
     return message is not None and message.size == size
@@ -226,7 +226,7 @@ def leftover_frames(storage: Storage, segments: Sequence[Segment], leftovers: Le
     for segment in segments:
         if segment.end_offset <= leftovers.log_end:
             continue
-        with opened(storage, segment.path) as file:
+        with storage.open(segment.path) as file:
             yield from scan_segment(
                 file, segment.start_offset, segment.size_bytes, start=max(0, leftovers.log_end - segment.start_offset),
                 data_end=segment.data_end(file), head_bytes=segment.head_bytes,
@@ -236,7 +236,7 @@ def leftover_frames(storage: Storage, segments: Sequence[Segment], leftovers: Le
 def _find_last_data(storage: Storage, segments: Sequence[Segment]) -> tuple[Segment, int] | None:
     """Find the log's last segment with data, and the data's end in it; None in an empty log."""
     for segment in reversed(segments):
-        with opened(storage, segment.path) as file:
+        with storage.open(segment.path) as file:
             end = segment.data_end(file)
         if end:
             return segment, end
@@ -279,7 +279,7 @@ class _Tail:
 
 def _read_tail(store: StoreFiles, segment: Segment, end: int) -> _Tail:
     """Read the last records of the log, which are in a segment up to an end of its data."""
-    with opened(store.storage, segment.path) as file:
+    with store.storage.open(segment.path) as file:
         tail: list[StoredMessage] = []
         walked, is_broken, is_broken_before_end_mark = 0, False, False
         for batch in scan_segment(
@@ -373,7 +373,7 @@ def _size_in_log(store: StoreFiles, physical_offset: int) -> int:
     number = bisect_right(segments, physical_offset, key=lambda segment: segment.start_offset) - 1
     if number < 0 or physical_offset + SIZE_AND_MAGIC.size > segments[number].end_offset:
         return 0
-    with opened(store.storage, segments[number].path) as file:
+    with store.storage.open(segments[number].path) as file:
         data = read_range(file, physical_offset - segments[number].start_offset, SIZE_AND_MAGIC.size)
     size, magic = SIZE_AND_MAGIC.unpack(data.ljust(SIZE_AND_MAGIC.size, b"\0"))
     fits = RECORD_FIXED_BYTES_V1 < size <= segments[number].end_offset - physical_offset
@@ -426,7 +426,7 @@ class _Walk:
         for segment in segments:
             if segment.end_offset <= self._begin:
                 continue
-            with opened(storage, segment.path) as file:
+            with storage.open(segment.path) as file:
                 data_end = segment.data_end(file)
                 start = max(0, self._begin - segment.head_bytes - segment.start_offset)
                 if data_end <= start:

@@ -25,7 +25,7 @@ from rmq_formats.read.store_times import time_ranges
 from rmq_formats.scan.splits import DEFAULT_SPLIT_BYTES, Split
 from rmq_formats.storage import layout_refusals
 from rmq_formats.storage.queue_files import QueueFiles, queue_topics, topic_queues
-from rmq_formats.storage.segments import Segment, Storage, opened, read_range
+from rmq_formats.storage.segments import Segment, Storage, read_range
 from rmq_formats.storage.store_files import StoreFiles
 
 POINT_COST_BYTES: Final = 16 << 10  # bytes: scanning that many costs about as much as reading one record by its offset
@@ -225,7 +225,7 @@ class _Planner:
     def _is_stored_by(self, host: Host, physical_offset: int) -> bool:
         """Return whether the record at an offset names the host that stored it, as only one of several stores does."""
         for segment in self._segments_of(physical_offset, physical_offset + 1):
-            with opened(self.store.storage, segment.path) as file:
+            with self.store.storage.open(segment.path) as file:
                 head = read_range(file, physical_offset - segment.start_offset, _STORE_HOST_END).ljust(
                     _STORE_HOST_END, b"\0"
                 )

@@ -14,7 +14,7 @@ from rmq_formats.codecs.layout import MAX_FRAME_BYTES
 from rmq_formats.kernels.columns import select as kernel
 from rmq_formats.kernels.scan import FRAME_COLUMNS
 from rmq_formats.scan.segment import WINDOW_BYTES, FrameBatch
-from rmq_formats.storage.segments import OpenRange, Segment, Storage, opened
+from rmq_formats.storage.segments import OpenRange, Segment, Storage
 
 LOCAL_GAP_BYTES: Final = 16 << 10  # bytes read along in a gap, which cost about as much as one more read
 REMOTE_GAP_BYTES: Final = 1 << 20  # on an object store, as much as one more request
@@ -65,7 +65,7 @@ def read_points(
         segment_points = points.within(segment.start_offset, segment.end_offset)
         if not len(segment_points.sizes):
             continue
-        with opened(storage, segment.path) as file:
+        with storage.open(segment.path) as file:
             for first, end in _window_fulls(segment_points, gap_bytes):
                 positions, byte_count = _lay_out(segment_points, first, end, gap_bytes)
                 if byte_count > len(window):

@@ -31,7 +31,7 @@ from rmq_formats.scan.splits import Split, data_end_of, split_frames, split_of, 
 from rmq_formats.storage import layout_refusals
 from rmq_formats.storage.queue_files import QueueFiles
 from rmq_formats.storage.queue_logs import QueueLog, broker_directory, compacted_logs, compaction_log_dir, tiered_logs
-from rmq_formats.storage.segments import Segment, Storage, open_storage, opened, read_range
+from rmq_formats.storage.segments import Segment, Storage, open_storage, read_range
 from rmq_formats.storage.store_files import StoreFiles
 
 _HEAD: Final = head_struct("magic", "queue_offset", "physical_offset")
@@ -194,7 +194,7 @@ def _is_record(storage: Storage, segments: Sequence[Segment], place: int, queue_
     """Return whether a record with that queue offset begins at a place: a damaged unit must not hide records."""
     for segment in segments:
         if segment.start_offset <= place < segment.end_offset:
-            with opened(storage, segment.path) as file:
+            with storage.open(segment.path) as file:
                 head = read_range(file, place - segment.start_offset, _HEAD.size)
             if len(head) < _HEAD.size:
                 return False
@@ -250,7 +250,7 @@ class PartSelector:
 
 def part_frames(storage: Storage, part: QueueLogPart, options: ReadOptions) -> Iterator[FrameBatch]:
     """Scan the frames of a part."""
-    with opened(storage, part.split.path) as file:
+    with storage.open(part.split.path) as file:
         batches = split_frames(file, part.split, begin=part.begin, verify_crc=options.verifies_crc)
         yield from without_record_sums(batches)
 
@@ -265,7 +265,7 @@ def queue_log_messages(task: QueueLogsTask, query: Query, mode: Mode) -> Iterato
     storage, _ = open_storage(task.root)
     for part in task.parts:
         selector = PartSelector(part, query)
-        with opened(storage, part.split.path) as file:
+        with storage.open(part.split.path) as file:
             for batch in without_record_sums(split_frames(file, part.split, begin=part.begin)):
                 if mode is Mode.FAILFAST:
                     fail_at_damage(batch, part.split.path)

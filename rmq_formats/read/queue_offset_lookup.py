@@ -28,7 +28,6 @@ from rmq_formats.read.queue_units import records_within
 from rmq_formats.read.queues import ConsumeQueue, message_units, read_units
 from rmq_formats.read.rocksdb_queues import DatabaseQueue, opened_queues
 from rmq_formats.storage import store_layouts
-from rmq_formats.storage.segments import opened
 from rmq_formats.storage.store_files import StoreFiles
 
 UNQUEUED: Final = -1  # no queue has the record, and none will
@@ -160,7 +159,7 @@ class QueueOffsetLookup:
             low, high = max(queue_offset - base, 0), segment.size_bytes // UNIT_BYTES
             if low >= high:
                 continue
-            with opened(self._store.storage, segment.path) as file:
+            with self._store.storage.open(segment.path) as file:
                 for begin in range(low, high, _UNITS_AT_ONCE):
                     (first, units), *_ = read_units(file, base, begin, min(begin + _UNITS_AT_ONCE, high))
                     named = message_units(units)

@@ -14,7 +14,7 @@ from rmq_formats.errors import FormatError
 from rmq_formats.read.query import MAX_LONG, MIN_LONG
 from rmq_formats.read.queue_units import QueueUnit, records_within
 from rmq_formats.storage.queue_files import QueueFiles
-from rmq_formats.storage.segments import OpenRange, Segment, Storage, opened, read_range
+from rmq_formats.storage.segments import OpenRange, Segment, Storage, read_range
 
 UNITS_AT_ONCE: Final = 1 << 18
 
@@ -32,7 +32,7 @@ class ConsumeQueue:
     def last_unit(self) -> QueueUnit | None:
         """Bisect for the last written unit: zeros follow the units."""
         for segment in reversed(self.files.segments):
-            with opened(self._storage, segment.path) as file:
+            with self._storage.open(segment.path) as file:
                 count = _partition(segment.size_bytes // UNIT_BYTES, file, lambda unit: not unit.is_written)
                 if count:
                     return _queue_unit(segment, count - 1, _unit(file, count - 1))
@@ -48,7 +48,7 @@ class ConsumeQueue:
     def first_since(self, physical_offset: int) -> QueueUnit | None:
         """Bisect for the first unit that leads there, without pre-blanks. Source: ``ConsumeQueue#correctMinOffset``."""
         for segment in self.files.segments:
-            with opened(self._storage, segment.path) as file:
+            with self._storage.open(segment.path) as file:
                 capacity = segment.size_bytes // UNIT_BYTES
                 number = _partition(
                     capacity, file, lambda unit: not unit.is_written or _is_since(unit, physical_offset)
@@ -76,7 +76,7 @@ class ConsumeQueue:
         number = bisect.bisect_right(segments, at, key=lambda segment: segment.start_offset) - 1
         if number < 0 or at + UNIT_BYTES > segments[number].end_offset:
             return None
-        with opened(self._storage, segments[number].path) as file:
+        with self._storage.open(segments[number].path) as file:
             return _unit(file, (at - segments[number].start_offset) // UNIT_BYTES)
 
     def named_records(self, begin: int, end: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -100,7 +100,7 @@ class ConsumeQueue:
             capacity = segment.size_bytes // UNIT_BYTES
             if base + capacity <= first_offset or base >= end_offset:
                 continue
-            with opened(self._storage, segment.path) as file:
+            with self._storage.open(segment.path) as file:
                 written = _partition(capacity, file, lambda unit: not unit.is_written)
                 if not written or _unit(file, written - 1).physical_offset < begin:
                     continue
@@ -116,7 +116,7 @@ class ConsumeQueue:
         """
         for segment in reversed(self.files.segments):
             lowest = None
-            with opened(self._storage, segment.path) as file:
+            with self._storage.open(segment.path) as file:
                 for _, units in read_units(file, 0, 0, segment.size_bytes // UNIT_BYTES):
                     named = units["physical_offset"][message_units(units)]
                     if ((named >= begin) & (named < end)).any():
@@ -162,7 +162,7 @@ def average_record_bytes(storage: Storage, queues: Sequence[QueueFiles], sample_
     sizes: list[NDArray[np.int64]] = []
     for queue in queues[:: max(1, len(queues) // 8)]:
         segment = queue.segments[-1]
-        with opened(storage, segment.path) as file:
+        with storage.open(segment.path) as file:
             for _, units in read_units(file, 0, 0, min(sample_units, segment.size_bytes // UNIT_BYTES)):
                 sizes.append(units["size"][message_units(units)].astype(np.int64))
     joined = np.concatenate(sizes) if sizes else np.zeros(0, dtype=np.int64)

@@ -13,7 +13,7 @@ from rmq_formats.kernels import scan
 from rmq_formats.kernels.scan import CODE, POSITION, SIZE, SOUND
 from rmq_formats.scan.segment import scan_segment
 from rmq_formats.scan.splits import Split, split_frames, split_of, usual_split_bytes
-from rmq_formats.storage.segments import OpenRange, Segment, Storage, opened, read_range
+from rmq_formats.storage.segments import OpenRange, Segment, Storage, read_range
 
 # Bytes before an offset that are searched for the record that ends there: most are small, some huge.
 _LOOKED_AT: Final = (1 << 16, 1 << 23, MAX_FRAME_BYTES + (1 << 16))
@@ -29,7 +29,7 @@ def log_bounds(storage: Storage, segments: Sequence[Segment]) -> Range:
     This is the snapshot that a reader of a growing log freezes: it reads nothing that comes later.
     """
     for segment in reversed(segments):
-        with opened(storage, segment.path) as file:
+        with storage.open(segment.path) as file:
             data_end = segment.data_end(file)
         if data_end:
             return segments[0].start_offset, segment.start_offset + data_end
@@ -79,7 +79,7 @@ def walk_start(storage: Storage, segments: Sequence[Segment], physical_offset: i
         position = physical_offset - segment.start_offset
         if 0 < position < segment.size_bytes:
             try:
-                with opened(storage, segment.path) as file:
+                with storage.open(segment.path) as file:
                     end = _frame_end(file, segment, position)
             except StoreNotFoundError:  # deleted since it was listed: the reader of the segment reports it
                 return None
@@ -153,7 +153,7 @@ def batch_end(storage: Storage, segments: Sequence[Segment], start: int, end: in
         return end
     remaining = limit.max_records
     for split in range_splits(segments, [(start, end)], end, end - start):
-        with opened(storage, split.path) as file:
+        with storage.open(split.path) as file:
             for batch in split_frames(file, split, verify_crc=False):
                 if remaining <= len(batch.frames):
                     last = batch.frames[remaining - 1]
@@ -178,7 +178,7 @@ def missing_ranges(segments: Sequence[Segment], start: int, end: int) -> list[Ra
 def edge_message(storage: Storage, segments: Sequence[Segment], *, last: bool) -> StoredMessage | None:
     """Decode the first or the last sound record of a log, if it stands near that end of a file."""
     for segment in reversed(segments) if last else segments:
-        with opened(storage, segment.path) as file:
+        with storage.open(segment.path) as file:
             data_end = segment.data_end(file)
             start, limit = (max(0, data_end - _EDGE_BYTES), data_end) if last else (0, _EDGE_BYTES)
             message = None

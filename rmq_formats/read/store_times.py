@@ -18,7 +18,7 @@ from rmq_formats.arrow.rows import FrameRows
 from rmq_formats.errors import RmqError
 from rmq_formats.read.query import MAX_LONG, MIN_LONG
 from rmq_formats.scan.segment import scan_segment
-from rmq_formats.storage.segments import OpenRange, Segment, Storage, opened
+from rmq_formats.storage.segments import OpenRange, Segment, Storage
 
 _MAX_KEPT: Final = 1 << 16  # segments whose times a process keeps
 
@@ -87,7 +87,7 @@ def ascends(storage: Storage, segments: Sequence[Segment]) -> bool:
 
 def _times(storage: Storage, segment: Segment) -> SegmentTimes | None:
     try:
-        with opened(storage, segment.path) as file:
+        with storage.open(segment.path) as file:
             data_end = segment.data_end(file)
             key = segment.path, segment.version, segment.size_bytes, data_end
             times = _kept.get(key)

@@ -30,7 +30,7 @@ from rmq_formats.read.row_filter import RowFilter
 from rmq_formats.scan.segment import FrameBatch
 from rmq_formats.scan.splits import split_frames
 from rmq_formats.storage.queue_files import topic_queues
-from rmq_formats.storage.segments import Storage, open_storage, opened
+from rmq_formats.storage.segments import Storage, open_storage
 from rmq_formats.storage.store_files import StoreFiles, open_store
 
 _NO_POINTS: Final = Points(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
@@ -120,7 +120,7 @@ def _with_queue(batch: pa.RecordBatch, queue: dict[str, str | int]) -> pa.Record
 
 
 def _scan(storage: Storage, task: ScanTask, options: ReadOptions) -> Iterator[FrameBatch]:
-    with opened(storage, task.split.path) as file:
+    with storage.open(task.split.path) as file:
         yield from split_frames(file, task.split, begin=task.begin, verify_crc=options.verifies_crc)
 
 
@@ -135,7 +135,7 @@ def _points(storage: Storage, task: PointReadTask) -> Points:
         ]
         if not segment_offsets:
             continue
-        with opened(storage, segment.path) as file:
+        with storage.open(segment.path) as file:
             for physical_offset in segment_offsets:
                 size = record_size(file, physical_offset - segment.start_offset)
                 if size is not None:

@@ -13,7 +13,7 @@ import numpy as np
 from rmq_formats.kernels.scan import CODE, POSITION, SIZE, SOUND
 from rmq_formats.read.queue_choice import file_queues
 from rmq_formats.scan.segment import scan_segment
-from rmq_formats.storage.segments import Segment, opened
+from rmq_formats.storage.segments import Segment
 from rmq_formats.storage.store_files import StoreFiles
 
 _RECOVERED_FILES: Final = 3  # Source: CommitLog#recoverNormally
@@ -46,7 +46,7 @@ def find_truncation(store: StoreFiles, segments: Sequence[Segment]) -> Truncatio
 
     previous_end, previous_ms = segments[0].start_offset, 0
     for segment in segments[-_RECOVERED_FILES:]:
-        with opened(store.storage, segment.path) as file:
+        with store.storage.open(segment.path) as file:
             for batch in scan_segment(
                 file, segment.start_offset, segment.size_bytes, data_end=segment.data_end(file),
                 head_bytes=segment.head_bytes,
@@ -80,7 +80,7 @@ def find_truncation_before_end_mark(store: StoreFiles, segment: Segment) -> Trun
     from rmq_formats.arrow.rows import FrameRows  # noqa: PLC0415 # its kernels are loaded where leftovers are
 
     end, last_ms = segment.start_offset, 0
-    with opened(store.storage, segment.path) as file:
+    with store.storage.open(segment.path) as file:
         for batch in scan_segment(
             file, segment.start_offset, segment.size_bytes, data_end=segment.data_end(file),
             head_bytes=segment.head_bytes,

@@ -7,7 +7,7 @@ from typing import Final
 
 from rmq_formats.kernels import scan
 from rmq_formats.scan.segment import FrameBatch, scan_segment
-from rmq_formats.storage.segments import RangeReader, Segment, Storage, opened
+from rmq_formats.storage.segments import RangeReader, Segment, Storage
 
 DEFAULT_SPLIT_BYTES: Final = 256 << 20  # bounds a task's memory: the tiniest records give 2.8 M units
 MAX_SPLITS: Final = 1 << 20  # that a driver plans: a petabyte in splits of a GiB
@@ -110,7 +110,7 @@ def usual_split_bytes(log_bytes: int, split_bytes: int, min_splits: int) -> int:
 
 def data_end_of(storage: Storage, segment: Segment) -> int:
     """Find the end of a file's data: one past the last byte that is not zero. Raises StoreError."""
-    with opened(storage, segment.path) as file:
+    with storage.open(segment.path) as file:
         return segment.data_end(file)
 
 
@@ -161,7 +161,7 @@ def frozen_end(storage: Storage, segments: list[Segment]) -> int:
     and its body is not, and it must not be skipped for good: a later run begins from this bound.
     """
     for segment in reversed(segments):
-        with opened(storage, segment.path) as file:
+        with storage.open(segment.path) as file:
             data_end = segment.data_end(file)
             start = data_end
             while start > 0:

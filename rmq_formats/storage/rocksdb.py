@@ -20,7 +20,7 @@ from rmq_formats.codecs import paths
 from rmq_formats.codecs.rocksdb_log import BLOCK_BYTES, find_log_end
 from rmq_formats.errors import FormatError, StoreError, StoreLockedError
 from rmq_formats.kernels.crc import crc32c
-from rmq_formats.storage.segments import OpenRange, Storage, opened, read_range
+from rmq_formats.storage.segments import OpenRange, Storage, read_range
 from rmq_formats.storage.store_lock import is_locked
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def _check_logs(storage: Storage, path: str) -> None:
     """
     numbers = {int(entry.name[:-4]): entry.name for entry in storage.entries(path) if _LOG.fullmatch(entry.name)}
     for number, name in sorted(numbers.items()):
-        with opened(storage, f"{path}/{name}") as file:
+        with storage.open(f"{path}/{name}") as file:
             end = find_log_end(_blocks(file), number, crc32c)
         if end.kind == "damage" or (end.kind == "torn" and number != max(numbers)):
             what = f"its write-ahead log {name} is damaged at byte {end.position}, and the rest would be passed over"
@@ -234,7 +234,7 @@ def _link_files(storage: Storage, path: str, directory: str) -> None:
         if storage.is_local:
             target.symlink_to(Path(path, entry.name).absolute())
             continue
-        with opened(storage, f"{path}/{entry.name}") as file, target.open("wb") as copy:
+        with storage.open(f"{path}/{entry.name}") as file, target.open("wb") as copy:
             for at in range(0, file.size_bytes, _COPY_BYTES):
                 copy.write(read_range(file, at, min(_COPY_BYTES, file.size_bytes - at)))
 

@@ -12,11 +12,9 @@ import os
 import posixpath
 import re
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, Self
 
 import numpy as np
 import pyarrow as pa
@@ -61,9 +59,15 @@ class Entry:
 
 
 class OpenRange(RangeReader, Protocol):
-    """A file that is open for reads of ranges, and is to be closed."""
+    """A file that is open for reads of ranges; it is closed at the end of a ``with`` block."""
 
     size_bytes: int
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
 
     def data_end(self) -> int:
         """Find one past the last byte of the file that is not zero."""
@@ -100,7 +104,7 @@ class Storage(Protocol):
 
     def read_bytes(self, path: str) -> bytes:
         """Read a whole (small) file. Raises StoreNotFoundError."""
-        with opened(self, path) as file:
+        with self.open(path) as file:
             return read_range(file, 0, file.size_bytes)
 
 
@@ -119,7 +123,7 @@ def _data_end(reader: RangeReader, begin: int, end: int) -> int:
     return begin
 
 
-class _LocalFile:
+class _LocalFile(OpenRange):
     def __init__(self, path: str) -> None:
         try:
             # Non-blocking, as opening a named pipe would wait for a writer; regular files are not affected.
@@ -217,7 +221,7 @@ class LocalStorage(Storage):
         return _LocalFile(path)
 
 
-class _ArrowFile:
+class _ArrowFile(OpenRange):
     def __init__(self, file_system: pafs.FileSystem, path: str) -> None:
         try:
             self._file = file_system.open_input_file(path)
@@ -340,16 +344,6 @@ def open_storage(path: str) -> tuple[Storage, str]:
     location, query = split_query(path)
     path = location.rstrip("/") + query
     return ArrowStorage(path), path
-
-
-@contextmanager
-def opened(storage: Storage, path: str) -> Iterator[OpenRange]:
-    """Open a file for reading, and close it at the end of the ``with`` block."""
-    file = storage.open(path)
-    try:
-        yield file
-    finally:
-        file.close()
 
 
 def read_range(file: OpenRange, offset: int, size_bytes: int) -> bytes:

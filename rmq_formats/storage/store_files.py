@@ -25,7 +25,6 @@ from rmq_formats.storage.segments import (
     Storage,
     list_segments,
     open_storage,
-    opened,
     read_range,
 )
 from rmq_formats.storage.store_layouts import StoreLayouts
@@ -270,7 +269,7 @@ def _above(storage: Storage, path: str) -> Iterator[str]:
 
 def _archive_hints(storage: Storage, path: str) -> Iterator[str]:
     """Name an archive by its first bytes."""
-    with opened(storage, path) as file:
+    with storage.open(path) as file:
         head = read_range(file, 0, min(_HEAD_BYTES, file.size_bytes))
     for at, magic, what, command in _MAGICS:
         if head[at : at + len(magic)] == magic:

@@ -21,7 +21,7 @@ from rmq_formats.errors import OptionError
 from rmq_formats.kernels import dledger as kernel
 from rmq_formats.kernels import scan as scan_kernel
 from rmq_formats.scan.segment import FrameBatch, scan_segment
-from rmq_formats.storage.segments import Segment, Storage, opened
+from rmq_formats.storage.segments import Segment, Storage
 from rmq_offline.convert.file_copies import copy_file
 from rmq_offline.tasks.publish import start_sync
 
@@ -56,7 +56,7 @@ def write_log(storage: Storage, segments: Sequence[Segment], new: Path, file_byt
 
 def _batches(storage: Storage, segments: list[Segment]) -> Iterator[FrameBatch]:
     for segment in segments:
-        with opened(storage, segment.path) as file:
+        with storage.open(segment.path) as file:
             yield from scan_segment(
                 file, segment.start_offset, segment.size_bytes, data_end=segment.data_end(file),
                 head_bytes=segment.head_bytes,

@@ -7,14 +7,14 @@ from typing import BinaryIO, Final
 import numpy as np
 
 from rmq_formats.errors import StoreError
-from rmq_formats.storage.segments import OpenRange, Storage, opened
+from rmq_formats.storage.segments import OpenRange, Storage
 
 _COPIED_BYTES: Final = 4 << 20
 
 
 def copy_file(storage: Storage, path: str, target: Path, size_bytes: int, data_bytes: int | None = None) -> None:
     """Copy a file up to its last byte that is not zero, or its first bytes; the rest becomes a hole."""
-    with opened(storage, path) as source, target.open("xb") as file:
+    with storage.open(path) as source, target.open("xb") as file:
         _copy_bytes(source, file, source.data_end() if data_bytes is None else data_bytes)
         file.truncate(size_bytes)
 

@@ -14,7 +14,7 @@ from rmq_formats.codecs.record_layout import HOST_FLAGS, head_struct, store_time
 from rmq_formats.read.dirty import read_checkpoint
 from rmq_formats.read.queue_choice import dispatched_end_of_files
 from rmq_formats.read.ranges import log_bounds
-from rmq_formats.storage.segments import Segment, Storage, opened, read_range
+from rmq_formats.storage.segments import Segment, Storage, read_range
 from rmq_formats.storage.store_files import StoreFiles
 
 BYTES_PER_SECOND: Final = 200_000_000  # assumption: one thread of Java's checks that many bytes of records a second
@@ -89,7 +89,7 @@ def _abnormal_begin(storage: Storage, segments: Sequence[Segment], checkpoint: C
 
 def first_store_timestamp_ms(storage: Storage, segment: Segment) -> int | None:
     """Read the store time of a file's first record; None if no record is there."""
-    with opened(storage, segment.path) as file:
+    with storage.open(segment.path) as file:
         head = read_range(file, 0, _HEAD_BYTES)
     if len(head) < _HEAD_BYTES:
         return None

@@ -24,7 +24,7 @@ from rmq_formats.read.log_end import readable_segments
 from rmq_formats.scan.splits import Split, frozen_end, plan_splits
 from rmq_formats.storage import layout_refusals
 from rmq_formats.storage.rocksdb import library
-from rmq_formats.storage.segments import Segment, Storage, opened
+from rmq_formats.storage.segments import Segment, Storage
 from rmq_formats.storage.store_files import StoreFiles, open_store
 from rmq_formats.storage.store_lock import store_lock
 from rmq_offline.rebuild import tasks
@@ -214,7 +214,7 @@ class _Rebuild:
     def _segments_of_now(self) -> list[Segment]:
         """Read the last file's size again: a broker may have been creating the file when the files were listed."""
         *earlier, last = self.segments
-        with opened(self.store.storage, last.path) as file:
+        with self.store.storage.open(last.path) as file:
             return [*earlier, replace(last, size_bytes=file.size_bytes)]
 
     def _prepare_area(self, splits: Sequence[Split]) -> None:
@@ -297,7 +297,7 @@ class _Rebuild:
             findings += [finding_kinds.make_damage_finding(damage) for damage in scan.damage_list()]
             counts[finding_kinds.LOG_DAMAGED.code] += scan.damage_count
         for result in written:
-            findings += [Finding.from_dict(fields) for fields in result.findings]
+            findings += [finding_kinds.restore_finding(fields) for fields in result.findings]
             counts.update(result.finding_counts)
         return RebuildReport(
             without_secrets(self.store_path),

@@ -31,7 +31,7 @@ from rmq_formats.read.queues import message_units, read_units
 from rmq_formats.read.rocksdb_queues import QueueDatabase
 from rmq_formats.storage.queue_files import QueueFiles, walk_queues
 from rmq_formats.storage.rocksdb import Pairs, make_rocksdb
-from rmq_formats.storage.segments import LocalStorage, Segment, opened
+from rmq_formats.storage.segments import LocalStorage, Segment
 from rmq_formats.storage.store_layouts import is_rocksdb
 from rmq_formats.storage.store_lock import is_locked
 from rmq_offline.rebuild.existing_database import Units, expired_units, list_database_queues
@@ -138,7 +138,7 @@ def _queue_units(
 def _queue_end(storage: LocalStorage, queue: QueueFiles) -> int:
     """Return the queue offset one past the last unit, pre-blanks included; at least the start of the last file."""
     segment = queue.segments[-1]
-    with opened(storage, segment.path) as file:
+    with storage.open(segment.path) as file:
         return segment.start_offset // UNIT_BYTES + -(-file.data_end() // UNIT_BYTES)
 
 
@@ -150,7 +150,7 @@ def _key_order(queue: tuple[str, int]) -> tuple[int, bytes, int]:
 def _read_pieces(storage: LocalStorage, queue: QueueFiles) -> Iterator[tuple[int, NDArray[np.void]]]:
     """Read the units of a queue, some at a time, with the queue offset of the first."""
     for segment in queue.segments:
-        with opened(storage, segment.path) as file:
+        with storage.open(segment.path) as file:
             used = -(-file.data_end() // UNIT_BYTES)  # most files are holes but for their begin
             yield from read_units(file, segment.start_offset // UNIT_BYTES, 0, used)
 

@@ -31,7 +31,7 @@ from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
 from rmq_formats.errors import RmqError, StoreError
 from rmq_formats.read.rocksdb_queues import QueueDatabase, opened_queues
 from rmq_formats.storage.queue_files import walk_queues
-from rmq_formats.storage.segments import Segment, Storage, opened
+from rmq_formats.storage.segments import Segment, Storage
 from rmq_formats.storage.store_files import StoreFiles, open_store
 from rmq_formats.storage.store_layouts import is_rocksdb
 
@@ -301,7 +301,7 @@ class QueueTree:
 def read_queue_file(storage: Storage, path: str) -> NDArray[np.uint8]:
     """Read a queue's file up to its last byte that is not zero; empty for a file that cannot be read."""
     try:
-        with opened(storage, path) as file:
+        with storage.open(path) as file:
             data = np.empty(min(file.data_end(), _MAX_FILE_BYTES), dtype=np.uint8)
             return data[: file.read_into(0, data.data)]
     except StoreError:  # verify reports it

@@ -25,7 +25,7 @@ from rmq_formats.scan import derived_images
 from rmq_formats.scan.derived_images import Rows
 from rmq_formats.scan.dispatch import Dispatcher, drop_light_units, own_queues
 from rmq_formats.scan.splits import Split, split_frames
-from rmq_formats.storage.segments import open_storage, opened
+from rmq_formats.storage.segments import open_storage
 from rmq_offline.rebuild import log_facts
 from rmq_offline.rebuild.existing_queues import Queue
 from rmq_offline.rebuild.options import RebuildOptions
@@ -149,7 +149,7 @@ def scan_split(
     damages: list[Damage] = []
     first, end, has_end_mark = -1, -1, False
     storage, path = open_storage(split.path)
-    with opened(storage, path) as file:
+    with storage.open(path) as file:
         for batch in split_frames(file, split, begin=begin):
             first = batch.begin_physical_offset if first < 0 else first
             end = batch.next_physical_offset

@@ -12,7 +12,7 @@ from rmq_formats.errors import FormatError
 from rmq_formats.kernels import verify as kernel
 from rmq_formats.read.log_end import readable_segments
 from rmq_formats.scan.segment import scan_segment
-from rmq_formats.storage.segments import Segment, Storage, opened, read_range
+from rmq_formats.storage.segments import Segment, Storage, read_range
 from rmq_formats.storage.store_files import StoreFiles, open_store
 from rmq_offline.tasks.publish import sync_file_system, write_fsynced
 from rmq_offline.verify.phases.plan import index_entries
@@ -58,7 +58,7 @@ def _latest(storage: Storage, segment: Segment) -> tuple[int, int]:
     """Read the latest store timestamp of a file, 0 if there is none, and the physical offset at which its data ends."""
     latest_ms, end = 0, 0
     summary = np.empty(kernel.SUMMARY_COLUMNS, dtype=np.int64)
-    with opened(storage, segment.path) as file:
+    with storage.open(segment.path) as file:
         data_end = segment.data_end(file)
         for batch in scan_segment(
             file, segment.start_offset, segment.size_bytes, data_end=data_end, verify_crc=False,
@@ -75,7 +75,7 @@ def _index_end_ms(store: StoreFiles) -> int:
     """Read the end timestamp of the newest IndexFile in ms; 0 without one."""
     latest_ms = 0
     for entry in index_entries(store):
-        with opened(store.storage, f"{paths.index_dir(store.root)}/{entry.name}") as file:
+        with store.storage.open(f"{paths.index_dir(store.root)}/{entry.name}") as file:
             header = read_range(file, 0, INDEX_HEADER_BYTES)
         if len(header) == INDEX_HEADER_BYTES:
             latest_ms = max(latest_ms, IndexHeader.decode(header).end_timestamp_ms)

@@ -24,7 +24,6 @@ from rmq_formats.read.log_end import readable_segments
 from rmq_formats.scan.dispatch import Dispatcher
 from rmq_formats.scan.segment import scan_segment
 from rmq_formats.storage.contained import parent_directory, write_file
-from rmq_formats.storage.segments import opened
 from rmq_formats.storage.store_files import StoreFiles, open_store
 from rmq_formats.storage.store_layouts import StoreLayout
 from rmq_formats.storage.store_lock import store_lock
@@ -177,7 +176,7 @@ def _queues(store: StoreFiles) -> tuple[dict[str, set[int]], set[str]]:
             batch |= {queue.topic} if queue.is_batch else set()
     has_queues = bool(queues)
     for segment in readable_segments(store):
-        with opened(store.storage, segment.path) as file:
+        with store.storage.open(segment.path) as file:
             dispatcher = Dispatcher(delay_levels_ms(DEFAULT_DELAY_LEVELS), segment.size_bytes)
             for part in scan_segment(
                 file, segment.start_offset, segment.size_bytes, data_end=segment.data_end(file),

@@ -31,7 +31,7 @@ from rmq_formats.kernels import dledger as kernel
 from rmq_formats.kernels import scan as scan_kernel
 from rmq_formats.scan.segment import FrameBatch, scan_segment
 from rmq_formats.storage.contained import write_file
-from rmq_formats.storage.segments import LocalStorage, Segment, list_segments, opened
+from rmq_formats.storage.segments import LocalStorage, Segment, list_segments
 from rmq_offline.repair.filler import Fill, LogRange
 from rmq_offline.repair.scan import PaddedFile
 from rmq_offline.tasks.publish import sync_directory, sync_file_system
@@ -135,7 +135,7 @@ def _scan(
 
 def _scan_file(log: _Log, segments: Sequence[Segment], number: int, file_bytes: int) -> None:
     segment = segments[number]
-    with opened(LocalStorage(), segment.path) as file:
+    with LocalStorage().open(segment.path) as file:
         data_end = min(file.data_end(), file_bytes)
         reader = PaddedFile(file, file_bytes)
         blank_at = None
@@ -201,7 +201,7 @@ def _end_before(
     if not is_mark or not (bases == log.last_index + 1).any() or remaining < FILE_END_BYTES:
         bad_segment = next(candidate for candidate in reversed(segments) if candidate.start_offset <= bad_at)
         _refuse(log, bad_segment, bad_at, f"{log.bad_detail or 'no entry'}, and entries follow")
-    with opened(LocalStorage(), before.path) as file:
+    with LocalStorage().open(before.path) as file:
         held = max(0, min(file.data_end(), file_bytes) - (log.end - before.start_offset))
     mark = b"".join(word.to_bytes(_WORD, "big", signed=True) for word in (FILE_END_MAGIC, remaining))
     log.stretches.append(
@@ -269,7 +269,7 @@ def _cut(log: _Log, segments: Sequence[Segment], file_bytes: int, committed: int
     for segment in segments:
         if segment.end_offset <= cut_at:
             continue
-        with opened(LocalStorage(), segment.path) as file:
+        with LocalStorage().open(segment.path) as file:
             data_end = segment.start_offset + min(file.data_end(), file_bytes)
         begin = max(cut_at, segment.start_offset)
         if data_end > begin:
@@ -322,7 +322,7 @@ def make_state(root: Path, directory: Path, repair: EntryRepair) -> None:
 def _write_units(data: Path, target: Path) -> None:
     storage = LocalStorage()
     for segment in list_segments(storage, str(data), ENTRY_HEAD_BYTES):
-        with opened(storage, segment.path) as file:
+        with storage.open(segment.path) as file:
             for batch in scan_segment(
                 file, segment.start_offset, segment.size_bytes, data_end=file.data_end(), verify_crc=False,
                 head_bytes=ENTRY_HEAD_BYTES,

@@ -35,7 +35,7 @@ from rmq_formats.storage.contained import (
     split_path,
     write_file,
 )
-from rmq_formats.storage.segments import LocalStorage, opened
+from rmq_formats.storage.segments import LocalStorage
 from rmq_offline.repair.filler import MAX_BYTES, Fill, LogRange
 from rmq_offline.repair.plan import RepairPlan
 from rmq_offline.tasks.origin import LeftoverPolicy, check_origin, sealed
@@ -279,7 +279,7 @@ def _is_own(root: Path, number: str, log_range: LogRange) -> bool:
             if not _is_between(old.read(size).ljust(size, b"\0"), file.read(size).ljust(size, b"\0"), piece):
                 return False
     if log_range.fill is Fill.NONE:
-        with opened(LocalStorage(), str(root / log_range.path)) as range_of:
+        with LocalStorage().open(str(root / log_range.path)) as range_of:
             return range_of.data_end() <= log_range.position + log_range.held
     return True
 

@@ -19,7 +19,7 @@ from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX, is_consumed_by_broker
 from rmq_formats.errors import FormatError
 from rmq_formats.read.rocksdb_queues import opened_queues
 from rmq_formats.storage.queue_files import walk_queues
-from rmq_formats.storage.segments import LocalStorage, Storage, opened, read_range
+from rmq_formats.storage.segments import LocalStorage, Storage, read_range
 from rmq_formats.storage.store_files import open_store
 from rmq_offline.rebuild.queue_views import read_file_units, read_queue_file
 from rmq_offline.repair.filler import MIN_BYTES, Fill, LogRange, LostMessage, placeholder_bytes
@@ -226,7 +226,7 @@ def is_index_touched(root: str, ranges: Ranges, index_slots: int) -> bool:
     for entry in storage.entries(paths.index_dir(root)) if ranges else ():
         if entry.is_directory or not paths.is_index_file_name(entry.name):
             continue
-        with opened(storage, f"{paths.index_dir(root)}/{entry.name}") as file:
+        with storage.open(f"{paths.index_dir(root)}/{entry.name}") as file:
             data = read_range(file, begin, max(0, min(file.data_end(), entry.size_bytes) - begin))
         entries = np.frombuffer(data, dtype=ENTRY_DTYPE, count=len(data) // ENTRY_DTYPE.itemsize)
         offsets = entries["physical_offset"].astype(np.int64)

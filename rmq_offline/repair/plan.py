@@ -17,7 +17,7 @@ from rmq_formats.read.broker_config import stored_topics
 from rmq_formats.read.log_end import cut_segments, find_leftovers
 from rmq_formats.read.rocksdb_queues import opened_queues
 from rmq_formats.storage.queue_files import named_topics
-from rmq_formats.storage.segments import LocalStorage, Segment, list_segments, opened
+from rmq_formats.storage.segments import LocalStorage, Segment, list_segments
 from rmq_formats.storage.store_files import StoreFiles, configured_log_directories
 from rmq_offline.repair.dledger_entries import EntryRepair, plan_entries, relative_path
 from rmq_offline.repair.filler import Fill, LogRange
@@ -98,7 +98,7 @@ class RepairPlan:
         values = {
             item.name: document[item.name] for item in fields(cls) if item.name in document or item.name not in _ADDED
         }
-        unrepaired = tuple(Finding.from_dict(item) for item in values.pop("left"))
+        unrepaired = tuple(finding_kinds.restore_finding(item) for item in values.pop("left"))
         return replace(msgspec.convert(values, cls), left=unrepaired)
 
 
@@ -355,7 +355,7 @@ def _live_topics(store: StoreFiles) -> frozenset[str] | None:
 
 def _surplus(root: str, segment: Segment, file_bytes: int) -> LogRange:
     size = segment.size_bytes - file_bytes
-    with opened(LocalStorage(), segment.path) as file:
+    with LocalStorage().open(segment.path) as file:
         held = max(0, file.data_end() - file_bytes)  # zeros are not copied, be they a terabyte
     return LogRange(
         relative_path(root, segment.path), segment.start_offset, segment.start_offset + file_bytes, size, held,

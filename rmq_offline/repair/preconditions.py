@@ -14,7 +14,7 @@ from rmq_formats.scan.dispatch import Dispatcher
 from rmq_formats.scan.segment import scan_segment
 from rmq_formats.storage import layout_refusals
 from rmq_formats.storage.rocksdb import library
-from rmq_formats.storage.segments import list_segments, opened
+from rmq_formats.storage.segments import list_segments
 from rmq_formats.storage.store_files import StoreFiles, open_store, refuse_no_store
 from rmq_formats.storage.store_layouts import StoreLayout
 from rmq_offline.rebuild.queue_database import refuse_open_database
@@ -88,7 +88,7 @@ def _refuse_unlisted_batch_topics(store: StoreFiles) -> None:
     levels = delay_levels_ms(DEFAULT_DELAY_LEVELS)
     batch: set[str] = set()
     for segment in list_segments(store.storage, paths.commitlog_dir(store.root)):
-        with opened(store.storage, segment.path) as file:
+        with store.storage.open(segment.path) as file:
             dispatcher = Dispatcher(levels, segment.size_bytes)
             for part in scan_segment(file, segment.start_offset, segment.size_bytes, data_end=file.data_end()):
                 dispatcher.dispatch(part)

@@ -11,7 +11,7 @@ from rmq_formats.codecs.record_frame import DamageCode
 from rmq_formats.kernels import scan as scan_kernel
 from rmq_formats.kernels import verify as verify_kernel
 from rmq_formats.scan.segment import FrameBatch, scan_segment
-from rmq_formats.storage.segments import OpenRange, RangeReader, Segment, Storage, opened
+from rmq_formats.storage.segments import OpenRange, RangeReader, Segment, Storage
 from rmq_formats.storage.store_files import StoreFiles
 from rmq_offline.repair.filler import MIN_BYTES, Fill, LogRange
 from rmq_offline.verify import finding_kinds
@@ -94,7 +94,7 @@ def scan_log(store: StoreFiles, segments: Sequence[Segment], file_bytes: int) ->
     for number, segment in enumerate(segments[: last + 1]):
         scan = _FileScan(latest_ms, segment.start_offset)
         if ends[number]:
-            with opened(store.storage, segment.path) as file:
+            with store.storage.open(segment.path) as file:
                 _scan_file(scan, PaddedFile(file, file_bytes), segment, file_bytes, ends[number])
         latest_ms = scan.latest_ms
         first_ms = scan.first_ms if first_ms < 0 else first_ms
@@ -112,7 +112,7 @@ def scan_log(store: StoreFiles, segments: Sequence[Segment], file_bytes: int) ->
 def _data_end(storage: Storage, segment: Segment, file_bytes: int) -> int:
     if not segment.size_bytes:
         return 0
-    with opened(storage, segment.path) as file:
+    with storage.open(segment.path) as file:
         return min(segment.data_end(file), file_bytes)
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from rmq_formats.errors import StoreError, StoreNotFoundError
-from rmq_formats.storage.segments import ArrowStorage, open_storage, opened, read_range
+from rmq_formats.storage.segments import ArrowStorage, open_storage, read_range
 from rmq_formats.storage.store_files import StoreFiles
 from rmq_offline.tasks import object_lease
 from rmq_offline.tasks.job_steps import JobSteps, TaskBatch
@@ -85,7 +85,7 @@ class ObjectArea:
 
     def download(self, name: str, local: Path) -> None:
         """Read an object of the area into a file of this machine."""
-        with opened(self._storage, self.path(name)) as source, local.open("wb") as target:
+        with self._storage.open(self.path(name)) as source, local.open("wb") as target:
             for begin in range(0, source.size_bytes, _CHUNK_BYTES):
                 target.write(read_range(source, begin, min(_CHUNK_BYTES, source.size_bytes - begin)))
 

@@ -7,7 +7,7 @@ from typing import Final
 from rmq_formats.codecs import paths
 from rmq_formats.codecs.batch_consumequeue import BATCH_HEAD_BYTES, is_batch_queue_file
 from rmq_formats.storage import layout_refusals
-from rmq_formats.storage.segments import Entry, Storage, opened, read_range
+from rmq_formats.storage.segments import Entry, Storage, read_range
 from rmq_formats.storage.store_files import StoreFiles
 
 
@@ -95,7 +95,7 @@ def _unknown_in_queue(
             yield f"{directory}/{file.name}", "no queue's file"
     if with_content and files and not files[0].is_directory:
         path = f"{directory}/{files[0].name}"
-        with opened(storage, path) as open_file:
+        with storage.open(path) as open_file:
             if is_batch_queue_file(read_range(open_file, 0, BATCH_HEAD_BYTES)):
                 yield path, "a batch queue's file (BatchConsumeQueue)"
 

@@ -9,7 +9,7 @@ import numpy as np
 from rmq_formats.codecs.controller import BrokerIdentity, Epoch, decode_epochs, decode_identity
 from rmq_formats.errors import FormatError, StoreError
 from rmq_formats.read.ranges import walk_start
-from rmq_formats.storage.segments import Segment, Storage, opened, read_range
+from rmq_formats.storage.segments import Segment, Storage, read_range
 from rmq_formats.storage.store_files import StoreFiles
 from rmq_offline.verify import layout_finding_kinds
 from rmq_offline.verify.findings import Finding
@@ -94,7 +94,7 @@ def _is_boundary(storage: Storage, segments: Sequence[Segment], facts: LogFacts,
 def _decode_file(storage: Storage, path: str, decode: Callable[[str], _Decoded]) -> _Decoded | str:
     """Decode a small text file, or return the reason of the failure."""
     try:
-        with opened(storage, path) as file:
+        with storage.open(path) as file:
             if file.size_bytes > MAX_TEXT_BYTES:
                 return f"has {file.size_bytes} bytes, more than {MAX_TEXT_BYTES}"
             return decode(read_range(file, 0, file.size_bytes).decode())

@@ -19,7 +19,7 @@ from rmq_formats.codecs.record import decode_record
 from rmq_formats.codecs.record_layout import RECORD_FIXED_BYTES_V1
 from rmq_formats.errors import FormatError, RmqError
 from rmq_formats.read.rocksdb_queues import QueueDatabase, opened_queues
-from rmq_formats.storage.segments import Segment, Storage, list_segments, opened, read_range
+from rmq_formats.storage.segments import Segment, Storage, list_segments, read_range
 from rmq_formats.storage.store_files import StoreFiles
 
 SAMPLED_UNITS: Final = 8  # units sampled of each level, in a row
@@ -113,7 +113,7 @@ def _delays(store: StoreFiles, segments: Sequence[Segment], queue_id: int) -> It
 
 def _some_units(storage: Storage, path: str) -> Iterator[Unit]:
     """Sample units of a file at four places, from its end on."""
-    with opened(storage, path) as file:
+    with storage.open(path) as file:
         units = file.data_end() // UNIT_BYTES
         for end in dict.fromkeys([units, units * 2 // 3, units // 3, min(units, SAMPLED_UNITS)]):
             begin = max(0, end - SAMPLED_UNITS)
@@ -128,7 +128,7 @@ def _stored_ms(storage: Storage, segments: Sequence[Segment], unit: Unit) -> int
         return None
     for segment in segments:  # a misplaced file may overlap the right one
         if segment.start_offset <= unit.physical_offset and unit.physical_offset + unit.size <= segment.end_offset:
-            with opened(storage, segment.path) as file:
+            with storage.open(segment.path) as file:
                 data = read_range(file, unit.physical_offset - segment.start_offset, unit.size)
             try:
                 message = decode_record(data, physical_offset=unit.physical_offset)

@@ -21,7 +21,7 @@ from rmq_formats.errors import DecodeError, StoreError
 from rmq_formats.kernels import dledger as kernel
 from rmq_formats.kernels import scan as scan_kernel
 from rmq_formats.scan.segment import FrameBatch
-from rmq_formats.storage.segments import OpenRange, Segment, Storage, list_segments, opened
+from rmq_formats.storage.segments import OpenRange, Segment, Storage, list_segments
 from rmq_offline.verify import layout_finding_kinds
 from rmq_offline.verify.findings import Finding, FindingList, Kind
 
@@ -399,7 +399,7 @@ def _surplus_findings(storage: Storage, directory: str, last_index: int) -> Iter
     end = (last_index + 1) * dledger.INDEX_UNIT_BYTES
     try:
         for segment in list_segments(storage, directory)[-1:]:
-            with opened(storage, segment.path) as file:
+            with storage.open(segment.path) as file:
                 used = segment.start_offset + file.data_end()
             if used > end:
                 count = -(-(used - end) // dledger.INDEX_UNIT_BYTES)

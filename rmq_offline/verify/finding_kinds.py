@@ -3,8 +3,9 @@
 ``docs/verify.md`` has the same list as a table; a test keeps both equal.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from rmq_formats.codecs.record_frame import Damage, DamageCode
 from rmq_offline.verify import layout_finding_kinds
@@ -433,6 +434,19 @@ ALL: Final[tuple[Kind, ...]] = (
     *(value for value in list(globals().values()) if isinstance(value, Kind)),
     *layout_finding_kinds.ALL,
 )
+
+_BY_CODE: Final = {kind.code: kind for kind in ALL}
+
+
+def restore_finding(fields: Mapping[str, Any]) -> Finding:
+    """Restore a finding from ``Finding.to_dict``."""
+    code, severity, remedy = fields["code"], fields["severity"], fields["remedy"]
+    kind = _BY_CODE.get(code) or Kind(code, Severity(severity), remedy)  # of another version
+    if kind.remedy != remedy:
+        kind = replace(kind, remedy=remedy)
+    return Finding(
+        kind, **{name: value for name, value in fields.items() if name not in {"code", "severity", "remedy"}}
+    )
 
 
 def with_rocksdb_remedy(kind: Kind) -> Kind:

@@ -62,12 +62,6 @@ class Finding:
         kind = fields.pop("kind")
         return {"code": kind["code"], "severity": str(kind["severity"]), **fields, "remedy": kind["remedy"]}
 
-    @classmethod
-    def from_dict(cls, fields: dict[str, Any]) -> "Finding":
-        """Restore a finding from ``to_dict``."""
-        rest = {name: value for name, value in fields.items() if name not in {"code", "severity", "remedy"}}
-        return cls(Kind(fields["code"], Severity(fields["severity"]), fields["remedy"]), **rest)
-
 
 class FindingList:
     """List of findings: all are counted, the first of each kind are stored.

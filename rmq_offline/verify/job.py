@@ -15,7 +15,7 @@ from rmq_formats.errors import StoreError, StoreNotFoundError
 from rmq_formats.read.dirty import read_checkpoint
 from rmq_formats.read.log_end import dispatched_end
 from rmq_formats.scan.splits import Split, plan_splits
-from rmq_formats.storage.segments import Segment, opened
+from rmq_formats.storage.segments import Segment
 from rmq_formats.storage.store_files import StoreFiles, no_store_error, open_store
 from rmq_formats.storage.store_layouts import StoreLayout
 from rmq_offline.tasks.job_steps import JobSteps, TaskBatch, run_alone
@@ -404,7 +404,7 @@ class _Verification:
         last = max((segment.start_offset for segment in plan.segments if plan.data_ends[segment.path]), default=-1)
         for segment in segments:
             if segment.start_offset >= last:
-                with suppress(StoreError, OSError), opened(self.store.storage, segment.path) as file:
+                with suppress(StoreError, OSError), self.store.storage.open(segment.path) as file:
                     if file.data_end() > plan.data_ends.get(segment.path, 0):
                         return True
         return False

@@ -22,7 +22,7 @@ from rmq_formats.kernels import units as unit_kernel
 from rmq_formats.scan.dispatch import Dispatcher
 from rmq_formats.scan.segment import scan_segment, without_record_sums
 from rmq_formats.storage.queue_logs import QueueLog
-from rmq_formats.storage.segments import Segment, Storage, opened, read_range
+from rmq_formats.storage.segments import Segment, Storage, read_range
 from rmq_offline.verify import layout_finding_kinds
 from rmq_offline.verify.consumequeue import QueueName
 from rmq_offline.verify.findings import Finding, FindingList, Kind
@@ -112,7 +112,7 @@ class QueueLogCheck:
         kind = layout_finding_kinds.QUEUE_LOG_RECORD
         at = segment.start_offset
         try:
-            with opened(self.storage, segment.path) as file:
+            with self.storage.open(segment.path) as file:
                 data_end = file.data_end() if self.log.is_padded else segment.size_bytes
                 batches = scan_segment(file, segment.start_offset, segment.size_bytes, data_end=data_end)
                 for batch in without_record_sums(batches):
@@ -230,7 +230,7 @@ class QueueLogCheck:
 
     def _read(self, segment: Segment) -> bytes:
         try:
-            with opened(self.storage, segment.path) as file:
+            with self.storage.open(segment.path) as file:
                 return read_range(file, 0, file.data_end() if self.log.is_padded else file.size_bytes)
         except (StoreError, OSError) as error:
             self._add(layout_finding_kinds.QUEUE_LOG_UNIT, f"cannot be read: {error}", segment.path)

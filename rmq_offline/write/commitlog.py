@@ -23,7 +23,7 @@ from rmq_formats.codecs.record_layout import RECORD_FIXED_BYTES_V1
 from rmq_formats.errors import OptionError, StoreError, os_errors_as_store_errors
 from rmq_formats.kernels.encode import rows
 from rmq_formats.storage import layout_refusals
-from rmq_formats.storage.segments import Segment, Storage, opened, read_range
+from rmq_formats.storage.segments import Segment, Storage, read_range
 from rmq_formats.storage.store_files import open_store
 from rmq_formats.storage.store_lock import store_lock
 from rmq_offline.rebuild.job import check_rebuild, rebuild_store
@@ -241,7 +241,7 @@ def _link_or_copy_old_files(root: str, new: Path, segments: list[Segment], end: 
 
 
 def _copy_last(storage: Storage, last: Segment, end: int, target: Path) -> None:
-    with opened(storage, last.path) as source, target.open("xb") as file:
+    with storage.open(last.path) as source, target.open("xb") as file:
         for begin in range(0, end - last.start_offset, _COPIED_BYTES):
             file.write(read_range(source, begin, min(_COPIED_BYTES, end - last.start_offset - begin)))
         file.truncate(last.size_bytes)

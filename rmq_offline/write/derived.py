@@ -38,7 +38,6 @@ from rmq_offline.tasks.runner import ProcessRunner
 from rmq_offline.tasks.unknown_files import refuse_unknown_files
 from rmq_offline.tasks.work_area import LocalArea
 from rmq_offline.verify import finding_kinds
-from rmq_offline.verify.findings import Finding
 from rmq_offline.write.job import WriteJob, begin_job, check_target
 from rmq_offline.write.piece import Table
 
@@ -206,7 +205,7 @@ def _make_queues(write: DerivedWrite, pieces: Sequence[str], area: LocalArea) ->
     results = ProcessRunner().map(task, range(PARTITIONS))
     for result in results:
         for fields in result.findings:
-            finding = Finding.from_dict(fields)
+            finding = finding_kinds.restore_finding(fields)
             if finding.kind is not finding_kinds.QUEUE_OFFSET_GAP:
                 raise StoreError(
                     f"topic {finding.topic!r}, queue {finding.queue_id}, queue offset {finding.queue_offset}: "

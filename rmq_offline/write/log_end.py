@@ -18,7 +18,7 @@ from rmq_formats.scan.dispatch import Dispatcher
 from rmq_formats.scan.splits import Split, frozen_end, plan_splits, split_frames, torn_bytes
 from rmq_formats.storage import layout_refusals
 from rmq_formats.storage.queue_files import walk_queues
-from rmq_formats.storage.segments import OpenRange, Segment, Storage, list_segments, open_storage, opened
+from rmq_formats.storage.segments import OpenRange, Segment, Storage, list_segments, open_storage
 from rmq_formats.storage.store_files import open_store
 from rmq_offline.write.log_writer import AppendPosition
 
@@ -38,7 +38,7 @@ def is_empty(root: str) -> bool:
     """Return whether a store's log has no files, or files of nothing but zeros, as preallocated files have."""
     storage, _ = open_storage(root)
     for segment in log_segments(root):
-        with opened(storage, segment.path) as file:
+        with storage.open(segment.path) as file:
             if file.data_end():
                 return False
     return True
@@ -109,7 +109,7 @@ def _split_ends(split: Split) -> QueueEnds:
     dispatcher = Dispatcher(_NO_DELAYS)
     ends: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
     storage, path = open_storage(split.path)
-    with opened(storage, path) as file:
+    with storage.open(path) as file:
         for batch in split_frames(file, split, verify_crc=False):
             dispatcher.dispatch(batch)
             units, _ = dispatcher.drain()
@@ -127,7 +127,7 @@ def _consumequeue_end(storage: Storage, files: Sequence[Segment], log_end_offset
     """Return one past the last unit of a record of the log; without such a unit, one past the last unit."""
     end = 0
     for segment in reversed(files):
-        with opened(storage, segment.path) as file:
+        with storage.open(segment.path) as file:
             stop = -(-file.data_end() // UNIT_BYTES)
             begin = segment.start_offset // UNIT_BYTES
             end = max(end, begin + stop)

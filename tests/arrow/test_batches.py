@@ -26,7 +26,6 @@ from rmq_formats.codecs.record_frame import DamageCode
 from rmq_formats.errors import FormatError, OptionError
 from rmq_formats.kernels.columns.gather import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
 from rmq_formats.scan.segment import scan_segment
-from rmq_formats.storage.segments import opened
 from rmq_formats.storage.store_files import open_store
 from tests.kernels.guarded_memory import guarded
 from tests.support.stores.record_strategies import encode_segment, messages, plain_message
@@ -55,7 +54,7 @@ def store_rows(root: Path, **options: Any) -> list[Row]:
     files = open_store(str(root))
     rows = []
     for segment in files.segments:
-        with opened(files.storage, segment.path) as file:
+        with files.storage.open(segment.path) as file:
             frames = scan_segment(file, segment.start_offset, segment.size_bytes, window_bytes=65536)
             rows += rows_of(record_batches(frames, COMMITLOG, path=segment.path, **options))
     return rows

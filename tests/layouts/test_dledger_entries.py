@@ -9,7 +9,7 @@ import pytest
 
 from rmq_formats.codecs.dledger import ENTRY_HEAD_BYTES, INDEX_UNIT_BYTES, EntryHead
 from rmq_formats.scan.segment import scan_segment
-from rmq_formats.storage.segments import LocalStorage, opened
+from rmq_formats.storage.segments import LocalStorage
 from rmq_offline.tasks.runner import ProcessRunner
 from rmq_offline.verify.commitlog import LogCheck
 from rmq_offline.verify.dledger_entries import repaired_terms
@@ -116,7 +116,7 @@ def test_findings_do_not_depend_on_the_windows_of_the_scan(golden_copy: Golden) 
     for window_bytes in (8 << 10, 1 << 20):
         findings, path = FindingList(), store / DATA
         with (
-            opened(LocalStorage(), str(path)) as file,
+            LocalStorage().open(str(path)) as file,
             closing(LogCheck(LocalStorage(), str(path), file, 0, ENTRY_HEAD_BYTES, findings)) as check,
         ):
             for batch in scan_segment(

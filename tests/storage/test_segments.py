@@ -18,7 +18,6 @@ from rmq_formats.storage.segments import (
     Storage,
     list_segments,
     open_storage,
-    opened,
     read_range,
 )
 from rmq_formats.storage.store_files import StoreFiles
@@ -76,7 +75,7 @@ def test_a_file_that_is_deleted_while_its_directory_is_listed_hides_no_other(
 
 def test_ranges_are_read_up_to_the_end_of_the_file(place: tuple[Storage, str]) -> None:
     storage, root = place
-    with opened(storage, f"{root}/b.txt") as file:
+    with storage.open(f"{root}/b.txt") as file:
         assert file.size_bytes == 10
         assert [read_range(file, at, 4) for at in (0, 3, 8, 10, 99)] == [b"0123", b"3456", b"89", b"", b""]
         target = memoryview(bytearray(b"......"))
@@ -121,7 +120,7 @@ def test_the_end_of_the_data_is_found_from_behind(
         file.write(used)
         file.truncate(len(used) + zeros)
     for name in ("dense", "sparse"):
-        with opened(storage, f"{root}/{name}") as opened_file:
+        with storage.open(f"{root}/{name}") as opened_file:
             assert opened_file.data_end() == len(used)
 
 
@@ -131,7 +130,7 @@ def test_the_end_of_the_data_is_found_between_holes(tmp_path: Path) -> None:
             file.seek(at)
             file.write(bytes(10) if at == 900_000 else b"x")
         file.truncate(3_000_000)
-    with opened(LocalStorage(), str(tmp_path / "file")) as opened_file:
+    with LocalStorage().open(str(tmp_path / "file")) as opened_file:
         assert opened_file.data_end() == 300_001
 
 

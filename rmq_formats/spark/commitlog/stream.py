@@ -101,19 +101,18 @@ class _Log:
 
     def _crc32(self, segment: "Segment", end: int) -> int:
         """Compute the checksum of a segment's last bytes before a physical offset."""
-        from rmq_formats.storage.segments import opened, read_range  # noqa: PLC0415
+        from rmq_formats.storage.segments import read_range  # noqa: PLC0415
 
         begin = max(segment.start_offset, end - _SUMMED_BYTES)
-        with opened(self.storage, segment.path) as file:
+        with self.storage.open(segment.path) as file:
             return zlib.crc32(read_range(file, begin - segment.start_offset, end - begin))
 
     def _timestamp_ms(self, segment: "Segment") -> int | None:
         from rmq_formats.read.ranges import segment_timestamp_ms  # noqa: PLC0415
-        from rmq_formats.storage.segments import opened  # noqa: PLC0415
 
         start = segment.start_offset
         if start not in self.timestamps_ms:
-            with opened(self.storage, segment.path) as file:
+            with self.storage.open(segment.path) as file:
                 self.timestamps_ms[start] = segment_timestamp_ms(file, segment)
         return self.timestamps_ms[start]
 

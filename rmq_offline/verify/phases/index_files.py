@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from rmq_formats.codecs.index import IndexBound, IndexHeader
 from rmq_formats.codecs.layout import INDEX_HEADER_BYTES
 from rmq_formats.errors import SpillError, StoreError
-from rmq_formats.storage.segments import OpenRange, open_storage, opened, read_range
+from rmq_formats.storage.segments import OpenRange, open_storage, read_range
 from rmq_offline.tasks import spill
 from rmq_offline.tasks.store_sizes import StoreSizes
 from rmq_offline.tasks.work_area import WorkArea
@@ -158,7 +158,7 @@ def check_index(task: IndexFileTask, sizes: StoreSizes, work: WorkArea) -> Index
     try:
         previous_end = _previous_end(task)
         storage, path = open_storage(task.path)
-        with opened(storage, path) as file:
+        with storage.open(path) as file:
             index = IndexInput(
                 path=task.path,
                 size_bytes=task.size_bytes,
@@ -184,7 +184,7 @@ def _previous_end(task: IndexFileTask) -> IndexBound:
         return IndexBound(0, 0)
     try:
         storage, path = open_storage(task.previous_path)
-        with opened(storage, path) as file:
+        with storage.open(path) as file:
             head = read_range(file, 0, INDEX_HEADER_BYTES).ljust(INDEX_HEADER_BYTES, b"\0")
     except StoreError:
         return IndexBound(0, 0)

@@ -30,7 +30,7 @@ from rmq_formats.read.index_lookup import IndexFile
 from rmq_formats.read.index_tags import find_index_tags
 from rmq_formats.storage.broker_conf import BrokerConf
 from rmq_formats.storage.queue_files import queue_directories
-from rmq_formats.storage.segments import Entry, Segment, Storage, canonical_path, opened, read_range
+from rmq_formats.storage.segments import Entry, Segment, Storage, canonical_path, read_range
 from rmq_formats.storage.store_files import StoreFiles
 from rmq_offline.tasks.store_sizes import StoreSizes
 from rmq_offline.verify import finding_kinds
@@ -266,7 +266,7 @@ def _sizes_by_last_entry(storage: Storage, path: str) -> tuple[int, int] | None:
     The header has the number of entries, and the physical offsets of the first and the last: only one
     position of the entries, give or take the zeros that the last may end with, agrees with both.
     """
-    with opened(storage, path) as file:
+    with storage.open(path) as file:
         header = IndexHeader.decode(read_range(file, 0, INDEX_HEADER_BYTES).ljust(INDEX_HEADER_BYTES, b"\0"))
         slot_bytes = file.data_end() - INDEX_HEADER_BYTES - header.index_count * INDEX_ENTRY_BYTES
         if header.index_count < 2:
@@ -289,7 +289,7 @@ def _sizes_by_last_entry(storage: Storage, path: str) -> tuple[int, int] | None:
 
 def _sizes_by_slots(storage: Storage, path: str) -> tuple[int, int] | None:
     """Determine slots and entries by the header's number of used slots: another way, for a damaged file."""
-    with opened(storage, path) as file:
+    with storage.open(path) as file:
         try:
             index_file = IndexFile.read(file, path)
         except FormatError:

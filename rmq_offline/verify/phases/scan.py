@@ -14,7 +14,7 @@ from rmq_formats.errors import RmqError
 from rmq_formats.kernels import dispatch as dispatch_kernel
 from rmq_formats.scan.dispatch import Dispatcher, drop_light_units, with_store_times
 from rmq_formats.scan.splits import Split, split_frames
-from rmq_formats.storage.segments import open_storage, opened
+from rmq_formats.storage.segments import open_storage
 from rmq_offline.tasks import batch_queues, spill
 from rmq_offline.tasks.store_sizes import StoreSizes
 from rmq_offline.tasks.work_area import WorkArea
@@ -114,7 +114,7 @@ def check_split(split: Split, options: ScanOptions, work: WorkArea, *, begin: in
     storage, path = open_storage(split.path)
     try:
         with (
-            opened(storage, path) as file,
+            storage.open(path) as file,
             closing(LogCheck(storage, split.path, file, split.file_offset, split.head_bytes, findings)) as check,
         ):
             for batch in split_frames(file, split, begin=begin):

@@ -8,7 +8,7 @@ from rmq_formats.codecs import paths, topics_json
 from rmq_formats.codecs.layout import CHECKPOINT_FILE_BYTES
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
 from rmq_formats.errors import DecodeError, StoreError
-from rmq_formats.storage.segments import Segment, Storage, opened, read_range
+from rmq_formats.storage.segments import Segment, Storage, read_range
 from rmq_formats.storage.store_files import StoreFiles
 from rmq_formats.storage.store_layouts import StoreLayout
 from rmq_offline.verify import checkpoint, committed_offsets, finding_kinds, layout_finding_kinds
@@ -28,7 +28,7 @@ _NAMED_DIRECTORIES: Final = ("commitlog", "consumequeue", "index", "config")
 def read_checkpoint_bytes(storage: Storage, path: str) -> tuple[bytes | None, int]:
     """Read the checkpoint as a broker does, and the file's size; None if there is none or it cannot be read."""
     try:
-        with opened(storage, path) as file:
+        with storage.open(path) as file:
             return read_range(file, 0, min(file.size_bytes, CHECKPOINT_FILE_BYTES)), file.size_bytes
     except (StoreError, OSError):
         return None, 0

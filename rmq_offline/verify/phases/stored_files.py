@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from rmq_formats.codecs import paths
 from rmq_formats.codecs.layout import UNIT_BYTES
 from rmq_formats.errors import StoreError
-from rmq_formats.storage.segments import Storage, opened
+from rmq_formats.storage.segments import Storage
 from rmq_formats.storage.store_files import StoreFiles
 from rmq_offline.tasks.store_sizes import StoreSizes
 from rmq_offline.verify import finding_kinds
@@ -90,7 +90,7 @@ class _QueueFileReader:
     def read(self) -> NDArray[np.uint8]:
         """Read the used bytes. Raises StoreError."""
         try:
-            with opened(self.storage, self.path) as file:
+            with self.storage.open(self.path) as file:
                 end = min(file.data_end(), self.file_bytes)
                 if not end:
                     return _NO_BYTES

@@ -7,6 +7,7 @@ from typing import Any
 
 from rmq_formats.codecs.layout import BLANK_BYTES, MAGIC_BLANK
 from rmq_formats.codecs.record import MessageToStore, encode_record
+from rmq_formats.storage.segments import OpenRange
 from rmq_offline.rebuild.options import RebuildOptions
 from tests.support.oracles.consumequeue import goes_to_consumequeue
 
@@ -68,8 +69,8 @@ def with_sizes(options: RebuildOptions, **changes: Any) -> RebuildOptions:
     return replace(options, sizes=replace(options.sizes, **changes))
 
 
-class InMemory:
-    """A file in memory; see ``rmq_formats.storage.segments.OpenRange``."""
+class InMemory(OpenRange):
+    """A file in memory."""
 
     def __init__(self, data: bytes) -> None:
         self.data = memoryview(data)
