@@ -12,9 +12,11 @@ import os
 import posixpath
 import re
 import stat
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Protocol, Self, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -392,3 +394,26 @@ def list_segments(storage: Storage, directory: str, head_bytes: int = 0) -> list
             path = f"{directory}/{entry.name}"
             segments.append(Segment(path, start_offset, entry.size_bytes, head_bytes, entry.version))
     return segments
+
+
+REQUESTS_AT_ONCE: Final = 128  # of a task
+_WAITING: Final = 4096  # requests that a pool is given before their answers are taken: each takes a kilobyte
+
+Argument = TypeVar("Argument")
+Answer = TypeVar("Answer")
+
+
+def request_all(
+    storage: Storage, request: Callable[[Argument], Answer], arguments: Sequence[Argument]
+) -> Iterator[Answer]:
+    """Send a request per argument, and yield the answers in that order; on a disk, one after the other.
+
+    Args:
+        request: called in threads if the storage is remote.
+    """
+    if storage.is_local or len(arguments) < 2:
+        yield from map(request, arguments)
+        return
+    with ThreadPoolExecutor(REQUESTS_AT_ONCE) as pool:
+        for at in range(0, len(arguments), _WAITING):
+            yield from pool.map(request, arguments[at : at + _WAITING])

@@ -3,8 +3,7 @@
 ``spark.read.format("rmq_offsets").load(STORE)``, or ``.option("namesrv", …).load()``.
 """
 
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -25,22 +24,8 @@ from rmq_lakehouse.broker_state.options import (
 
 if TYPE_CHECKING:
     from rmq_formats.read.stores import BrokerStore
-    from rmq_lakehouse.live.administration import ClusterTables, Master
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """How a table is read.
-
-    Attributes:
-        plan: makes the tasks of a store, by its path.
-        read_task: reads one of them, with all columns but the broker's.
-        read_master: reads the same of a master of a cluster; None where only stores have it.
-    """
-
-    plan: Callable[[str, MetadataOptions], list[Any]]
-    read_task: Callable[[str, Any, MetadataOptions], pa.RecordBatch]
-    read_master: "Callable[[ClusterTables, Master, MetadataOptions], pa.RecordBatch] | None" = None
+    from rmq_lakehouse.broker_state.tables import Table
+    from rmq_lakehouse.live.administration import Master
 
 
 class StorePartition(InputPartition):
@@ -63,7 +48,7 @@ class MasterPartition(InputPartition):
 class MetadataReader(DataSourceReader):
     """Batch reader: plans once, in the driver."""
 
-    def __init__(self, table: Table, full: StructType, options: MetadataOptions, requested: StructType) -> None:
+    def __init__(self, table: "Table", full: StructType, options: MetadataOptions, requested: StructType) -> None:
         self._table = table
         self._options = options
         self._columns = schemas.check_requested_columns(full, requested, options.columns)

@@ -1,6 +1,7 @@
 """The tables themselves, out of stores and out of running brokers, as Arrow batches."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -13,10 +14,25 @@ from rmq_formats.read import lag
 from rmq_formats.read.broker_config import stored_groups, stored_topics
 from rmq_formats.storage.store_files import open_store
 from rmq_lakehouse.broker_state.options import MetadataOptions
-from rmq_lakehouse.broker_state.sources import Table
 
 if TYPE_CHECKING:
     from rmq_lakehouse.live.administration import ClusterTables, Master
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """How a table is read.
+
+    Attributes:
+        plan: makes the tasks of a store, by its path.
+        read_task: reads one of them, with all columns but the broker's.
+        read_master: reads the same of a master of a cluster; None where only stores have it.
+    """
+
+    plan: Callable[[str, MetadataOptions], list[Any]]
+    read_task: Callable[[str, Any, MetadataOptions], pa.RecordBatch]
+    read_master: "Callable[[ClusterTables, Master, MetadataOptions], pa.RecordBatch] | None" = None
+
 
 _WHOLE = None  # the one task of a store whose table is a small file
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from rmq_formats.arrow.batches import pulled_frames, record_batches
 from rmq_formats.arrow.rows import FrameRows
-from rmq_formats.arrow.schema import schema_of
+from rmq_formats.arrow.schema import BROKER_NAME, schema_of
 from rmq_formats.errors import ClusterError
 from rmq_formats.read.query import Query, parse_tags
 from rmq_formats.read.row_filter import RowFilter
@@ -17,7 +17,6 @@ from rmq_formats.scan.segment import FrameBatch
 from rmq_lakehouse.live.client import ClusterConnection
 from rmq_lakehouse.live.options import ALL_TAGS, ClusterReadOptions
 from rmq_lakehouse.live.plan import Span, deleted_offsets_message
-from rmq_lakehouse.live.source import BROKER_NAME
 
 _log = logging.getLogger("rmq_formats.spark")
 

@@ -18,13 +18,12 @@ from pathlib import Path
 from typing import Final
 
 from rmq_formats.errors import StoreError, StoreNotFoundError
-from rmq_formats.storage.segments import ArrowStorage, open_storage, read_range
+from rmq_formats.storage.segments import ArrowStorage, open_storage, read_range, request_all
 from rmq_formats.storage.store_files import StoreFiles
 from rmq_offline.tasks import object_lease
 from rmq_offline.tasks.job_steps import JobSteps, TaskBatch
 from rmq_offline.tasks.origin import LeftoverPolicy, check_origin, sealed
 from rmq_offline.tasks.publish import REBUILT
-from rmq_offline.tasks.requests import request_all
 from rmq_offline.tasks.unknown_files import refuse_unknown_files
 from rmq_offline.tasks.work_files import WORK_DIRECTORY, write_text
 

@@ -9,9 +9,8 @@ from typing import Final
 
 from rmq_formats.errors import StoreError
 from rmq_formats.scan.splits import data_end_of
-from rmq_formats.storage.segments import Segment, Storage
+from rmq_formats.storage.segments import REQUESTS_AT_ONCE, Segment, Storage, request_all
 from rmq_offline.tasks.job_steps import JobSteps, TaskBatch
-from rmq_offline.tasks.requests import REQUESTS_AT_ONCE, request_all
 
 SEGMENTS_PER_TASK: Final = 4096
 

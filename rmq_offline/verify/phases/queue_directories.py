@@ -12,11 +12,10 @@ from numpy.typing import NDArray
 from rmq_formats.codecs import paths
 from rmq_formats.codecs.hashing import java_string_hash
 from rmq_formats.codecs.index import MAX_INT
-from rmq_formats.storage.segments import Storage
+from rmq_formats.storage.segments import REQUESTS_AT_ONCE, Storage, request_all
 from rmq_formats.storage.store_files import StoreFiles
 from rmq_formats.storage.store_layouts import StoreLayout
 from rmq_offline.tasks.job_steps import JobSteps, TaskBatch
-from rmq_offline.tasks.requests import REQUESTS_AT_ONCE, request_all
 from rmq_offline.tasks.spill import partition_of
 from rmq_offline.tasks.split_tasks import MAX_PARTITIONS
 from rmq_offline.verify import finding_kinds

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from rmq_core.broker.timer.redelivery import Key, PastDeliveries, records_with
+from rmq_core.broker.timer.log_search import records_with
+from rmq_core.broker.timer.redelivery import Key, PastDeliveries
 from rmq_core.store.store import MessageStore
 from rmq_formats.codecs.properties import encode_properties
 from rmq_formats.codecs.record import decode_record

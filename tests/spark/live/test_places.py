@@ -17,7 +17,8 @@ from rmq_formats.codecs.layout import FLAG_COMPRESSED, FLAG_COMPRESSION_ZLIB
 from rmq_formats.errors import ClusterError, OptionError
 from rmq_lakehouse.live.options import ClusterQueue
 from rmq_lakehouse.live.plan import Span
-from rmq_lakehouse.live.source import ClusterSource, SpanPartition
+from rmq_lakehouse.live.reader import SpanPartition
+from rmq_lakehouse.live.source import ClusterSource
 from rmq_lakehouse.live.stream import ClusterStreamReader
 from tests.spark.live.scenarios import fresh, make_topic
 from tests.spark.live.two_brokers import SMALL_FILES, second_broker

@@ -2,8 +2,7 @@
 
 import threading
 
-from rmq_formats.storage.segments import LocalStorage
-from rmq_offline.tasks.requests import REQUESTS_AT_ONCE, request_all
+from rmq_formats.storage.segments import REQUESTS_AT_ONCE, LocalStorage, request_all
 
 
 class Far(LocalStorage):
