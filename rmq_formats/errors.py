@@ -154,6 +154,10 @@ class ClusterError(RmqError):
     """A running cluster that cannot be reached, or that refuses a request."""
 
 
+class NoTopicError(ClusterError):
+    """A topic without a route at the name servers."""
+
+
 class OptionError(RmqError):
     """An option or argument that is unknown or has an unusable value."""
 

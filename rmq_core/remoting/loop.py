@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final, Self, TypeVar
 
 _SWITCH_S: Final = 0.0005  # maximum wait of the loop for a thread that computes; Python's is 5 ms
+_EVENT_TURNS: Final = 3  # turns of the loop in which it reads the end of a connection, and hands it on
 _T = TypeVar("_T")
 
 
@@ -46,12 +47,18 @@ class LoopRunner:
         self._runner = asyncio.Runner(loop_factory=loop_factory())
 
     def run(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Run a coroutine to its end."""
-        return self._runner.get_loop().run_until_complete(work)
+        """Run a coroutine to its end, after the events since the last one, such as the end of an idle connection."""
+        return self._runner.get_loop().run_until_complete(_after_events(work))
 
     def close(self) -> None:
         """Cancel all running tasks, and close the loop."""
         self._runner.close()
+
+
+async def _after_events(work: Coroutine[Any, Any, _T]) -> _T:
+    for _ in range(_EVENT_TURNS):
+        await asyncio.sleep(0)
+    return await work
 
 
 class Service(ABC):

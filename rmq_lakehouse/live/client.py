@@ -5,11 +5,14 @@ With ``administration`` it alone imports ``rmq_core`` here: brokers' responses a
 
 import asyncio
 import contextlib
+import logging
 import os
 import random
-from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, Self, TypeVar
 
@@ -23,14 +26,18 @@ from rmq_core.client.errors import NoRouteError
 from rmq_core.client.options import ClientOptions
 from rmq_core.client.pull.request import PullStatus
 from rmq_core.remoting.bodies.codec import MessageQueue
-from rmq_core.remoting.errors import RemotingError
+from rmq_core.remoting.codes import ResponseCode
+from rmq_core.remoting.errors import RemotingError, ResponseError, TransportError
 from rmq_core.remoting.loop import LoopRunner
 from rmq_formats.codecs.topics import TEMPLATE_TOPIC
-from rmq_formats.errors import ClusterError
+from rmq_formats.errors import ClusterError, NoTopicError
 from rmq_lakehouse.live.options import ClusterQueue, ClusterReadOptions, ClusterWriteOptions
 
 _T = TypeVar("_T")
+_Request = Callable[[], Coroutine[Any, Any, _T]]
 _Options = TypeVar("_Options", ClusterReadOptions, ClusterWriteOptions)
+_PAUSE_S: Final = 0.5  # between the attempts of a request
+_log = logging.getLogger("rmq_formats.spark")
 _NO_SETTINGS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
@@ -56,8 +63,17 @@ class ClusterConnection:
     Each method raises ClusterError, in one line, if the cluster does not answer or refuses.
     """
 
-    def __init__(self, namesrv: str, group: str | None, access: Mapping[str, str] = _NO_SETTINGS) -> None:
+    def __init__(
+        self, namesrv: str, group: str | None, access: Mapping[str, str] = _NO_SETTINGS, patience_s: float = 0
+    ) -> None:
+        """Create a connection; nothing is requested yet.
+
+        Args:
+            patience_s: seconds in which a request is repeated where no server responds, once any has responded.
+        """
         self._namesrv = namesrv
+        self._patience_s = patience_s
+        self._has_responded = False
         self._runner = LoopRunner()
         self._reader = BulkReader(namesrv, group or READER_GROUP, **access_arguments(access))
 
@@ -74,19 +90,20 @@ class ClusterConnection:
 
     def topics(self) -> list[str]:
         """List all topics of the cluster, sorted."""
-        return self._run(self._reader.topics())
+        return self._request(self._reader.topics)
 
     def clusters(self) -> dict[str, str]:
         """Find the cluster of each broker, by name."""
-        return self._run(self._reader.clusters())
+        return self._request(self._reader.clusters)
 
     def queues(self, topic: str) -> list[ClusterQueue]:
-        """List the readable queues of a topic; ClusterError if there is no such topic."""
-        with translate_errors(self._namesrv):
-            try:
-                return [_queue_of(queue) for queue in self._runner.run(self._reader.queues(topic))]
-            except NoRouteError:
-                raise ClusterError(f"no topic {topic!r} at the name server {self._namesrv}") from None
+        """List the readable queues of a topic; NoTopicError if there is no such topic."""
+        try:
+            return [_queue_of(queue) for queue in self._request(partial(self._reader.queues, topic))]
+        except ClusterError as error:
+            if isinstance(error.__cause__, NoRouteError):
+                raise NoTopicError(f"no topic {topic!r} at the name server {self._namesrv}") from None
+            raise
 
     def bounds(self, queues: Iterable[ClusterQueue]) -> dict[ClusterQueue, tuple[int, int]]:
         """Query min and max offset of each queue; the max offset is that of its next message."""
@@ -94,22 +111,36 @@ class ClusterConnection:
         async def bounds_of(queue: MessageQueue) -> tuple[int, int]:
             return await self._reader.offsets.min(queue), await self._reader.offsets.max(queue)
 
-        return self._of_each({queue: bounds_of(_message_queue(queue)) for queue in queues})
+        return self._of_each({queue: partial(bounds_of, _message_queue(queue)) for queue in queues})
 
     def at_times(self, times_ms: Mapping[ClusterQueue, int]) -> dict[ClusterQueue, int]:
         """Query the first offset of each queue whose message was stored at a time or later."""
         search = self._reader.offsets.search
-        return self._of_each({queue: search(_message_queue(queue), time) for queue, time in times_ms.items()})
+        return self._of_each({queue: partial(search, _message_queue(queue), time) for queue, time in times_ms.items()})
 
     def committed(self, queues: Iterable[ClusterQueue], group: str) -> dict[ClusterQueue, int | None]:
         """Query a consumer group's committed offsets; None where it has none."""
         committed = self._reader.offsets.committed
-        return self._of_each({queue: committed(_message_queue(queue), group) for queue in queues})
+        return self._of_each({queue: partial(committed, _message_queue(queue), group) for queue in queues})
 
-    def commit(self, offsets: Mapping[ClusterQueue, int], group: str) -> None:
-        """Commit a consumer group's offsets."""
-        commit = self._reader.offsets.commit
-        self._of_each({queue: commit(_message_queue(queue), group, offset) for queue, offset in offsets.items()})
+    def commit(self, offsets: Mapping[ClusterQueue, int], group: str) -> dict[ClusterQueue, str]:
+        """Commit a consumer group's offsets.
+
+        Returns:
+            Why a queue's offset was not committed: its broker does not respond, or knows no such topic or group.
+        """
+        failures: dict[ClusterQueue, str] = {}
+
+        async def commit_one(queue: ClusterQueue, offset: int) -> None:
+            try:
+                await self._reader.offsets.commit(_message_queue(queue), group, offset)
+            except RemotingError as error:
+                if isinstance(error, ResponseError) and error.code == ResponseCode.NO_PERMISSION:
+                    raise
+                failures[queue] = str(error)
+
+        self._of_each({queue: partial(commit_one, queue, offset) for queue, offset in offsets.items()})
+        return failures
 
     def read(
         self, queue: ClusterQueue, begin: int, end: int, tags: str, sql: str | None
@@ -120,20 +151,37 @@ class ClusterConnection:
             Records, in pieces; and the offset before which messages were deleted, if the broker says so.
         """
         answers = self._reader.read(_message_queue(queue), begin, end, tags, sql=sql)
-        while (pulled := self._run(_next(answers))) is not None:
+        while (pulled := self._run(partial(_next, answers))) is not None:
             records = [pull.records for pull in pulled if pull.records]
             next_offsets = [pull.next_offset for pull in pulled if pull.status is PullStatus.OFFSET_ILLEGAL]
             yield records, next_offsets[-1] if next_offsets else None
 
-    def _of_each(self, requests: Mapping[ClusterQueue, Coroutine[Any, Any, _T]]) -> dict[ClusterQueue, _T]:
+    def _of_each(self, requests: Mapping[ClusterQueue, _Request[_T]]) -> dict[ClusterQueue, _T]:
         async def gathered() -> list[_T]:
-            return await asyncio.gather(*requests.values())
+            return await asyncio.gather(*(request() for request in requests.values()))
 
-        return dict(zip(requests, self._run(gathered()), strict=True))
+        return dict(zip(requests, self._request(gathered), strict=True))
 
-    def _run(self, work: Coroutine[Any, Any, _T]) -> _T:
+    def _request(self, work: _Request[_T]) -> _T:
+        """Do the requests of a plan, again and again within the patience where no server responds."""
+        end_s = time.monotonic() + self._patience_s
+        while True:
+            try:
+                response = self._run(work)
+            except ClusterError as error:
+                is_outage = isinstance(error.__cause__, TransportError) and self._has_responded
+                if not is_outage or time.monotonic() >= end_s:
+                    raise
+                _log.warning("%s: trying again", error)
+                time.sleep(_PAUSE_S)
+                self._run(self._reader.refresh_routes)  # the broker may have another address by now
+            else:
+                self._has_responded = True
+                return response
+
+    def _run(self, work: _Request[_T]) -> _T:
         with translate_errors(self._namesrv):
-            return self._runner.run(work)
+            return self._runner.run(work())
 
 
 class ClusterSink:
@@ -166,8 +214,24 @@ class ClusterSink:
         """Generate unique keys, uint8[count, 32]."""
         return self._keys.next(count)
 
-    def check(self, topic: str | None) -> None:
-        """Check that the cluster responds, accepts this sender and has the topic (if not None)."""
+    def check(self, topic: str | None, patience_s: float = 0) -> None:
+        """Check that the cluster responds, accepts this sender and has the topic (if not None).
+
+        Args:
+            patience_s: seconds in which the check is repeated where no server responds or knows the topic, as while a
+                broker restarts.
+        """
+        end_s = time.monotonic() + patience_s
+        while True:
+            try:
+                return self._check(topic)
+            except ClusterError as error:
+                if not isinstance(error.__cause__, TransportError | NoRouteError) or time.monotonic() >= end_s:
+                    raise
+                _log.warning("%s: trying again", error)
+                time.sleep(_PAUSE_S)
+
+    def _check(self, topic: str | None) -> None:
         if topic is not None:
             self.queues(topic)
         with translate_errors(self._namesrv):
@@ -184,7 +248,7 @@ class ClusterSink:
                 try:
                     queues = self._queues[topic] = self._runner.run(self._sender.queues(topic))
                 except NoRouteError as error:
-                    raise ClusterError(f"topic of the name server {self._namesrv}: {error.remark}") from None
+                    raise ClusterError(f"topic of the name server {self._namesrv}: {error.remark}") from error
         return queues
 
     def send(self, chunks: Iterable[tuple[str, str | None, int | None, memoryview, int, int]]) -> None:

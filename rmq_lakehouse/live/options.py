@@ -27,6 +27,8 @@ from rmq_formats.read.query import parse_tags
 from rmq_formats.spark.options import values
 from rmq_formats.spark.options.read import OptionParser
 from rmq_formats.spark.options.values import EARLIEST, LATEST
+from rmq_formats.sql92 import SqlError, compile_expression
+from rmq_formats.times import check_milliseconds
 
 ALL_TAGS: Final = "*"
 GROUP: Final = -3  # value of ``starting``: the consumer group's offsets
@@ -164,14 +166,14 @@ def read_options(options: Mapping[str, str]) -> ClusterReadOptions:
         ends={queue: offset for queue, offset in ends.items() if offset != LATEST},
         first_ms=parser.get("startingTimestamp", values.timestamp_ms),
         end_ms=parser.get("endingTimestamp", values.timestamp_ms),
-        first_times_ms=parser.get_or("startingOffsetsByTimestamp", _numbers, _NONE),
-        end_times_ms=parser.get_or("endingOffsetsByTimestamp", _numbers, _NONE),
+        first_times_ms=parser.get_or("startingOffsetsByTimestamp", _times, _NONE),
+        end_times_ms=parser.get_or("endingOffsetsByTimestamp", _times, _NONE),
         group=parser.get("group", values.text),
         commits=parser.get_or("commitOffsetsToGroup", values.boolean, False),
         min_partitions=parser.get_or("minPartitions", values.positive, 1),
         max_trigger_offsets=parser.get("maxOffsetsPerTrigger", values.positive),
         tags=parser.get_or("tags", _tags, ALL_TAGS),
-        sql=parser.get("sql", values.text),
+        sql=parser.get("sql", _sql),
         columns=parser.get("columns", values.names),
         mode=parser.get_or("mode", values.mode, Mode.PERMISSIVE),
         verify_crc=parser.get_or("verifyCrc", values.boolean, True),
@@ -234,6 +236,15 @@ def _tags(text: str) -> str:
     return text.strip() or ALL_TAGS
 
 
+def _sql(text: str) -> str:
+    """Return a SQL92 expression that parses: brokers ignore one that does not."""
+    try:
+        compile_expression(text)
+    except SqlError as error:
+        raise ValueError(str(error)) from error
+    return text
+
+
 def _offsets(default: int) -> Callable[[str], tuple[int, ByQueue]]:
     """Return a parser of a word, or of offsets by queue; ``default`` is the word for queues that these leave out."""
 
@@ -261,6 +272,15 @@ def _numbers(text: str) -> ByQueue:
                 raise ValueError(f"queue {name!r} of {topic!r} must have an integer")
             numbers[queue_name(topic, name)] = value
     return numbers
+
+
+def _times(text: str) -> ByQueue:
+    """Parse ``{"topic": {"broker:0": 1767225600000}}``, milliseconds since 1970, as ``_numbers``."""
+    times = _numbers(text)
+    for time_ms in times.values():
+        if not 0 <= check_milliseconds(time_ms) < 1 << 63:
+            raise ValueError(f"expected milliseconds since 1970, not {time_ms}")
+    return times
 
 
 def _parse_assigned(text: str) -> tuple[ClusterQueueName, ...]:

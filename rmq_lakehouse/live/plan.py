@@ -1,12 +1,12 @@
 """Plans a read of ``rmq``: queues and offset ranges, fixed when it is planned."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from rmq_formats.codecs.topics import RETRY_PREFIX, SYSTEM_TOPIC_PATTERN
-from rmq_formats.errors import ClusterError, OptionError
+from rmq_formats.errors import ClusterError, NoTopicError, OptionError
 from rmq_formats.spark.options.values import EARLIEST, LATEST
 from rmq_lakehouse.live.options import GROUP, ByQueue, ClusterQueue, ClusterQueueName, ClusterReadOptions
 
@@ -37,7 +37,7 @@ class QueueConnection(Protocol):
         ...
 
     def queues(self, topic: str) -> list[ClusterQueue]:
-        """List the readable queues of a topic; an error if there is no such topic."""
+        """List the readable queues of a topic; NoTopicError if there is no such topic."""
         ...
 
     def bounds(self, queues: Iterable[ClusterQueue]) -> Mapping[ClusterQueue, tuple[int, int]]:
@@ -53,8 +53,19 @@ class QueueConnection(Protocol):
         ...
 
 
-def chosen_queues(link: QueueConnection, options: ClusterReadOptions) -> list[ClusterQueue]:
-    """List the queues that the options choose, in order. Raises ClusterError."""
+def chosen_queues(
+    link: QueueConnection, options: ClusterReadOptions, met_queues: Collection[ClusterQueue] = ()
+) -> list[ClusterQueue]:
+    """List the queues that the options choose, in order.
+
+    Args:
+        met_queues: those that a stream has met; they may be missing, as of a deleted topic or a broker that is down.
+
+    Raises:
+        ClusterError: the cluster does not respond.
+        NoTopicError: a topic of the options is at no name server.
+        OptionError: a queue of the options is at no broker.
+    """
     topics: Iterable[str]
     if options.topics is not None:
         topics = options.topics
@@ -63,18 +74,30 @@ def chosen_queues(link: QueueConnection, options: ClusterReadOptions) -> list[Cl
         topics = [topic for topic in link.topics() if pattern.fullmatch(topic) and not _NOT_BY_PATTERN.fullmatch(topic)]
     else:
         topics = {name.topic for name in options.assigned or ()}
-    queues = sorted(queue for topic in sorted(set(topics)) for queue in link.queues(topic))
-    if options.assigned is not None:
-        return sorted(find_queue(queues, name) for name in options.assigned)
-    return queues
+    met_topics = {queue.topic for queue in met_queues}
+    queues: list[ClusterQueue] = []
+    for topic in sorted(set(topics)):
+        try:
+            queues += link.queues(topic)
+        except NoTopicError:
+            if topic not in met_topics:
+                raise
+    if options.assigned is None:
+        return sorted(queues)
+    present = [name for name in options.assigned if _matches(queues, name) or not _matches(met_queues, name)]
+    return sorted(find_queue(queues, name) for name in present)
+
+
+def _matches(queues: Iterable[ClusterQueue], name: ClusterQueueName) -> list[ClusterQueue]:
+    return [
+        queue for queue in queues
+        if queue.topic == name.topic and queue.queue_id == name.queue_id and name.broker in (None, queue.broker)
+    ]  # fmt: skip
 
 
 def find_queue(queues: Iterable[ClusterQueue], name: ClusterQueueName) -> ClusterQueue:
     """Find the queue that an option names. Raises OptionError."""
-    matches = [
-        queue for queue in queues
-        if queue.topic == name.topic and queue.queue_id == name.queue_id and name.broker in (None, queue.broker)
-    ]  # fmt: skip
+    matches = _matches(queues, name)
     label = f"queue {name.queue_id}" if name.broker is None else f"queue {name.broker}:{name.queue_id}"
     if not matches:
         raise OptionError(f"{label} of {name.topic!r} is not among the queues that the options choose")
@@ -98,7 +121,8 @@ def starting_offsets(
     for queue in queues:
         low, high = bounds[queue]
         start = starts.get(queue, options.starting)
-        begins[queue] = {EARLIEST: low, LATEST: high, GROUP: committed.get(queue) or low}.get(start, start)
+        offset = committed.get(queue)
+        begins[queue] = {EARLIEST: low, LATEST: high, GROUP: low if offset is None else offset}.get(start, start)
     times = _resolve_queues(queues, options.first_times_ms)
     if options.first_ms is not None:
         times = {queue: max(options.first_ms, times.get(queue, 0)) for queue in queues}
@@ -125,7 +149,13 @@ def ending_offsets(
 
 
 def _resolve_queues(queues: list[ClusterQueue], by_name: ByQueue) -> Offsets:
-    return {find_queue(queues, name): value for name, value in by_name.items()}
+    offsets: Offsets = {}
+    for name, value in by_name.items():
+        queue = find_queue(queues, name)
+        if queue in offsets:
+            raise OptionError(f"queue {queue.name} of {queue.topic!r} is named twice: by its number and by its broker")
+        offsets[queue] = value
+    return offsets
 
 
 def find_deleted_ranges(

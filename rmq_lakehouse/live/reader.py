@@ -43,7 +43,7 @@ class ClusterReader(DataSourceReader):
         self._columns = schemas.check_requested_columns(COLUMNS, schema, options.columns)
 
     def partitions(self) -> list[InputPartition]:
-        """Plan the offset ranges; all actions on one ``load()`` see the same messages."""
+        """Plan the offset ranges; actions on the bare frame of one ``load()`` see the same messages."""
         from rmq_lakehouse.live import plan  # noqa: PLC0415
         from rmq_lakehouse.live.client import ClusterConnection  # noqa: PLC0415
 

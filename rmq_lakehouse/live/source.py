@@ -1,6 +1,7 @@
 """The data source ``rmq``: messages of a running cluster, read and written by way of its name server."""
 
 from collections.abc import MutableMapping
+from typing import Final
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -18,6 +19,9 @@ from rmq_lakehouse.live.options import batch_only, read_options, stream_only, wr
 from rmq_lakehouse.live.reader import COLUMNS, ClusterReader
 
 # The client and the kernels are imported where they are first needed, as in ``commitlog``.
+
+
+_OUTAGE_S: Final = 15.0  # a restarting broker is back after some seconds
 
 
 class ClusterSource(DataSource):
@@ -56,4 +60,6 @@ class ClusterSource(DataSource):
         from rmq_lakehouse.live.write import check_target  # noqa: PLC0415
         from rmq_lakehouse.live.write_stream import ClusterStreamWriter  # noqa: PLC0415
 
-        return ClusterStreamWriter(check_target(write_options(self._given), schema, overwrite))
+        # Spark makes a writer for each micro batch: a broker that restarts meanwhile does not end the query.
+        options = check_target(write_options(self._given), schema, overwrite, patience_s=_OUTAGE_S)
+        return ClusterStreamWriter(options)

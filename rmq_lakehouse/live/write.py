@@ -75,8 +75,13 @@ class Written(WriterCommitMessage):
     messages: int
 
 
-def check_target(options: ClusterWriteOptions, schema: StructType, overwrite: bool) -> ClusterWriteOptions:
+def check_target(
+    options: ClusterWriteOptions, schema: StructType, overwrite: bool, patience_s: float = 0
+) -> ClusterWriteOptions:
     """Parse the options, and refuse a schema that cannot be written with them; nothing is written yet.
+
+    Args:
+        patience_s: seconds in which a cluster that does not respond, or does not know the topic, is asked again.
 
     Raises:
         OptionError: a column that is missing, unknown or of another type; or another mode than append.
@@ -100,7 +105,7 @@ def check_target(options: ClusterWriteOptions, schema: StructType, overwrite: bo
         raise OptionError("rmq needs a topic for each row: the option topic or a column of that name, not both")
     options = resolve_access(options)
     with ClusterSink(options.namesrv, options.group, options.access) as sink:
-        sink.check(options.topic)
+        sink.check(options.topic, patience_s)
     return options
 
 
@@ -125,7 +130,7 @@ def write_rows(options: ClusterWriteOptions, batches: Iterator[pa.RecordBatch]) 
         writer = _RowWriter(sink, options)
         for batch in batches:
             for rows in _slices(batch):
-                writer.write(rows)
+                writer.write(_with_small_types(rows))
         return Written(sink.messages)
 
 
@@ -138,6 +143,19 @@ def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         end = max(begin + 1, int(np.searchsorted(ends, before + _SLICE_BYTES, side="right")))
         yield batch.slice(begin, end - begin)
         begin = end
+
+
+def _with_small_types(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Convert columns with 64-bit offsets, which Spark gives with ``useLargeVarTypes``."""
+    return rows.cast(pa.schema([pa.field(field.name, _small_type(field.type)) for field in rows.schema]))
+
+
+def _small_type(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_large_string(kind):
+        return pa.string()
+    if pa.types.is_map(kind):
+        return pa.map_(_small_type(kind.key_type), _small_type(kind.item_type))
+    return pa.list_(_small_type(kind.value_type)) if pa.types.is_list(kind) else kind
 
 
 @dataclass
@@ -192,8 +210,12 @@ class _RowWriter:
         """Assign rows to queues: a list of lanes, and int64[rows] into it."""
         columns = []
         for name, kind in zip(_TARGET_COLUMNS, (pa.string(), pa.string(), pa.int32()), strict=True):
-            has_column = name in rows.schema.names
-            columns.append(rows.column(name).cast(kind) if has_column else pa.nulls(rows.num_rows, kind))
+            if name not in rows.schema.names:
+                columns.append(pa.nulls(rows.num_rows, kind))
+            elif kind == pa.int32():
+                columns.append(_int32(rows.column(name), name))
+            else:
+                columns.append(rows.column(name))
         firsts, lanes = distinct_rows(columns, rows.num_rows)
         places: list[tuple[str, str | None, int | None]] = []
         for row in pa.table(columns, names=_TARGET_COLUMNS).take(pa.array(firsts)).to_pylist():
@@ -208,7 +230,18 @@ def _numbers(rows: pa.RecordBatch, name: str) -> NDArray[np.int32]:
     """Return a column of numbers, int32[rows]; 0 for null, and for a column that is not there."""
     if name not in rows.schema.names:
         return np.zeros(rows.num_rows, dtype=np.int32)
-    return np.asarray(pc.fill_null(rows.column(name), 0)).astype(np.int32)
+    return np.asarray(pc.fill_null(_int32(rows.column(name), name), 0))
+
+
+def _int32(numbers: pa.Array, name: str) -> pa.Int32Array:
+    """Convert numbers of any width. Raises OptionError where one needs more than 32 bits."""
+    try:
+        return numbers.cast(pa.int32())
+    except pa.ArrowInvalid:
+        bounds = pc.min_max(numbers).as_py()
+        raise OptionError(
+            f"rmq cannot write column {name!r}: {bounds['min']} to {bounds['max']} need more than 32 bits. Mend it"
+        ) from None
 
 
 def _property(name: str, values: pa.Array) -> pa.BinaryArray:

@@ -7,6 +7,7 @@ Source: ``PullMessageProcessor``; the limits of one pull are ``maxTransferCountO
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,7 +19,7 @@ from rmq_core.remoting.bodies.clients import SubscriptionData
 from rmq_core.remoting.bodies.codec import MessageQueue, decode_body
 from rmq_core.remoting.bodies.routes import ClusterInfo, TopicList
 from rmq_core.remoting.codes import RequestCode
-from rmq_core.remoting.errors import TransportError
+from rmq_core.remoting.errors import RemotingError, TransportError
 from rmq_core.remoting.fields import read_fields
 from rmq_core.remoting.requests import PullMessage, PullResult
 
@@ -91,6 +92,10 @@ class BulkReader:
         clusters = decode_body(response.body, ClusterInfo).cluster_addr_table
         return {broker: cluster for cluster, brokers in clusters.items() for broker in brokers}
 
+    async def refresh_routes(self) -> None:
+        """Refresh the cached routes; a route that cannot be fetched stays."""
+        await self._cluster.refresh_routes()
+
     async def queues(self, topic: str) -> list[MessageQueue]:
         """List the readable queues of a topic. Raises NoRouteError, TransportError."""
         return list((await self._cluster.refresh_route(topic)).read_queues)
@@ -158,6 +163,8 @@ class BulkReader:
             except TransportError:
                 await asyncio.sleep(pause_s)
                 pause_s *= 2
+                with suppress(RemotingError):  # the broker may have another address by now
+                    await self._cluster.refresh_route(queue.topic)
         return await self._request(queue, offset, count, data)
 
     async def _request(self, queue: MessageQueue, offset: int, count: int, data: SubscriptionData) -> BulkPulled:

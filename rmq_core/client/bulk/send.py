@@ -9,6 +9,7 @@ Source: ``SendMessageProcessor#sendBatchMessage``.
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -23,7 +24,7 @@ from rmq_core.remoting.access.acl import Credentials
 from rmq_core.remoting.bodies.codec import MessageQueue
 from rmq_core.remoting.clock import now_ms
 from rmq_core.remoting.codes import RequestCode, ResponseCode
-from rmq_core.remoting.errors import TransportError
+from rmq_core.remoting.errors import RemotingError, TransportError
 from rmq_core.remoting.header import request
 from rmq_core.remoting.uniq_key import UniqKeys
 from rmq_formats.arrow.messages import MAX_BATCH_MESSAGES
@@ -206,6 +207,8 @@ class BulkSender:
                 pass  # the batch may be stored already: at least once
             await asyncio.sleep(pause_s)
             pause_s *= 2
+            with suppress(RemotingError):  # the broker may have another address by now
+                await self._cluster.refresh_route(queue.topic)
         return await self._request(queue, body, batch[0].sys_flag)
 
     async def _request(self, queue: MessageQueue, body: bytes | memoryview, sys_flag: int) -> None:

@@ -61,7 +61,7 @@ class CommitLogReader(DataSourceReader):
         self._options = options
 
     def partitions(self) -> list[InputPartition]:
-        """Plan the tasks, which freeze the logs' ends, so that all actions on one ``load()`` see the same rows."""
+        """Plan the tasks, which freeze the logs' ends: actions on the bare frame of a ``load()`` see the same rows."""
         from rmq_formats.spark.options.brokers import interleave_tasks  # noqa: PLC0415
 
         plans = plans_of(self._options)

@@ -80,6 +80,9 @@ def test_the_number_of_a_queue_will_do_where_one_broker_has_it() -> None:
         ({**GIVEN, "commitOffsetsToGroup": "true"}, "option group of rmq is missing"),
         ({**GIVEN, "tags": "A", "sql": "a = 1"}, "options tags and sql of rmq exclude each other"),
         ({**GIVEN, "tags": "||"}, "no tag"),
+        ({**GIVEN, "sql": "a = = 1"}, "option sql of rmq cannot be 'a = = 1': Encountered"),
+        ({**GIVEN, "endingOffsetsByTimestamp": '{"T": {"0": 1796019767}}'}, "1796019767 is seconds: 1796019767000"),
+        ({**GIVEN, "startingOffsetsByTimestamp": '{"T": {"0": -1}}'}, "expected milliseconds since 1970, not -1"),
         ({**GIVEN, "minPartitions": "0"}, "option minPartitions of rmq cannot be '0'"),
     ],
 )
