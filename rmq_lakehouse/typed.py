@@ -62,6 +62,7 @@ from rmq_lakehouse.table_log import (
 from rmq_lakehouse.typed_table import (
     OutputTable,
     TypedTable,
+    check_members,
     dead_letter_columns,
     find_partition_texts,
     messages_to_read,
@@ -129,8 +130,10 @@ class TypedExport(ExportTables):
         self._deletes = bool(topic.delete_when) or topic.tombstones
         self._merges_deletions = self._deletes or any(part.after_path is not None for part in self._key)
         check_condition(spark, topic, self._body.columns)
+        stats = counted_columns(self._arrow_columns(), self._partitions)
         table_spec = TableSpec(
-            self._partitions, topic.cluster_by, properties=table_properties(topic),
+            self._partitions, topic.cluster_by,
+            stats=tuple(dict.fromkeys((*stats, *topic.cluster_by))), properties=table_properties(topic),
             initial_properties=tuple(topic.properties.items()), comment=table_comment(topic), adopts=adopts,
         )  # fmt: skip
         self.tables = {topic.table: self._names["store_timestamp"]}
@@ -147,9 +150,13 @@ class TypedExport(ExportTables):
             self._dead_letters = DeadLetters(dead_letters, open_table(dead_letters), self.selection)
             self.tables[dead_letters] = "store_timestamp"
 
+    def _arrow_columns(self) -> pa.Schema:
+        return typed_columns(self._topic, self._metadata, self._body.decoder.value_type, tuple(self._time_columns))
+
     def _columns(self) -> StructType:
         topic, body = self._topic, self._body.columns
         check_column_names(topic, self._names.values(), body.fieldNames())
+        check_members(topic, pa.schema(list(self._body.decoder.value_type)))
         metadata = [StructField(self._names[name], _METADATA[name].dataType) for name in self._metadata]
         body_columns = (StructField(field.name, field.dataType, metadata=_comment(field)) for field in body)
         times = with_comments(StructType(time_fields(self._time_columns)))
@@ -197,8 +204,7 @@ class TypedExport(ExportTables):
             return None
         broker, times = self.selection.broker, tuple(self._time_columns)
         body = self._body.decoder
-        columns = typed_columns(self._topic, self._metadata, body.value_type, times)
-        rows = self._output(self._table, self._schema, columns, self._partitions, {})
+        rows = self._output(self._table, self._schema, self._arrow_columns(), self._partitions, {})
         dead, dead_letters = self._dead_letters, None
         if dead is not None:
             texts = {"topic": self.name}

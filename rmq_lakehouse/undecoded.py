@@ -18,6 +18,7 @@ REASON: Final = "reason"
 MESSAGE_COLUMNS: Final = ("topic", "queue_id", "queue_offset", "physical_offset", "store_timestamp", "body")
 DEAD_LETTER_TABLE: Final = TableSpec(
     properties=((TOPIC_PROPERTY, "dead letters"),),
+    stats=(*(name for name in MESSAGE_COLUMNS if name != "body"), REASON),
     comment="messages whose body does not decode, or which the table refuses, with the reason",
 )
 """Specification of a dead-letter table, whose columns are ``MESSAGE_COLUMNS`` and ``REASON``."""

@@ -1,7 +1,7 @@
 """Features of a Delta table that only Delta's own writer has."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 AUTO_COMPACT: Final = "spark.databricks.delta.autoCompact.enabled"
@@ -18,17 +18,29 @@ _INTERVAL: Final = r"interval ([1-9][0-9]{0,8}) (second|minute|hour|day|week)s?"
 _SECONDS: Final = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800}
 _BOOLEAN: Final = "true|false"
 _NO_VALUE: Final = "(?!)"
+_STATS_COLUMNS: Final = "delta.dataSkippingStatsColumns"
+_PLAIN_NAME: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _FILE_RETENTION: Final = "delta.deletedFileRetentionDuration"
 _LOG_RETENTION: Final = "delta.logRetentionDuration"
 # Delta's own properties that ask nothing of a writer of files, and their values.
 _PASSIVE_PROPERTIES: Final = {
     "delta.appendOnly": _BOOLEAN,
     "delta.checkpointInterval": "[1-9][0-9]{0,8}",
+    _STATS_COLUMNS: ".*",
     _FILE_RETENTION: _INTERVAL,
     "delta.enableExpiredLogCleanup": _BOOLEAN,
     _LOG_RETENTION: _INTERVAL,
     "delta.setTransactionRetentionDuration": _INTERVAL,
 }
+
+
+def stats_property(columns: Sequence[str]) -> dict[str, str]:
+    """Return the property that names a table's columns with bounds in its log; empty for none.
+
+    Without the property delta-rs takes a column that has no bounds for one of nulls, and its filters lose rows.
+    """
+    names = (name if _PLAIN_NAME.fullmatch(name) else f"`{name.replace('`', '``')}`" for name in columns)
+    return {_STATS_COLUMNS: ",".join(names)} if columns else {}
 
 
 def demanding_property(properties: Mapping[str, str]) -> str | None:

@@ -42,7 +42,7 @@ from rmq_lakehouse.delta.columns import (
     writable_partitions_condition,
 )
 from rmq_lakehouse.delta.commit_hook import commit_hook
-from rmq_lakehouse.delta.features import AUTO_COMPACT, is_plain
+from rmq_lakehouse.delta.features import AUTO_COMPACT, is_plain, stats_property
 from rmq_lakehouse.delta.files import (
     COLUMNS_PROPERTY,
     MAPPING_MODE,
@@ -260,11 +260,9 @@ class DeltaTableLog:
 
     def create(self, schema: StructType, table_spec: TableSpec, properties: Mapping[str, str]) -> None:
         self._directory().check_new(self._location.table)
-        table_properties = dict(properties)
+        table_properties = stats_property(table_spec.stats) | dict(properties)
         if table_properties.get(MAPPING_MODE, "none") == "none":  # else Delta chooses what files call columns
             table_properties[COLUMNS_PROPERTY] = json.dumps(physical_columns(schema))
-        if table_spec.stats:
-            table_properties["delta.dataSkippingStatsColumns"] = ",".join(table_spec.stats)
         clauses = [f"COMMENT {text(table_spec.comment)}"] if table_spec.comment else []
         for clause, columns in (("PARTITIONED BY", table_spec.partitions), ("CLUSTER BY", table_spec.clusters)):
             if columns:

@@ -181,10 +181,10 @@ def _partition(kind: IcebergType, text: str | None) -> Any:
 
 def _with_ids(fields: Iterable[pa.Field], table_fields: Sequence[NestedField]) -> list[pa.Field]:
     """Give fields the ids and names of the table's fields of the same names, whatever their case."""
-    by_name = {field.name.lower(): field for field in table_fields}
+    by_name = {field.name.lower(): field for field in table_fields} | {field.name: field for field in table_fields}
     fields_with_ids = []
     for field in fields:
-        table_field = by_name.get(field.name.lower())
+        table_field = by_name.get(field.name, by_name.get(field.name.lower()))
         if table_field is None:  # another program has dropped it since
             raise StoreError(f"the table has no column {field.name} any more")
         fields_with_ids.append(_field(table_field, field.type))

@@ -22,7 +22,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, DeltaProtocolErr
 from deltalake.transaction import AddAction, CommitProperties, PostCommitHookProperties, RemoveAction, Transaction
 
 from rmq_formats.errors import StoreError
-from rmq_lakehouse.delta.features import demanding_property, is_plain
+from rmq_lakehouse.delta.features import demanding_property, is_plain, stats_property
 from rmq_lakehouse.delta.files import COLUMNS_PROPERTY, DeltaFiles, newest_files, removed_columns, write_metrics
 from rmq_lakehouse.delta.local_commits import TRANSACTIONS, commit_lock, quarantine_torn_commits
 from rmq_lakehouse.directories import DELTA_LOG, METADATA, check_new_table, check_vacuum, table_around, table_within
@@ -39,7 +39,6 @@ if TYPE_CHECKING:  # pyarrow's data sets load pandas
 _LOST_RACE: Final = re.compile(r"concurrent|metadata changed|protocol changed|already exists|transaction: \d+$", re.I)
 _UNMAPPED_NAME: Final = re.compile(r"[ ,;{}()\n\t=]")  # DELTA_INVALID_CHARACTERS_IN_COLUMN_NAMES
 _NTZ: Final = "timestampNtz"  # files of TIMESTAMP_NTZ are plain Parquet
-_STATS_PROPERTY: Final = "delta.dataSkippingStatsColumns"
 _SQL_TYPES: Final = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}
 
 
@@ -171,9 +170,8 @@ class DeltaRsTableLog:
             raise NeedsSparkError(f"{self._name}: property {name} = {properties.get(name)} is for Delta's own writer")
         _check_names(self._name, _column_paths(schema))
         self._check_new()
-        configuration = {**properties, COLUMNS_PROPERTY: json.dumps(_column_paths(schema))}
-        if table_spec.stats:
-            configuration[_STATS_PROPERTY] = ",".join(table_spec.stats)
+        stats = stats_property(table_spec.stats)
+        configuration = {**stats, **properties, COLUMNS_PROPERTY: json.dumps(_column_paths(schema))}
         (self._path / DELTA_LOG).mkdir(parents=True, exist_ok=True)
         with self._commit_guard(), _translate_errors(self._name):
             if not self.exists():

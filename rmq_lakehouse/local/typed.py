@@ -27,6 +27,7 @@ from rmq_lakehouse.table_log import TableSpec
 from rmq_lakehouse.typed_table import (
     OutputTable,
     TypedTable,
+    check_members,
     dead_letter_columns,
     find_partition_texts,
     messages_to_read,
@@ -51,6 +52,7 @@ def check_topic(topic: TypedTopic, table_format: str) -> None:
         if is_used:
             raise NeedsSparkError(f"topic {topic.topic!r}: {name} is for the job")
     columns = pa.schema(list(build_local_decoder(topic).value_type))
+    check_members(topic, columns)
     _check_types(topic, columns)
     _check_partitions(topic, columns)
     if table_format == "delta":
@@ -61,10 +63,10 @@ def check_topic(topic: TypedTopic, table_format: str) -> None:
 
 
 def _check_types(topic: TypedTopic, columns: pa.Schema) -> None:
-    """Refuse types that the writers have not: of nothing but null, structs without members or with one twice."""
+    """Refuse types that the writers have not: of nothing but null, structs with a member twice."""
     for path, kind in column_types(columns):
-        names = [field.name.lower() for field in kind] if pa.types.is_struct(kind) else [path]
-        if pa.types.is_null(kind) or len(set(names)) < max(len(names), 1):
+        names = [field.name.lower() for field in kind] if pa.types.is_struct(kind) else []
+        if pa.types.is_null(kind) or len(set(names)) < len(names):
             raise NeedsSparkError(f"topic {topic.topic!r}: column {path} is {kind}, which is for the job")
 
 
@@ -121,7 +123,8 @@ class LocalTypedExport(ExportTables):
         self._time_columns = tuple(name for name in partitions if name in TIME_COLUMNS and name not in body_names)
         self._schema = typed_columns(topic, self._metadata, self._decoder.value_type, self._time_columns)
         self._spec = TableSpec(
-            partitions, properties=table_properties(topic), initial_properties=tuple(topic.properties.items()),
+            partitions, stats=counted_columns(self._schema, partitions),
+            properties=table_properties(topic), initial_properties=tuple(topic.properties.items()),
             comment=table_comment(topic),
         )  # fmt: skip
         prefix = topic.metadata_prefix
@@ -181,6 +184,5 @@ def _output(
     table: ExactlyOnceTable, log: LocalTableLog, schema: pa.Schema, table_spec: TableSpec, texts: Mapping[str, str]
 ) -> OutputTable:
     """Return a table as tasks write it; ``texts`` are values of columns that all rows of the export have."""
-    with_stats = replace(table_spec, stats=counted_columns(schema, table_spec.partitions))
     find_offsets = partial(committed_offsets, table, log, texts=texts)
-    return OutputTable(table, schema, lambda: log.layout(with_stats, _CODEC), find_offsets)
+    return OutputTable(table, schema, lambda: log.layout(table_spec, _CODEC), find_offsets)

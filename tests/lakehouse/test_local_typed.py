@@ -2,6 +2,8 @@
 
 import json
 import shutil
+from datetime import datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -565,3 +567,42 @@ def test_a_column_that_the_owner_removed_by_writing_the_table_anew_stays_removed
         local.typed(**how)
     local.typed(schema="id BIGINT", columns=["id"])
     assert [row["id"] for row in local.rows()] == [1, 2]
+
+
+def test_filters_of_delta_rs_find_rows_by_columns_without_bounds(tmp_path: Path) -> None:
+    exporter = TypedExporter(tmp_path, "delta")
+    schema = "d DOUBLE, ok BOOLEAN, amount DECIMAL(10,2), at TIMESTAMP_NTZ, id BIGINT, `odd-name` STRING"
+    bodies = [
+        {
+            "d": number + 0.5,
+            "ok": number % 2 == 0,
+            "amount": number,
+            "at": f"2024-01-0{number + 1}T00:00:00",
+            "id": number,
+        }
+        for number in range(4)
+    ]
+    exporter.send([json.dumps({**body, "odd-name": "x"}).encode() for body in bodies])
+    assert exporter.typed(schema=schema)[0]["messages"] == 4
+    table = DeltaTable(str(tmp_path / "typed"))
+    for condition, count in (
+        (("d", ">", 1.0), 3), (("ok", "=", True), 2), (("amount", "=", Decimal(1)), 1), (("id", ">", 2), 1),
+        (("at", "=", datetime(2024, 1, 2)), 1), (("odd-name", "=", "x"), 4),  # of a column without zone
+    ):  # fmt: skip
+        assert table.to_pyarrow_table(filters=[condition]).num_rows == count, condition
+
+
+def test_a_struct_without_members_is_refused_at_the_start(tmp_path: Path) -> None:
+    schema = {
+        "type": "record", "name": "R",
+        "fields": [{"name": "a", "type": "int"}, {"name": "e", "type": {"type": "record", "name": "E", "fields": []}}],
+    }  # fmt: skip
+    for table_format in ("delta", "iceberg"):
+        exporter = TypedExporter(tmp_path / table_format, table_format)
+        exporter.work.mkdir()
+        exporter.send([b"\x02"])
+        topic = {"format": "avro", "schema": json.dumps(schema)}
+        with pytest.raises(OptionError, match="topic 'T': column e is a struct without members, which no table has"):
+            exporter.typed(**topic)
+        assert not (exporter.work / "typed").exists()
+        assert exporter.typed(**topic, columns=["a"])[0]["messages"] == 1

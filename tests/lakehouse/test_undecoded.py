@@ -1,10 +1,12 @@
 """What a table refuses is a dead letter, and what is undecoded stays reported until somebody has dealt with it."""
 
 import json
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql.types import StringType, StructField, StructType
 
 from rmq_formats.errors import OptionError
@@ -193,6 +195,19 @@ def test_each_engine_reads_the_edges_of_time_and_number(exporter: Exporter) -> N
     arrow = deltalake.DeltaTable(str(typed)).to_pyarrow_table().sort_by("id")
     for held in (arrow, table_of(exporter, "typed_iceberg").scan().to_arrow().sort_by("id")):
         assert [(row["id"], text(row["ts"])) for row in held.to_pylist()] == wanted
+
+
+@pytest.mark.long
+@pytest.mark.spark
+@pytest.mark.parametrize("more", [{}, {"key": ["id"]}, {"cluster_by": ["odd-name"]}])
+def test_filters_of_delta_rs_find_rows_by_columns_without_bounds(exporter: Exporter, more: dict[str, Any]) -> None:
+    schema = "id BIGINT, amount DECIMAL(12,2), ok BOOLEAN, `odd-name` STRING"
+    rows = [{"id": one, "amount": one, "ok": one % 2 == 0, "odd-name": "x"} for one in range(4)]
+    bodies = [json.dumps(row).encode() for row in rows]
+    assert run(exporter, bodies, schema=schema, **more)[1] == 0
+    table = DeltaTable(str(exporter.work / "typed"))
+    for condition, count in ((("amount", "=", Decimal(1)), 1), (("ok", "=", True), 2), (("odd-name", "=", "x"), 4)):
+        assert table.to_pyarrow_table(filters=[condition]).num_rows == count, condition
 
 
 @pytest.mark.long
