@@ -44,7 +44,8 @@ from rmq_lakehouse.decode.json_body import decoder
 from rmq_lakehouse.decode.mismatch import Mismatch, shown
 from rmq_lakehouse.decode.times import TimeUnits
 from rmq_lakehouse.evolution import quoted
-from rmq_lakehouse.java import java_class, null_on_error
+from rmq_lakehouse.expressions import null_on_error
+from rmq_lakehouse.java import java_class
 from rmq_lakehouse.spec import TypedTopic
 
 DELETED = "__rmq_deleted"

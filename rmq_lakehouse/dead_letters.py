@@ -27,7 +27,7 @@ from rmq_formats.spark.options import schemas
 from rmq_lakehouse.comments import with_comments
 from rmq_lakehouse.evolution import quoted
 from rmq_lakehouse.exactly_once import commit_with_retry
-from rmq_lakehouse.java import null_on_error
+from rmq_lakehouse.expressions import null_on_error
 from rmq_lakehouse.selection import ExportSelection
 from rmq_lakehouse.spark_table import SparkExactlyOnceTable
 from rmq_lakehouse.table_log import (

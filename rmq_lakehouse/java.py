@@ -1,25 +1,6 @@
-"""Java classes of a session, and an expression that PySpark lacks."""
+"""Java classes of a session."""
 
-from typing import Any, Final
-
-from pyspark.sql import Column, SparkSession
-from pyspark.sql import functions as F
-from pyspark.sql.classic.column import Column as ClassicColumn
-
-_CATALYST: Final = "org.apache.spark.sql.catalyst"
-
-
-def null_on_error(spark: SparkSession, value: Column) -> Column:
-    """Return an expression that is null in rows where a value cannot be computed, as in a division by zero.
-
-    Spark's ``TryEval`` catches the error of a row. Spark may compute a term that occurs twice, such as that of
-    ``a / b > 1 AND a / b < 5``, before ``TryEval``. Spark does not do so within a lambda.
-    """
-    jvm: Any = spark._jvm
-    classic = java_class(jvm, "org.apache.spark.sql.classic.ExpressionUtils")
-    java_value: Any = value
-    attempt = java_class(jvm, f"{_CATALYST}.expressions.TryEval")(classic.expression(java_value._jc))
-    return F.transform(F.array(F.lit(0)), lambda _: ClassicColumn(classic.column(attempt)))[0]
+from typing import Any
 
 
 def java_class(jvm: Any, name: str) -> Any:

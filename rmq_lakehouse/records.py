@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rmq_formats.errors import StoreError
 from rmq_formats.read.plan import plan_read
 from rmq_formats.spark.options.read import commitlog_options
-from rmq_formats.storage.store_files import open_store
+from rmq_formats.storage.store_files import StoreFiles, open_store
 from rmq_lakehouse.exactly_once import ExactlyOnceTable
 from rmq_lakehouse.files import split_bytes
 from rmq_lakehouse.raw_files import StoreRows
@@ -46,14 +47,28 @@ class PendingRecords:
 
         Args:
             split: bytes of the log that a task reads, about; None makes files of the target size.
+
+        Raises:
+            StoreError: a file of the log was deleted since the export looked at the log.
         """
         more = self._more_options(attempt.begin, split)
         options = commitlog_options(self.selection.read_options(attempt.begin, self.end, more))
+        store = open_store(options.path)
+        self._check_segments(store, attempt.begin)
         plan = plan_read(
-            open_store(options.path), options.query, access_path=options.access_path,
+            store, options.query, access_path=options.access_path,
             split_bytes=options.split_bytes, min_tasks=options.min_partitions, logs=options.read.logs,
         )  # fmt: skip
         return [StoreRows(options.path, options.read, task) for task in plan.tasks], plan.scanned_bytes
+
+    def _check_segments(self, store: StoreFiles, begin: int) -> None:
+        starts = {segment.start_offset for segment in store.segments}
+        for segment in self.log.segments:
+            if begin < segment.end_offset and segment.start_offset < self.end and segment.start_offset not in starts:
+                raise StoreError(
+                    f"{segment.path}: was deleted before it was read. Run the export again: it names the bytes that "
+                    "are gone"
+                )
 
     def _more_options(self, first: int, split: int | None = None) -> dict[str, str]:
         span = self.end - max(first, self.log.segments[0].start_offset)

@@ -6,6 +6,7 @@ import threading
 import uuid
 from typing import Any, Final
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -75,9 +76,19 @@ class ExportCheckpoint:
         return self.batch_end(max(batches)) if batches else 0
 
     def batch_end(self, batch_id: int) -> int:
-        """Return the physical offset where a micro batch ends, which Spark writes down before it begins."""
-        *_, line = self._read(self._path(f"{_OFFSETS}/{batch_id}")).splitlines()
-        return int(json.loads(line)["physicalOffset"])
+        """Return the physical offset where a micro batch ends, which Spark writes down before it begins.
+
+        Raises:
+            StoreError: the checkpoint's file is missing or cut off.
+        """
+        try:
+            *_, line = self._read(self._path(f"{_OFFSETS}/{batch_id}")).splitlines()
+            return int(json.loads(line)["physicalOffset"])
+        except (ValueError, KeyError, TypeError, Py4JJavaError):
+            raise StoreError(
+                f"{self.path}/{_OFFSETS}/{batch_id}: is missing or cut off, as after a power cut. Delete {self.path}: "
+                "the table itself has the progress"
+            ) from None
 
     def _path(self, name: str) -> Any:
         return java_class(self._jvm, "org.apache.hadoop.fs.Path")(self._root, name)

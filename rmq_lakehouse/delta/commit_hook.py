@@ -23,20 +23,30 @@ CommitGuard = Callable[[], AbstractContextManager[None]]
 """Makes a context manager: entered after a transaction has written its files, left after its commit or its failure."""
 
 
+class TableReplacedError(Exception):
+    """The content of the table was replaced after the export had looked at it."""
+
+
 @contextmanager
 def commit_hook(
-    spark: SparkSession, commit_guard: CommitGuard, versions: Mapping[str, int] | None = None
+    spark: SparkSession,
+    commit_guard: CommitGuard,
+    versions: Mapping[str, int] | None = None,
+    check_start: Callable[[int], None] | None = None,
 ) -> Iterator[None]:
     """Run ``commit_guard`` around each commit that Delta makes in this thread.
 
     Args:
         commit_guard: context of a commit; a StoreError of it prevents the commit, and is raised here.
         versions: transaction versions that the first commit sets in addition to its own, by application id.
+        check_start: called with the table version that a transaction reads; a TableReplacedError of it ends the
+            transaction, and is raised here.
     """
     jvm: Any = spark._jvm
     ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call] # pyspark's own
     observers = scala_object(jvm, "org.apache.spark.sql.delta.TransactionExecutionObserver")
-    observer, before = _Observer(jvm, commit_guard, dict(versions or {})), observers.getObserver()
+    observer = _Observer(jvm, commit_guard, dict(versions or {}), check_start)
+    before = observers.getObserver()
     observers.setObserver(observer)
     try:
         yield
@@ -52,9 +62,16 @@ def commit_hook(
 class _Observer:
     """Observer of transactions, as a Java object."""
 
-    def __init__(self, jvm: Any, commit_guard: CommitGuard, versions: dict[str, int]) -> None:
-        self.error: StoreError | None = None
+    def __init__(
+        self,
+        jvm: Any,
+        commit_guard: CommitGuard,
+        versions: dict[str, int],
+        check_start: Callable[[int], None] | None,
+    ) -> None:
+        self.error: StoreError | TableReplacedError | None = None
         self._jvm, self._commit_guard, self._versions = jvm, commit_guard, versions
+        self._check_start = check_start
         self._entered = ExitStack()
 
     def leave(self) -> None:
@@ -62,7 +79,14 @@ class _Observer:
         self._entered.close()
 
     def startingTransaction(self, begin: Any) -> Any:  # noqa: N802 # Delta's names
-        return begin.apply()
+        transaction = begin.apply()
+        if self._check_start is not None:
+            try:
+                self._check_start(int(transaction.readVersion()))
+            except TableReplacedError as error:
+                self.error = error
+                raise
+        return transaction
 
     def preparingCommit(self, prepare: Any) -> Any:  # noqa: N802
         actions = prepare.apply()

@@ -11,19 +11,28 @@ newer message lacks. With deletion vectors it would rewrite whole files, where M
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from rmq_lakehouse.change_data import MergeRows
-from rmq_lakehouse.delta.commit_hook import CommitGuard, commit_hook
+from rmq_lakehouse.delta.commit_hook import CommitGuard, TableReplacedError, commit_hook
 from rmq_lakehouse.delta.location import DeltaLocation
 from rmq_lakehouse.evolution import column
 from rmq_lakehouse.exactly_once import commit_progress_with_retry, commit_with_retry, join_metadata
-from rmq_lakehouse.table_log import CommitAttempt, CommitResult, SparkTableLog, StartAttempt, TableTransaction
+from rmq_lakehouse.table_log import (
+    CommitAttempt,
+    CommitResult,
+    SparkTableLog,
+    StartAttempt,
+    TableSnapshot,
+    TableTransaction,
+)
 from rmq_lakehouse.watermark import WATERMARK_SUFFIX
 
+_REPLACEMENTS = frozenset({"RESTORE", "CLONE"})
 _ROW = "__rmq_row"  # beside the key, whose columns may have any names of a body's
 _WRITE = "spark.databricks.delta.write"
 _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
@@ -64,7 +73,8 @@ def upsert(
             if last_row is not None and not attempt.spans:
                 watermark = {attempt.app_id + WATERMARK_SUFFIX: last_row}
         versions = {**attempt.lost_watermarks, **attempt.undecoded_versions, **watermark}
-        with _set(spark, settings), commit_hook(spark, commit_guard, versions):
+        check_start = partial(_check_not_replaced, attempt.transaction.snapshot)
+        with _set(spark, settings), commit_hook(spark, commit_guard, versions, check_start):
             frame = rows(attempt)
             _merge(location.open(), frame, merge)
         log.fsync()
@@ -73,6 +83,14 @@ def upsert(
     commit_with_retry(location.table, log, [start_if_pending], write)
     if is_backfill:
         commit_progress_with_retry(location.table, log, start, last_row)
+
+
+def _check_not_replaced(snapshot: TableSnapshot, read_version: int) -> None:
+    """Refuse a MERGE into a table that was restored or replaced meanwhile. Raises TableReplacedError."""
+    for version in range(snapshot.version + 1, read_version + 1):
+        commit = snapshot.read_commit(version)
+        if commit is None or commit.operation in _REPLACEMENTS or "REPLACE" in commit.operation:
+            raise TableReplacedError
 
 
 def _merge(table: DeltaTable, frame: DataFrame, merge: MergeRows) -> None:

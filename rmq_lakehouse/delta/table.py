@@ -41,7 +41,7 @@ from rmq_lakehouse.delta.columns import (
     with_partition_checks,
     writable_partitions_condition,
 )
-from rmq_lakehouse.delta.commit_hook import commit_hook
+from rmq_lakehouse.delta.commit_hook import TableReplacedError, commit_hook
 from rmq_lakehouse.delta.features import AUTO_COMPACT, is_plain, stats_property
 from rmq_lakehouse.delta.files import (
     COLUMNS_PROPERTY,
@@ -78,6 +78,7 @@ CONFLICTS = (
     ConcurrentWriteException,
     MetadataChangedException,
     ProtocolChangedException,
+    TableReplacedError,
 )
 """Another writer was faster: nothing was committed, and what was chosen has to be chosen anew."""
 

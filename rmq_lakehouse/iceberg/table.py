@@ -7,6 +7,7 @@ them differ. A commit fails if the table has another snapshot than the one that 
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException, _pyarrow_to_sc
 from pyiceberg.manifest import DataFile, ManifestContent, ManifestFile
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.table import FileScanTask, Table, TableProperties
+from pyiceberg.table.metadata import TableMetadata
 
 from rmq_formats.errors import StoreError
 from rmq_lakehouse.exactly_once import ATTEMPTS, commit_with_retry, join_metadata, with_high_watermark
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
 _DATA: Final = "data"
 _METRICS: Final = "write.metadata.metrics."
 _CODEC: Final = "zstd"  # Iceberg's default
+_MAX_CLOCK_STEP_MS: Final = 60_000  # Source: ``TableMetadata`` of Iceberg's Java library, ``ONE_MINUTE``
 _CONFLICTS: Final = (CommitFailedException,)
 
 
@@ -101,14 +104,14 @@ class IcebergLog:
         return table_layout(self._table(), self._location.table, codec)
 
     def begin_transaction(self) -> "IcebergTransaction":
-        return IcebergTransaction(self._location, self._table())
+        return IcebergTransaction(self._location, self._table_to_change())
 
     def vacuum(self, hours: int) -> None:
         before_ms = int((_now_s() - hours * 3600) * 1000)
         with self._location.translate_errors():
             check_directory(self._table())
         for _ in range(ATTEMPTS):
-            table = self._table()
+            table = self._table_to_change()
             kept_ids = [snapshot.snapshot_id for snapshot in IcebergSnapshot(table).since_last_export()]
             expired_ids = expirable_snapshots(table.metadata, before_ms, kept_ids)
             try:
@@ -132,6 +135,12 @@ class IcebergLog:
             raise StoreError(f"{self._location.table}: the table is gone")
         return table
 
+    def _table_to_change(self) -> Table:
+        """Return the table, or refuse it where a commit by this clock would make it unreadable. Raises StoreError."""
+        table = self._table()
+        _check_clock(table.metadata, self._location.table)
+        return table
+
     def create_of_arrow(self, schema: pa.Schema, table_spec: TableSpec, properties: Mapping[str, str]) -> None:
         """Create the table of Arrow columns, whose comments are in their metadata."""
         defaults = {"format-version": "2", **({"comment": table_spec.comment} if table_spec.comment else {})}
@@ -140,7 +149,7 @@ class IcebergLog:
         self._location.create(columns, table_spec.partitions, {**defaults, **properties})
 
     def add_arrow_columns(self, schema: pa.Schema) -> None:
-        with self._location.translate_errors(), self._table().update_schema(case_sensitive=False) as update:
+        with self._location.translate_errors(), self._table_to_change().update_schema(case_sensitive=False) as update:
             update.union_by_name(iceberg_schema(schema, self._location.table))
 
 
@@ -186,7 +195,7 @@ class IcebergTableLog(IcebergLog):
 
         name = self._location.table
         (field,) = iceberg_schema(_arrow_columns(StructType([StructField("column", kind)]), name), name).fields
-        with self._location.translate_errors(), self._table().update_schema() as update:
+        with self._location.translate_errors(), self._table_to_change().update_schema() as update:
             update.update_column(tuple(path), field_type=field.field_type)
 
     def check_columns(self, path: str, schema: "StructType", identity_columns: Sequence[str]) -> None:
@@ -445,6 +454,22 @@ def iceberg_schema(schema: pa.Schema, name: str) -> Schema:
     except (TypeError, UnsupportedPyArrowTypeException) as error:
         raise StoreError(f"{name}: Iceberg has no such column: {str(error).splitlines()[0]}") from error
     return assign_fresh_schema_ids(columns)
+
+
+def _check_clock(metadata: TableMetadata, name: str) -> None:
+    """Refuse a clock that is behind the table: Iceberg reads no table whose changes are not in the order of time.
+
+    Raises:
+        StoreError: both times.
+    """
+    last_ms = max([metadata.last_updated_ms, *(entry.timestamp_ms for entry in metadata.snapshot_log)])
+    now_ms = int(_now_s() * 1000)
+    if now_ms < last_ms - _MAX_CLOCK_STEP_MS:
+        now, last = (datetime.fromtimestamp(time_ms / 1000, UTC) for time_ms in (now_ms, last_ms))
+        raise StoreError(
+            f"{name}: the clock says {now:%Y-%m-%d %H:%M:%S} UTC, and the table was changed at "
+            f"{last:%Y-%m-%d %H:%M:%S}. Set the clock right, or wait until then"
+        )
 
 
 def _has_data(manifest: ManifestFile) -> bool:

@@ -23,9 +23,10 @@ from rmq_lakehouse.exports import ExportLoop
 from rmq_lakehouse.local import raw as local_raw
 from rmq_lakehouse.local.delta_log import DeltaRsTableLog, DeltaRsTransaction
 from rmq_lakehouse.local.table_log import NeedsSparkError
+from rmq_lakehouse.records import PendingRecords
 from rmq_lakehouse.stores import StoreLogs
 from tests.lakehouse.local_exports import LocalExporter
-from tests.lakehouse.small_stores import plain, write
+from tests.lakehouse.small_stores import FILE_BYTES, plain, write
 
 _RMQ = """
 import sys
@@ -412,3 +413,29 @@ def test_arguments_that_would_lose_something_are_refused(
     write(local.store, plain(3))
     with pytest.raises(OptionError, match=problem):
         local.run(*words, table=False)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_file_of_the_log_that_is_deleted_before_it_is_read_is_no_silent_loss(
+    local: LocalExporter, monkeypatch: pytest.MonkeyPatch, first: bool
+) -> None:
+    if not first:
+        write(local.store, plain(10))
+        local.run()
+    placed = write(local.store, plain(200))
+    deleted = sorted((local.store / "commitlog").iterdir())[1]
+    plan_tasks = PendingRecords.tasks
+
+    def delete_and_plan(records: PendingRecords, *arguments: Any) -> Any:
+        deleted.unlink(missing_ok=True)
+        return plan_tasks(records, *arguments)
+
+    monkeypatch.setattr(PendingRecords, "tasks", delete_and_plan)
+    with pytest.raises(StoreError, match=f"{deleted.name}: was deleted before it was read. Run the export again"):
+        local.run()
+    with pytest.raises(StoreError, match="of the CommitLog are gone: deleted before the export"):
+        local.run()
+    report, code = local.run("--fail-on-data-loss", "false")
+    begin = int(deleted.name)
+    assert (report["missing_bytes"], code) == (FILE_BYTES, 1)
+    assert local.offsets() == [offset for offset in placed if not begin <= offset < begin + FILE_BYTES]

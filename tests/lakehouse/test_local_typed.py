@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import time
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
@@ -13,6 +14,7 @@ from pyiceberg.types import LongType
 
 from rmq_formats.errors import OptionError, StoreError
 from rmq_lakehouse import typed_table
+from rmq_lakehouse.iceberg import table as iceberg_table
 from rmq_lakehouse.iceberg.catalog import IcebergLocation
 from rmq_lakehouse.iceberg.table import IcebergTransaction
 from rmq_lakehouse.local.delta_log import DeltaRsTableLog
@@ -606,3 +608,19 @@ def test_a_struct_without_members_is_refused_at_the_start(tmp_path: Path) -> Non
             exporter.typed(**topic)
         assert not (exporter.work / "typed").exists()
         assert exporter.typed(**topic, columns=["a"])[0]["messages"] == 1
+
+
+def test_a_clock_behind_the_table_is_refused_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exporter = TypedExporter(tmp_path, "iceberg")
+    exporter.send(SOUND[:1])
+    assert exporter.typed()[0]["messages"] == 1
+    exporter.send(SOUND[:2])
+    files = sorted(tmp_path.joinpath("typed").rglob("*"))
+    monkeypatch.setattr(iceberg_table, "_now_s", lambda: time.time() - 120)
+    with pytest.raises(StoreError, match=r"the clock says .* UTC, and the table was changed at .*Set the clock right"):
+        exporter.typed()
+    assert sorted(tmp_path.joinpath("typed").rglob("*")) == files
+    monkeypatch.undo()
+    assert exporter.typed()[0]["messages"] == 1

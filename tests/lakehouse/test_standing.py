@@ -2,13 +2,16 @@
 
 import json
 import re
+import shutil
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
 from rmq_formats.errors import OptionError, StoreError
+from rmq_lakehouse.delta import keyed
 from tests.lab.tables.model import forget
 from tests.lakehouse.exported_stores import Exporter
 from tests.lakehouse.small_stores import plain, write
@@ -98,6 +101,47 @@ def test_a_restored_typed_table_is_merged_again(exporter: Exporter) -> None:
         exporter.run(*arguments, "--from-offset", str(placed[8]), table=False)
         assert (exporter.rows("orders"), exporter.rows("dead")) == rows
     assert exporter.run(*arguments, table=False)[0]["messages"] == 0
+
+
+@pytest.mark.long
+def test_a_table_that_is_restored_before_the_merge_begins_is_not_merged_into(
+    exporter: Exporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(exporter.store, orders(8))
+    arguments = spec(exporter)
+    exporter.run(*arguments, table=False)
+    placed = write(exporter.store, orders(16))
+    exporter.run(*arguments, "--ending-physical-offset", str(placed[12]), table=False)
+    merge = keyed._merge
+
+    def restore_and_merge(*merged: Any) -> None:
+        monkeypatch.undo()
+        DeltaTable(str(exporter.work / "orders")).restore(1)
+        merge(*merged)
+
+    monkeypatch.setattr(keyed, "_merge", restore_and_merge)
+    with pytest.raises(StoreError, match="orders: table was restored: contains offsets below"):
+        exporter.run(*arguments, table=False)
+    before = exporter.rows("orders")
+    sql(exporter, "REFRESH TABLE {}", "orders")
+    assert exporter.rows("orders") == before
+    exporter.run(*arguments, "--from-offset", "0", table=False)
+    assert sorted((row.id, row.n) for row in exporter.rows("orders")) == [("0", 15), ("1", 13), ("2", 14)]
+
+
+@pytest.mark.long
+def test_a_checkpoint_that_a_power_cut_tore_is_named(exporter: Exporter) -> None:
+    write(exporter.store, plain(8))
+    exporter.run(*ONCE)
+    checkpoint = exporter.table / "_rmq_checkpoint"
+    newest = max((checkpoint / "offsets").glob("[0-9]*"), key=lambda path: int(path.name))
+    newest.write_bytes(b"")
+    placed = write(exporter.store, plain(12))
+    with pytest.raises(StoreError, match=rf"_rmq_checkpoint/offsets/{newest.name}: is missing or cut off"):
+        exporter.run(*ONCE)
+    shutil.rmtree(checkpoint)
+    assert exporter.run(*ONCE)[0]["messages"] == 4
+    assert exporter.offsets() == placed
 
 
 @pytest.mark.long
