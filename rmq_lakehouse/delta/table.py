@@ -63,6 +63,7 @@ from rmq_lakehouse.evolution import (
     quoted,
     text,
 )
+from rmq_lakehouse.exactly_once import ATTEMPTS
 from rmq_lakehouse.java import java_class, scala_object
 from rmq_lakehouse.parquet import Layout, WrittenFile
 from rmq_lakehouse.progress import TableCommit
@@ -374,21 +375,40 @@ class DeltaTableLog:
         return DeltaTransaction(self._jvm, self._log().startTransaction(), self)
 
     def delete_older(self, time_column: str, days: int) -> None:
-        with commit_hook(self._spark, self.commit_guard):
-            time_column = current_name(self._location.table, self, time_column)
-            is_older = column(time_column) < F.current_timestamp() - F.make_dt_interval(F.lit(days))
+        is_older = column(current_name(self._location.table, self, time_column)) < (
+            F.current_timestamp() - F.make_dt_interval(F.lit(days))
+        )
+
+        def delete() -> None:
             writable = self._writable_partitions("--retention")
             self._location.open().delete(is_older if writable is None else is_older & F.expr(writable))
-        self.fsync()
+
+        self._maintain(delete)
 
     def compact(self, time_column: str) -> None:
         """See ``TableLog``; a table that has clustering columns is clustered."""
         del time_column  # Delta has an order of its own
-        with commit_hook(self._spark, self.commit_guard):
+
+        def optimize() -> None:
             writable = self._writable_partitions("--optimize")
-            optimize = self._location.open().optimize()
-            (optimize if writable is None else optimize.where(writable)).executeCompaction()
-        self.fsync()  # before files that no version has any more are deleted
+            builder = self._location.open().optimize()
+            (builder if writable is None else builder.where(writable)).executeCompaction()
+
+        self._maintain(optimize)
+
+    def _maintain(self, change: Callable[[], None]) -> None:
+        """Commit a change of Delta's own, again after a lost race. Raises StoreError."""
+        for _ in range(ATTEMPTS):
+            try:
+                with commit_hook(self._spark, self.commit_guard):
+                    change()
+            except CONFLICTS:
+                continue
+            self.fsync()  # before files that no version has any more are deleted
+            return
+        raise StoreError(
+            f"{self._location.table}: lost {ATTEMPTS} races against other writers; its files are as they were"
+        )
 
     def _writable_partitions(self, option: str) -> str | None:
         """Return the condition that leaves out partitions that Spark's writer would lose; None if there are none."""

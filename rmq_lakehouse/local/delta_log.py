@@ -36,6 +36,7 @@ if TYPE_CHECKING:  # pyarrow's data sets load pandas
     import pyarrow.dataset as pads
 
 # delta-rs has one error for all commits that fail: by its text another writer was faster.
+_COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
 _LOST_RACE: Final = re.compile(r"concurrent|metadata changed|protocol changed|already exists|transaction: \d+$", re.I)
 _UNMAPPED_NAME: Final = re.compile(r"[ ,;{}()\n\t=]")  # DELTA_INVALID_CHARACTERS_IN_COLUMN_NAMES
 _NTZ: Final = "timestampNtz"  # files of TIMESTAMP_NTZ are plain Parquet
@@ -328,13 +329,13 @@ def _translate_errors(path: str) -> Iterator[None]:
         if _LOST_RACE.search(str(error)):
             raise CommitConflictError(str(error)) from error
         raise StoreError(f"{path}: {_first_line(error)}") from error
-    except DeltaError as error:
+    except (DeltaError, OSError) as error:  # OSError of a full disk, too
         raise StoreError(f"{path}: {_first_line(error)}") from error
 
 
 def _first_line(error: Exception) -> str:
-    """Return the message of an error of delta-rs without Rust's backtrace."""
-    return str(error).partition("\n")[0]
+    """Return the message of an error of delta-rs without Rust's backtrace and colours."""
+    return _COLOUR.sub("", str(error)).partition("\n")[0]
 
 
 def _fields(schema: Schema) -> list[dict[str, Any]]:

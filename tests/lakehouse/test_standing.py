@@ -12,6 +12,7 @@ from deltalake import DeltaTable
 
 from rmq_formats.errors import OptionError, StoreError
 from rmq_lakehouse.delta import keyed
+from rmq_lakehouse.delta.table import DeltaTableLog
 from tests.lab.tables.model import forget
 from tests.lakehouse.exported_stores import Exporter
 from tests.lakehouse.small_stores import plain, write
@@ -127,6 +128,33 @@ def test_a_table_that_is_restored_before_the_merge_begins_is_not_merged_into(
     assert exporter.rows("orders") == before
     exporter.run(*arguments, "--from-offset", "0", table=False)
     assert sorted((row.id, row.n) for row in exporter.rows("orders")) == [("0", 15), ("1", 13), ("2", 14)]
+
+
+@pytest.mark.long
+def test_a_compaction_that_loses_a_race_begins_again(exporter: Exporter, monkeypatch: pytest.MonkeyPatch) -> None:
+    for count in (8, 12):
+        placed = write(exporter.store, plain(count))
+        exporter.run()
+    table = str(exporter.table)
+    find_partitions = DeltaTableLog._writable_partitions
+    fsync = DeltaTableLog.fsync
+
+    def update_and_sync(log: DeltaTableLog) -> None:
+        monkeypatch.setattr(DeltaTableLog, "fsync", fsync)
+        DeltaTable(table).update(predicate=f"physical_offset = {placed[3]}", updates={"flag": "7"})
+        fsync(log)
+
+    def optimize(log: DeltaTableLog, option: str) -> str | None:
+        monkeypatch.setattr(DeltaTableLog, "_writable_partitions", find_partitions)
+        monkeypatch.setattr(DeltaTableLog, "fsync", update_and_sync)
+        return find_partitions(log, option)
+
+    monkeypatch.setattr(DeltaTableLog, "_writable_partitions", optimize)
+    assert exporter.run("--optimize")[1] == 0
+    assert exporter.offsets() == placed
+    assert [row.physical_offset for row in exporter.rows() if row.flag == 7] == [placed[3]]
+    operations = exporter.spark.sql(f"DESCRIBE HISTORY delta.`{table}`").select("operation").limit(2).collect()
+    assert [row.operation for row in operations] == ["OPTIMIZE", "UPDATE"]
 
 
 @pytest.mark.long
