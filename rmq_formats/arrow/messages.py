@@ -90,9 +90,10 @@ def map_entries(maps: pa.MapArray) -> tuple[pa.Array, pa.Array, NDArray[np.int64
 
 
 def rows_with(maps: pa.MapArray, name: str) -> NDArray[np.bool_]:
-    """Return bool[rows]: whether each row's map has a name."""
-    names, _, offsets = map_entries(maps)
-    entry_numbers = np.flatnonzero(np.asarray(pc.equal(names, name), dtype=np.bool_))
+    """Return bool[rows]: whether each row's map has a value, neither null nor empty, of a name."""
+    names, values, offsets = map_entries(maps)
+    is_entry = pc.and_(pc.equal(names, name), pc.greater(pc.fill_null(pc.binary_length(values), 0), 0))
+    entry_numbers = np.flatnonzero(np.asarray(is_entry, dtype=np.bool_))
     has = np.zeros(len(maps), dtype=np.bool_)
     has[np.searchsorted(offsets, entry_numbers, side="right") - 1] = True
     return has

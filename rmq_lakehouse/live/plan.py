@@ -1,5 +1,6 @@
 """Plans a read of ``rmq``: queues and offset ranges, fixed when it is planned."""
 
+import logging
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from rmq_lakehouse.live.options import GROUP, ByQueue, ClusterQueue, ClusterQueu
 # Topics named after the cluster and its brokers need no exclusion: they have no messages.
 _NOT_BY_PATTERN: Final = re.compile(rf"{SYSTEM_TOPIC_PATTERN}|{RETRY_PREFIX}.*")
 
+_log = logging.getLogger("rmq_formats.spark")
 Offsets = dict[ClusterQueue, int]
 
 
@@ -78,7 +80,10 @@ def chosen_queues(
     queues: list[ClusterQueue] = []
     for topic in sorted(set(topics)):
         try:
-            queues += link.queues(topic)
+            readable_queues = link.queues(topic)
+            queues += readable_queues
+            if not readable_queues:
+                _log.warning("%s: no queue of the topic can be read", topic)
         except NoTopicError:
             if topic not in met_topics:
                 raise
@@ -139,6 +144,9 @@ def ending_offsets(
 ) -> Offsets:
     """Determine the ending offset of each queue, at most its max offset now. Raises ClusterError, OptionError."""
     requested_ends = _resolve_queues(queues, options.ends)
+    for queue, end in requested_ends.items():
+        if end > bounds[queue][1]:
+            _log.warning("%s %s: ends at %d, before endingOffsets %d", queue.topic, queue.name, bounds[queue][1], end)
     ends = {queue: min(bounds[queue][1], requested_ends.get(queue, bounds[queue][1])) for queue in queues}
     times = _resolve_queues(queues, options.end_times_ms)
     if options.end_ms is not None:

@@ -107,13 +107,22 @@ def test_rows_of_large_types_are_written_and_numbers_beyond_32_bits_refused(tmp_
         assert (read_back["keys"], read_back["tags"], dict(read_back["properties"])["colour"]) == (
             ["k1", "k2"], "Paid", "red",
         )  # fmt: skip
+        maps = pa.map_(pa.string(), pa.string())
+        rows = pa.RecordBatch.from_pylist(
+            [{"body": "x", "properties": [("UNIQ_KEY", key)]} for key in ("", None, "K" * 32)],
+            schema=pa.schema([("body", pa.string()), ("properties", maps)]),
+        )
+        schema = StructType().add("body", StringType()).add("properties", MapType(StringType(), StringType()))
+        ClusterSource({"namesrv": namesrv, "topic": topic}).writer(schema, False).write(iter([rows]))
+        uniq_keys = [row["uniq_key"] for row in read(namesrv, subscribe=topic)]
+        assert ("K" * 32 in uniq_keys, all(uniq_keys), len(uniq_keys)) == (True, True, 4)
         for name in ("flag", "queue_id"):
             schema = StructType().add("body", StringType()).add(name, LongType())
             wide = pa.RecordBatch.from_pylist([{"body": "x", name: (1 << 32) + 5}])
             writer = ClusterSource({"namesrv": namesrv, "topic": topic}).writer(schema, False)
             with pytest.raises(OptionError, match=f"column '{name}': 4294967301 to 4294967301 need more than 32 bits"):
                 writer.write(iter([wide]))
-        assert len(read(namesrv, subscribe=topic)) == 1
+        assert len(read(namesrv, subscribe=topic)) == 4
 
 
 def test_a_record_of_several_messages_is_a_row_and_no_loss(tmp_path: Path) -> None:
