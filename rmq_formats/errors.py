@@ -154,6 +154,10 @@ class ClusterError(RmqError):
     """A running cluster that cannot be reached, or that refuses a request."""
 
 
+class UnreachableError(ClusterError):
+    """A server of a cluster does not respond."""
+
+
 class NoTopicError(ClusterError):
     """A topic without a route at the name servers."""
 

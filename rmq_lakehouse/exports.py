@@ -3,17 +3,22 @@
 A source of messages is the logs of stores, or the queues of brokers.
 """
 
+import logging
 import signal
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
+from rmq_formats.errors import NoTopicError, UnreachableError
 from rmq_lakehouse.exactly_once import ExactlyOnceTable
 from rmq_lakehouse.selection import ExportSelection
 from rmq_lakehouse.store_log import StoreLog
 
+_OUTAGE_S: Final = 600.0
+_log = logging.getLogger("rmq_lakehouse")
 Pending = TypeVar("Pending")
 Pending_co = TypeVar("Pending_co", covariant=True)
 
@@ -180,8 +185,9 @@ class ExportLoop(Generic[AnyExport, Pending]):
         self,
         source: MessageSource[AnyExport, Pending],
         commit_all: Callable[[Sequence[tuple[AnyExport, Pending]]], Sequence[ExportCounts | Exception]],
+        now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.source, self._commit_all = source, commit_all
+        self.source, self._commit_all, self._now_s = source, commit_all, now_s
         self.check_lease: Callable[[], None] = lambda: None  # raises if another exporter has taken over
 
     def export_round(self) -> tuple[ExportCounts, bool]:
@@ -206,7 +212,7 @@ class ExportLoop(Generic[AnyExport, Pending]):
         return sum(added, ExportCounts()), is_more
 
     def run(self, interval_s: float | None) -> None:
-        """Export round after round.
+        """Export round after round. An outage of a cluster, behind a first round, ends them after ten minutes alone.
 
         Args:
             interval_s: time between rounds that leave nothing pending, until a signal; None ends with the first such
@@ -216,9 +222,18 @@ class ExportLoop(Generic[AnyExport, Pending]):
             while self.export_round()[1]:
                 pass
             return
+        last_s: float | None = None  # time of the last round
         with stopping() as stopped:
             while not stopped.is_set():
-                if not self.export_round()[1]:
+                try:
+                    _, is_more = self.export_round()
+                    last_s = self._now_s()
+                except (UnreachableError, NoTopicError) as error:  # a restarting broker has no topics for a moment
+                    if last_s is None or self._now_s() - last_s > _OUTAGE_S:
+                        raise
+                    _log.warning("%s: trying again", error)
+                    is_more = False
+                if not is_more:
                     stopped.wait(interval_s)
 
 

@@ -30,7 +30,7 @@ from rmq_core.remoting.codes import ResponseCode
 from rmq_core.remoting.errors import RemotingError, ResponseError, TransportError
 from rmq_core.remoting.loop import LoopRunner
 from rmq_formats.codecs.topics import TEMPLATE_TOPIC
-from rmq_formats.errors import ClusterError, NoTopicError
+from rmq_formats.errors import ClusterError, NoTopicError, UnreachableError
 from rmq_lakehouse.live.options import ClusterQueue, ClusterReadOptions, ClusterWriteOptions
 
 _T = TypeVar("_T")
@@ -168,9 +168,8 @@ class ClusterConnection:
         while True:
             try:
                 response = self._run(work)
-            except ClusterError as error:
-                is_outage = isinstance(error.__cause__, TransportError) and self._has_responded
-                if not is_outage or time.monotonic() >= end_s:
+            except UnreachableError as error:
+                if not self._has_responded or time.monotonic() >= end_s:
                     raise
                 _log.warning("%s: trying again", error)
                 time.sleep(_PAUSE_S)
@@ -301,7 +300,8 @@ def translate_errors(namesrv: str) -> Iterator[None]:
     try:
         yield
     except RemotingError as error:
-        raise ClusterError(f"cluster of the name server {namesrv}: {error}") from error
+        kind = UnreachableError if isinstance(error, TransportError) else ClusterError
+        raise kind(f"cluster of the name server {namesrv}: {error}") from error
 
 
 def _message_queue(queue: ClusterQueue) -> MessageQueue:
