@@ -463,7 +463,7 @@ def _check_clock(metadata: TableMetadata, name: str) -> None:
         StoreError: both times.
     """
     last_ms = max([metadata.last_updated_ms, *(entry.timestamp_ms for entry in metadata.snapshot_log)])
-    now_ms = int(_now_s() * 1000)
+    now_ms = int(time.time() * 1000)
     if now_ms < last_ms - _MAX_CLOCK_STEP_MS:
         now, last = (datetime.fromtimestamp(time_ms / 1000, UTC) for time_ms in (now_ms, last_ms))
         raise StoreError(
