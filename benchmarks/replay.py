@@ -13,8 +13,9 @@ from rmq_core.client import Admin
 from rmq_core.remoting.loop import run
 from rmq_formats.read.query import Query
 from rmq_offline.generate import generate_store
-from rmq_offline.replay.run import Replay, count, send
+from rmq_offline.replay.run import count, send
 from rmq_offline.replay.selection import build_selection
+from rmq_offline.replay.source import Replay
 
 MESSAGES = 400_000
 TARGET = 50_000

@@ -7,7 +7,7 @@ import argparse
 import asyncio
 import hashlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,7 @@ from rmq_core.client.access import Access
 from rmq_core.client.errors import ClientError
 from rmq_core.remoting.errors import RemotingError
 from rmq_core.remoting.loop import loop_factory
-from rmq_formats.errors import ClusterError, OptionError, StoreLayoutError
-from rmq_formats.read.plan import Task
+from rmq_formats.errors import ClusterError, OptionError, StoreError, StoreLayoutError
 from rmq_formats.read.query import Include, ReadOptions
 from rmq_formats.read.stores import read_broker_names
 from rmq_formats.spark.options.read import batch_only, commitlog_options
@@ -43,8 +42,10 @@ from rmq_offline.job_arguments import (
     option_name,
 )
 from rmq_offline.replay.batch_messages import ORIGIN
-from rmq_offline.replay.run import Counts, Replay, ReplayCheckpoint, count, read_chosen, read_plan, send
+from rmq_offline.replay.checkpoint import ReplayCheckpoint
+from rmq_offline.replay.run import count, send
 from rmq_offline.replay.selection import ReplaySelection, build_selection, limit_to_backlog
+from rmq_offline.replay.source import Counts, MissingRanges, Replay, ReplayRead, plan_replay
 from rmq_offline.spark.job import run_job
 from rmq_offline.write.commitlog import refuse_write
 
@@ -94,6 +95,10 @@ def parser() -> JobParser:
     job.add_argument("--msg-ids", help="comma list of offset message ids or unique keys; @FILE has one a line")
     job.add_argument("--rate", type=int, metavar="N", help="messages a second; default: no limit")
     job.add_argument("--checkpoint", metavar="DIR", help="directory for the progress; a later run resumes there")
+    job.add_argument(
+        "--fail-on-data-loss", choices=["true", "false"], default="true",
+        help="false: skip segments that were deleted before they were replayed",
+    )  # fmt: skip
     job.add_argument("--store-id", help="store name in the property RMQ_ORIGIN; default: its path")
     add_access(job)
     job.add_argument("--dry-run", action="store_true", help="count the messages, send none")
@@ -188,6 +193,7 @@ def replay_of(arguments: argparse.Namespace) -> Replay:
     return Replay(
         arguments.store, store_id, choice_of(arguments), arguments.to_namesrv, arguments.to_topic,
         arguments.rate, checkpoint, _access(arguments), _read(arguments).logs,
+        fail_on_data_loss=arguments.fail_on_data_loss == "true",
     )  # fmt: skip
 
 
@@ -235,12 +241,14 @@ def main(arguments: argparse.Namespace, spark: SparkSession) -> tuple[dict[str, 
         "bytes": done.bytes,
         "damaged": done.damaged,
         "refused": done.refused,
+        "missing_bytes": done.missing.size_bytes,
         "topics": by_topic,
         "seconds": round(seconds, 3),
         "bytes_per_second": round(done.bytes / seconds),
         "messages_per_second": round(done.messages / seconds),
     }
-    return report, EXIT_FINDINGS if done.damaged or done.refused else EXIT_CLEAN
+    has_findings = done.damaged or done.refused or done.missing.size_bytes
+    return report, EXIT_FINDINGS if has_findings else EXIT_CLEAN
 
 
 def _send(replay: Replay, counts: Counts) -> Counts:
@@ -263,10 +271,13 @@ def _write(spark: SparkSession, arguments: argparse.Namespace, replay: Replay, c
 def messages(spark: SparkSession, replay: Replay, counts: Counts) -> DataFrame:
     """Read the chosen records as rows of ``rmq_commitlog``; ORIGIN is among their properties."""
     columns = tuple(name for name in COMMITLOG.fieldNames() if name != "record_error")
-    tasks, options = read_plan(replay, counts, (*columns, "record_error"))
-    numbers = spark.sparkContext.parallelize([(number,) for number in range(len(tasks))], max(1, len(tasks)))
-    read = partial(_read_tasks, replay.store, tasks, options, replay.choice)
-    frame = numbers.toDF("task int").mapInArrow(read, COMMITLOG).where("record_error IS NULL").select(*columns)
+    missing_bytes = counts.missing.size_bytes
+    read = plan_replay(replay, counts, (*columns, "record_error"))
+    if counts.missing.size_bytes > missing_bytes:
+        raise StoreError(f"{replay.store}: the CommitLog lost files while the replay began: run it again")
+    numbers = spark.sparkContext.parallelize([(number,) for number in range(len(read.tasks))], max(1, len(read.tasks)))
+    rows = numbers.toDF("task int").mapInArrow(partial(_read_tasks, read), COMMITLOG)
+    frame = rows.where("record_error IS NULL").select(*columns)
     places = ("topic", "queue_id", "queue_offset") if replay.origin.by_queue else ("physical_offset",)
     place = F.concat_ws("/", *(F.col(name).cast("string") for name in places))
     origin = F.concat(F.lit(f"{replay.store_id}@"), place)
@@ -274,11 +285,10 @@ def messages(spark: SparkSession, replay: Replay, counts: Counts) -> DataFrame:
     return frame.withColumn("properties", F.map_concat(other_properties, F.create_map(F.lit(ORIGIN), origin)))
 
 
-def _read_tasks(
-    store: str, tasks: Sequence[Task], options: ReadOptions, choice: ReplaySelection, numbers: Iterator[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
+def _read_tasks(read: ReplayRead, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Read tasks; a file that is deleted meanwhile is an error, for the messages have been counted."""
     for batch in numbers:
-        yield from read_chosen(store, [tasks[number] for number in batch["task"].to_pylist()], options, choice)
+        yield from read.rows(MissingRanges(read.store), batch["task"].to_pylist())
 
 
 if __name__ == "__main__":

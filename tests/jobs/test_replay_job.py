@@ -16,7 +16,7 @@ from jobs import replay
 from rmq_formats.errors import ClusterError, OptionError, RmqError
 from rmq_offline.replay import run
 from rmq_offline.replay.batch_messages import ORIGIN
-from rmq_offline.replay.run import ReplayCheckpoint
+from rmq_offline.replay.checkpoint import ReplayCheckpoint
 from tests.jobs.replayed_messages import (
     QUEUES,
     Messages,

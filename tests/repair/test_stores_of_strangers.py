@@ -16,7 +16,7 @@ from rmq_offline.generate import generate_store
 from rmq_offline.rebuild.job import rebuild_store
 from rmq_offline.repair import journal
 from rmq_offline.repair.job import repair_store
-from rmq_offline.replay.run import ReplayCheckpoint
+from rmq_offline.replay.checkpoint import ReplayCheckpoint
 from rmq_offline.tasks import origin
 from rmq_offline.tasks.origin import LeftoverPolicy
 from rmq_offline.tasks.runner import ProcessRunner

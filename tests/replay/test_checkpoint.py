@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from rmq_formats.errors import StoreError
-from rmq_offline.replay.run import ReplayCheckpoint
+from rmq_offline.replay.checkpoint import ReplayCheckpoint
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ import pytest
 
 from jobs import replay
 from rmq_formats.errors import OptionError, StoreNotFoundError
-from rmq_offline.replay.run import count, read_chosen, read_plan
+from rmq_offline.replay.run import count
+from rmq_offline.replay.source import plan_replay
 
 Golden = Callable[[str], Path]
 Place = tuple[str, int, int]
@@ -47,7 +48,7 @@ def places(arguments: Any) -> list[Place]:
     replay.check(arguments)
     planned = replay.replay_of(arguments)
     counts = count(planned)
-    batches = read_chosen(planned.store, *read_plan(planned, counts, ENDS), planned.choice)
+    batches = plan_replay(planned, counts, ENDS).rows(counts.missing)
     rows = [row for batch in batches for row in batch.to_pylist()]
     assert counts.messages == len(rows)
     assert sum(counts.by_queue.values()) == len(rows)

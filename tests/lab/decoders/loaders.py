@@ -21,7 +21,7 @@ from rmq_formats.codecs.layout import index_file_bytes
 from rmq_formats.codecs.timer import TimerUnit, encode_blank
 from rmq_formats.errors import DecodeError, OptionError
 from rmq_offline.repair.journal import pending
-from rmq_offline.replay.run import ReplayCheckpoint
+from rmq_offline.replay.checkpoint import ReplayCheckpoint
 from tests.lab.decoders.samples import files_under
 from tests.lab.decoders.target import Target
 from tests.lab.rounds import ViolationError

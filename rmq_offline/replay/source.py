@@ -1,0 +1,218 @@
+"""Source of a replay: the chosen records of a store's logs, and the ranges of the log that were deleted before.
+
+A range that the log lacks is never passed over in silence. Files may also be deleted while the replay reads, and the
+units of their queues with them, so the log is listed once more behind each plan and behind each read by units.
+"""
+
+import logging
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import pyarrow as pa
+
+from rmq_core.client.access import Access
+from rmq_formats.errors import StoreError, StoreNotFoundError
+from rmq_formats.read.log_end import readable_segments
+from rmq_formats.read.plan import PointReadTask, QueuesTask, ScanTask, Task, plan_read
+from rmq_formats.read.query import COMMITLOG_ONLY, Include, LogKind, Logs, Queue, ReadOptions
+from rmq_formats.read.ranges import Range, missing_ranges
+from rmq_formats.read.task import read_task
+from rmq_formats.scan.splits import frozen_end
+from rmq_formats.storage.segments import Segment
+from rmq_formats.storage.store_files import open_store
+from rmq_offline.replay.batch_messages import Origin
+from rmq_offline.replay.checkpoint import ReplayCheckpoint
+from rmq_offline.replay.selection import ReplaySelection, filter_rows
+
+_log = logging.getLogger("rmq_offline")
+
+_PLAIN: Final = Access()
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """The source, the messages and the target of a replay.
+
+    Attributes:
+        store_id: the store's name in the property RMQ_ORIGIN.
+        to_topic: the topic to send all messages to; None keeps each message's topic.
+        rate: messages a second; None is no limit.
+        logs: the store's logs in reading order: a tier before the CommitLog.
+        fail_on_data_loss: whether bytes that were deleted before they were replayed are an error.
+    """
+
+    store: str
+    store_id: str
+    choice: ReplaySelection
+    namesrv: str
+    to_topic: str | None = None
+    rate: int | None = None
+    checkpoint: ReplayCheckpoint | None = None
+    access: Access = _PLAIN
+    logs: Logs = COMMITLOG_ONLY
+    fail_on_data_loss: bool = True
+
+    @property
+    def origin(self) -> Origin:
+        """Origin of each message: its physical offset; with a tier, its queue offset, which a tier preserves."""
+        return Origin(self.store_id, by_queue=self.logs.kind is not LogKind.COMMITLOG)
+
+
+class MissingRanges:
+    """Ranges of a store's log that a replay cannot read, because their files were deleted."""
+
+    def __init__(self, store: str, *, fails: bool = True) -> None:
+        """Create an empty collection.
+
+        Args:
+            fails: whether a range is an error; else it is a warning.
+        """
+        self._store, self._fails = store, fails
+        self._ranges: set[Range] = set()
+
+    def add(self, ranges: Iterable[Range]) -> None:
+        """Add ranges of physical offsets. Raises StoreError."""
+        for begin, end in ranges:
+            if begin >= end or (begin, end) in self._ranges:
+                continue
+            message = f"{self._store}: bytes {begin} to {end} of the CommitLog are gone: deleted before the replay"
+            if self._fails:
+                raise StoreError(f"{message}; --fail-on-data-loss false skips them")
+            _log.warning("%s", message)
+            self._ranges.add((begin, end))
+
+    @property
+    def size_bytes(self) -> int:
+        """Number of bytes in the ranges; a byte of several ranges counts once."""
+        size = position = 0
+        for begin, end in sorted(self._ranges):
+            size += max(0, end - max(begin, position))
+            position = max(position, end)
+        return size
+
+
+@dataclass(slots=True)
+class Counts:
+    """The numbers of messages found, or sent.
+
+    Attributes:
+        by_queue: number of messages by topic and queue id.
+        bytes: size of the records together.
+        damaged: number of records that fail a check; they are not sent.
+        refused: number of records that no broker accepts.
+        begin: the physical offset at which reading starts.
+        end: physical offset of the log's end when the replay began.
+        missing: ranges of the log that were deleted before they were read.
+    """
+
+    missing: MissingRanges
+    by_queue: dict[Queue, int] = field(default_factory=dict)
+    messages: int = 0
+    bytes: int = 0
+    damaged: int = 0
+    refused: int = 0
+    begin: int = 0
+    end: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayRead:
+    """Planned read of the chosen records.
+
+    Attributes:
+        tasks: in log order; a task reads one file of the log at most.
+    """
+
+    store: str
+    choice: ReplaySelection
+    options: ReadOptions
+    tasks: tuple[Task, ...]
+
+    def rows(self, missing: MissingRanges, numbers: Iterable[int] | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield the chosen records of tasks, in log order; a batch may be empty.
+
+        Args:
+            missing: gets the ranges whose files are deleted meanwhile.
+            numbers: numbers of the tasks; None is all.
+
+        Raises:
+            StoreError: the store cannot be read, or lacks a range.
+        """
+        storage = open_store(self.store).storage
+        for task in self.tasks if numbers is None else (self.tasks[number] for number in numbers):
+            path = _log_path(task)
+            try:
+                yield from filter_rows(read_task(self.store, task, self.options), self.choice)
+            except StoreNotFoundError:
+                if path is None or storage.exists(path):
+                    raise
+                missing.add([_log_range(task)])
+                continue
+            # Units may be deleted with the file of their records: the task has then read less, without an error.
+            if isinstance(task, QueuesTask) and path is not None and not storage.exists(path):
+                missing.add([_log_range(task)])
+
+
+def plan_replay(replay: Replay, counts: Counts, columns: tuple[str, ...]) -> ReplayRead:
+    """Plan the read of the chosen records between two physical offsets, and find the ranges that are deleted.
+
+    Raises:
+        StoreError: the store cannot be read, or lacks a range.
+    """
+    query = replay.choice.query
+    query = replace(
+        query,
+        first_physical_offset=max(query.first_physical_offset, counts.begin),
+        end_physical_offset=min(query.end_physical_offset, counts.end),
+    )
+    plan = plan_read(open_store(replay.store), query, logs=replay.logs)
+    segments = open_store(replay.store).segments  # listed behind the plan: a file is deleted before its units are
+    begin, end = query.first_physical_offset, query.end_physical_offset
+    if replay.logs.kind is not LogKind.COMMITLOG:  # a tier has what is before the log
+        begin = max(begin, segments[0].start_offset)
+    counts.missing.add(missing_ranges(segments, begin, end))
+    tasks = tuple(part for task in plan.tasks for part in _tasks_of_files(task))
+    return ReplayRead(replay.store, replay.choice, ReadOptions(columns, query, logs=replay.logs), tasks)
+
+
+def list_log(replay: Replay) -> tuple[list[Segment], int]:
+    """List the log's files, and find its end, or that of leftovers if messages in no queue are replayed."""
+    store = open_store(replay.store)
+    is_unqueued = replay.choice.query.included is Include.UNQUEUED
+    segments = store.segments if is_unqueued else readable_segments(store)
+    return segments, frozen_end(store.storage, segments)
+
+
+def _tasks_of_files(task: Task) -> Iterator[Task]:
+    """Cut a task into tasks of one file of the log each."""
+    if isinstance(task, QueuesTask):
+        for segment in task.segments:
+            begin, end = max(task.begin, segment.start_offset), min(task.end, segment.end_offset)
+            yield replace(task, segments=(segment,), begin=begin, end=end)
+    elif isinstance(task, PointReadTask):
+        for segment in task.segments:
+            offsets = tuple(at for at in task.physical_offsets if segment.start_offset <= at < segment.end_offset)
+            if offsets:
+                yield PointReadTask((segment,), offsets)
+    else:
+        yield task
+
+
+def _log_path(task: Task) -> str | None:
+    """Return the path of the task's file of the log; None for a task that reads none."""
+    if isinstance(task, ScanTask):
+        return task.split.path
+    return task.segments[0].path if isinstance(task, QueuesTask | PointReadTask) else None
+
+
+def _log_range(task: Task) -> Range:
+    """Return the range of the log that a task reads."""
+    if isinstance(task, ScanTask):
+        split = task.split
+        begin = split.start if task.begin is None else task.begin
+        return split.file_offset + begin, split.file_offset + min(split.limit, split.data_end)
+    if isinstance(task, QueuesTask):
+        return task.begin, task.end
+    assert isinstance(task, PointReadTask)
+    return task.physical_offsets[0], task.segments[0].end_offset
