@@ -27,10 +27,11 @@ from typing import Any, Final
 
 from rmq_formats.arrow.schema import BROKER_NAME, CLUSTER
 from rmq_formats.errors import StoreError
+from rmq_formats.read.log_fingerprint import fingerprint_end, fingerprint_log
 from rmq_lakehouse.parquet import WrittenFile
 from rmq_lakehouse.progress import ExportProgress, last_metadata, read_progress
 from rmq_lakehouse.selection import ExportSelection
-from rmq_lakehouse.store_log import StoreLog, check_log, fingerprint_end, snapshot_log
+from rmq_lakehouse.store_log import StoreLog, check_log, snapshot_log
 from rmq_lakehouse.table_fit import check_files, check_fit, source_property
 from rmq_lakehouse.table_log import (
     UNDECODED,
@@ -228,7 +229,7 @@ class ExactlyOnceTable:
             needs_dedup=self._needs_dedup(snapshot, first),
             app_id=self.app_id,
             versions=versions,
-            metadata=log.fingerprint(end),
+            metadata=fingerprint_log(log.files.storage, log.segments, end),
             broker_id=self.broker_id,
             watermark=watermark,
             lost_watermarks=self._lost_watermarks(snapshot, begin, end),

@@ -1,7 +1,5 @@
 """Snapshot of a store's CommitLog for an export: its end, deleted ranges, topics and fingerprints."""
 
-import json
-import zlib
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -13,22 +11,21 @@ from rmq_formats.codecs import paths
 from rmq_formats.codecs.topics_json import topic_configs
 from rmq_formats.errors import OptionError, RmqError, StoreError
 from rmq_formats.read.log_end import cut_segments, find_leftovers
+from rmq_formats.read.log_fingerprint import differing_range
 from rmq_formats.read.plan import plan_read
 from rmq_formats.read.ranges import missing_ranges
 from rmq_formats.read.task import read_task
 from rmq_formats.scan.splits import frozen_end, torn_bytes
 from rmq_formats.spark.options.read import commitlog_options
 from rmq_formats.storage.queue_files import named_topics
-from rmq_formats.storage.segments import Segment, read_range
+from rmq_formats.storage.segments import Segment
 from rmq_formats.storage.store_files import StoreFiles, open_store
 from rmq_lakehouse.selection import ExportSelection
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_FINGERPRINT_BYTES: Final = 64 << 10  # the last record before an offset, or some of them, with their store times
 _HEAD_BYTES: Final = 16 << 20  # read before Spark starts a job: most logs have all of their topics there
-_FINGERPRINT: Final = ("physical_offset", "crc32_from", "crc32")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,41 +50,17 @@ class StoreLog:
         """Return the ranges of ``[begin, end)`` that were deleted."""
         return missing_ranges(self.segments, begin, end)
 
-    def fingerprint(self, end: int) -> str | None:
-        """Return a checksum of the last bytes before an offset, as JSON for a commit; None if the bytes are deleted."""
-        for segment in self.segments:
-            if segment.start_offset < end <= segment.end_offset:
-                begin = max(segment.start_offset, end - _FINGERPRINT_BYTES)
-                return json.dumps(dict(zip(_FINGERPRINT, (end, begin, self._crc32(begin, end)), strict=True)))
-        return None
-
     def reread_if_shorter(self, end: int) -> "StoreLog":
         """Return this snapshot, or a new one if it ends before an offset: the log may have grown."""
         return self if end <= self.end + self.torn else snapshot_log(self.store)
 
     def matches(self, end: int, fingerprint: str | None) -> bool:
         """Return whether the log reaches an offset, and has the bytes of a fingerprint; None is any bytes."""
-        return end <= self.end + self.torn and (fingerprint is None or self.differing_range(fingerprint) is None)
+        return end <= self.end + self.torn and self.differing_range(fingerprint) is None
 
-    def differing_range(self, fingerprint: str) -> tuple[int, int] | None:
-        """Return the range of bytes that differ from a fingerprint; None if they are equal, or deleted."""
-        try:
-            end, begin, crc32 = (int(json.loads(fingerprint)[name]) for name in _FINGERPRINT)
-        except (ValueError, TypeError, KeyError):  # another program's metadata
-            return None
-        if not 0 < end - begin <= _FINGERPRINT_BYTES or self.missing(begin, end):
-            return None
-        return None if self._crc32(begin, end) == crc32 else (begin, end)
-
-    def _crc32(self, begin: int, end: int) -> int:
-        """Compute the checksum of a range, whose segments may have another size than when it was noted."""
-        crc32 = 0
-        for segment in self.segments:
-            first, last = max(begin, segment.start_offset), min(end, segment.end_offset)
-            if first < last:
-                with self.files.storage.open(segment.path) as file:
-                    crc32 = zlib.crc32(read_range(file, first - segment.start_offset, last - first), crc32)
-        return crc32
+    def differing_range(self, fingerprint: str | None) -> tuple[int, int] | None:
+        """Return the range of bytes that differ from a fingerprint; see ``log_fingerprint``."""
+        return differing_range(self.files.storage, self.segments, fingerprint)
 
     def known_topics(self) -> frozenset[str]:
         """List the topics of the store's queues and configuration; the log may contain others."""
@@ -97,14 +70,6 @@ class StoreLog:
             with suppress(RmqError):  # topics are then taken from the log itself
                 topics |= set(topic_configs(self.files.storage.read_bytes(path).decode(errors="replace")))
         return frozenset(topics)
-
-
-def fingerprint_end(fingerprint: str | None) -> int:
-    """Return the physical offset of a fingerprint; -1 for other metadata."""
-    try:
-        return int(json.loads(fingerprint or "")[_FINGERPRINT[0]])
-    except (ValueError, TypeError, KeyError):  # another program's metadata
-        return -1
 
 
 def snapshot_log(store: str) -> StoreLog:
@@ -186,7 +151,7 @@ def check_log(log: StoreLog, exported_end: int, fingerprint: str | None, table: 
             f"{log.store}: the CommitLog ends at {log.end}, but {table} holds it up to {exported_end}: "
             "the log was cut off, or it is another store's"
         )
-    differing = None if fingerprint is None else log.differing_range(fingerprint)
+    differing = log.differing_range(fingerprint)
     if differing is not None:
         raise StoreError(
             f"{log.store}: bytes {differing[0]} to {differing[1]} of the CommitLog are not those that {table} was "

@@ -19,15 +19,21 @@ class ReplayProgress:
         replay: identity of the replay; a checkpoint of another replay is refused.
         next_physical_offset: the target has all selected records before this offset.
         messages: number of messages sent in all runs; one that was sent again counts again.
+        fingerprint: of the log before that offset, see ``log_fingerprint``; None where it is not known.
     """
 
     replay: str
     next_physical_offset: int
     messages: int
+    fingerprint: str | None = None
 
 
 class ReplayCheckpoint:
-    """Loads and saves the progress of a replay."""
+    """Loads and saves the progress of a replay.
+
+    Attributes:
+        path: the checkpoint's file.
+    """
 
     def __init__(self, directory: str, replay: str) -> None:
         """Create the checkpoint of a directory.
@@ -35,7 +41,7 @@ class ReplayCheckpoint:
         Args:
             directory: the checkpoint's directory; created on the first write.
         """
-        self._path = Path(directory) / _FILE
+        self.path = Path(directory) / _FILE
         self._replay = replay
 
     def load(self) -> ReplayProgress | None:
@@ -45,27 +51,37 @@ class ReplayCheckpoint:
             StoreError: the checkpoint cannot be read, or is that of another replay.
         """
         try:
-            values = json.loads(self._path.read_text(encoding="utf-8"))
-            progress = ReplayProgress(values["replay"], int(values["next_physical_offset"]), int(values["messages"]))
+            values = json.loads(self.path.read_text(encoding="utf-8"))
+            next_physical_offset, fingerprint = int(values["next_physical_offset"]), values.get("fingerprint")
+            progress = ReplayProgress(values["replay"], next_physical_offset, int(values["messages"]), fingerprint)
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise StoreError(f"{self._path}: {error.strerror}") from error
-        except (ValueError, KeyError, TypeError, OverflowError) as error:
-            raise StoreError(f"{self._path}: not the checkpoint of a replay") from error
+            raise StoreError(f"{self.path}: {error.strerror}") from error
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+            raise StoreError(f"{self.path}: not the checkpoint of a replay") from error
         if progress.replay != self._replay:
             raise StoreError(
-                f"{self._path}: the checkpoint of another replay ({progress.replay}); "
+                f"{self.path}: the checkpoint of another replay ({progress.replay}); "
                 f"this one is {self._replay}: give another --checkpoint"
             )
+        if "fingerprint" not in values and next_physical_offset == 0:
+            return None  # version 0.2.0 saved 0 until messages were acknowledged, wherever the log began
         return progress
 
-    def save(self, next_physical_offset: int, messages: int) -> None:
+    def save(self, next_physical_offset: int, messages: int, fingerprint: str | None = None) -> None:
         """Replace the file. Raises StoreError."""
-        text = json.dumps({"replay": self._replay, "next_physical_offset": next_physical_offset, "messages": messages})
+        text = json.dumps(
+            {
+                "replay": self._replay,
+                "next_physical_offset": next_physical_offset,
+                "messages": messages,
+                "fingerprint": fingerprint,
+            }
+        )
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            with root_directory(self._path.parent) as directory:
-                replace_file(directory, self._path.name, f"{text}\n".encode())
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with root_directory(self.path.parent) as directory:
+                replace_file(directory, self.path.name, f"{text}\n".encode())
         except OSError as error:
-            raise StoreError(f"{self._path}: {error.strerror}") from error
+            raise StoreError(f"{self.path}: {error.strerror}") from error

@@ -25,7 +25,7 @@ from rmq_formats.errors import ClusterError
 from rmq_formats.read.query import LogKind
 from rmq_offline.replay.batch_messages import COLUMNS, QueueBatch, encode_rows
 from rmq_offline.replay.selection import ReplaySelection
-from rmq_offline.replay.source import Counts, MissingRanges, Replay, list_log, plan_replay
+from rmq_offline.replay.source import Counts, MissingRanges, Replay, open_log, plan_replay
 
 BATCH_BYTES: Final = 256 << 10  # some hundred messages a request; a batch has to fit into one file of the log
 _GROUP: Final = "RMQ_REPLAY"
@@ -54,16 +54,16 @@ def count(replay: Replay) -> Counts:
 
 def _begin_counts(replay: Replay) -> Counts:
     """Find where the replay begins and ends in the log. Raises StoreError."""
-    progress = None if replay.checkpoint is None else replay.checkpoint.load()
-    segments, end = list_log(replay)
+    log = open_log(replay)
     # What had expired before the first run is not missing.
-    begin = max(segments[0].start_offset, min(replay.choice.query.first_physical_offset, end))
+    begin = max(log.segments[0].start_offset, min(replay.choice.query.first_physical_offset, log.end))
     if replay.logs.kind is not LogKind.COMMITLOG:
         begin = 0
-    elif progress is not None and (progress.next_physical_offset or progress.messages):
+    elif replay.checkpoint is not None and (progress := replay.checkpoint.load()) is not None:
+        log.check(progress, str(replay.checkpoint.path))
         begin = progress.next_physical_offset
     missing = MissingRanges(replay.store, fails=replay.fail_on_data_loss)
-    return Counts(missing, begin=begin, end=max(begin, end))
+    return Counts(missing, begin=begin, end=max(begin, log.end))
 
 
 async def send(replay: Replay, counts: Counts) -> Counts:
@@ -117,6 +117,8 @@ class _SendPass:
         self._acknowledged = counts.begin  # everything before it is stored
         progress = None if replay.checkpoint is None else replay.checkpoint.load()
         self._messages_before = 0 if progress is None else progress.messages  # of the runs before
+        self._fingerprint = None if progress is None else progress.fingerprint
+        self._log = open_log(replay)
         self._begin_s = self._saved_s = time.monotonic()
 
     async def run(self) -> Counts:
@@ -138,7 +140,8 @@ class _SendPass:
         step = max(1, (self._replay.rate or 0) // _PACES_PER_S) if self._replay.rate else max(1, sound.num_rows)
         for begin in range(0, sound.num_rows, step):
             part = sound.slice(begin, step)
-            batch = _Batch(part["physical_offset"][part.num_rows - 1].as_py() + 1)
+            last = part.slice(part.num_rows - 1).select(["physical_offset", "size"]).to_pylist()[0]
+            batch = _Batch(last["physical_offset"] + last["size"])
             self._unfinished.append(batch)
             encoded = await asyncio.to_thread(encode_rows, part, self._replay.origin, BATCH_BYTES)
             self._sent.refused += encoded.refused
@@ -177,7 +180,9 @@ class _SendPass:
     def _save(self, every_s: float) -> None:
         now = time.monotonic()
         if self._replay.checkpoint is not None and now - self._saved_s >= every_s:
-            self._replay.checkpoint.save(self._acknowledged, self._messages_before + self._sender.messages)
+            self._fingerprint = self._log.fingerprint(self._acknowledged) or self._fingerprint
+            messages = self._messages_before + self._sender.messages
+            self._replay.checkpoint.save(self._acknowledged, messages, self._fingerprint)
             self._saved_s = now
 
 
@@ -186,7 +191,7 @@ class _Batch:
     """Rows that are sent together.
 
     Attributes:
-        end: one past the physical offset of the last of them.
+        end: physical offset after the last of them: another record that a cut log gets there is still to be read.
     """
 
     end: int

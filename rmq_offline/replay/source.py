@@ -14,15 +14,16 @@ import pyarrow as pa
 from rmq_core.client.access import Access
 from rmq_formats.errors import StoreError, StoreNotFoundError
 from rmq_formats.read.log_end import readable_segments
+from rmq_formats.read.log_fingerprint import differing_range, fingerprint_log
 from rmq_formats.read.plan import PointReadTask, QueuesTask, ScanTask, Task, plan_read
 from rmq_formats.read.query import COMMITLOG_ONLY, Include, LogKind, Logs, Queue, ReadOptions
 from rmq_formats.read.ranges import Range, missing_ranges
 from rmq_formats.read.task import read_task
-from rmq_formats.scan.splits import frozen_end
-from rmq_formats.storage.segments import Segment
+from rmq_formats.scan.splits import frozen_end, torn_bytes
+from rmq_formats.storage.segments import Segment, Storage
 from rmq_formats.storage.store_files import open_store
 from rmq_offline.replay.batch_messages import Origin
-from rmq_offline.replay.checkpoint import ReplayCheckpoint
+from rmq_offline.replay.checkpoint import ReplayCheckpoint, ReplayProgress
 from rmq_offline.replay.selection import ReplaySelection, filter_rows
 
 _log = logging.getLogger("rmq_offline")
@@ -176,12 +177,48 @@ def plan_replay(replay: Replay, counts: Counts, columns: tuple[str, ...]) -> Rep
     return ReplayRead(replay.store, replay.choice, ReadOptions(columns, query, logs=replay.logs), tasks)
 
 
-def list_log(replay: Replay) -> tuple[list[Segment], int]:
-    """List the log's files, and find its end, or that of leftovers if messages in no queue are replayed."""
+@dataclass(frozen=True, slots=True)
+class ReplayLog:
+    """CommitLog of a store when a replay begins.
+
+    Attributes:
+        end: physical offset of its end, or of the end of leftovers if messages in no queue are replayed.
+    """
+
+    store: str
+    storage: Storage
+    segments: list[Segment]
+    end: int
+
+    def fingerprint(self, end: int) -> str | None:
+        """Compute the fingerprint before an offset; None if the bytes are deleted. Raises StoreError."""
+        try:
+            return fingerprint_log(self.storage, self.segments, end)
+        except StoreNotFoundError:
+            return None
+
+    def check(self, progress: ReplayProgress, checkpoint: str) -> None:
+        """Refuse a log that is not the replayed one, or that ends before the checkpoint's offset. Raises StoreError."""
+        saved_end, remedy = progress.next_physical_offset, "or it is another store's; give another --checkpoint"
+        if saved_end > self.end and saved_end > self.end + torn_bytes(self.storage, self.segments, self.end):
+            raise StoreError(
+                f"{self.store}: the CommitLog ends at {self.end}, but {checkpoint} is at {saved_end}: "
+                f"the log was cut off, {remedy}"
+            )
+        differing = differing_range(self.storage, self.segments, progress.fingerprint)
+        if differing is not None:
+            raise StoreError(
+                f"{self.store}: bytes {differing[0]} to {differing[1]} of the CommitLog are not those that were "
+                f"replayed with {checkpoint}: the log was cut off and written anew, {remedy}"
+            )
+
+
+def open_log(replay: Replay) -> ReplayLog:
+    """List the log's files and find its end. Raises StoreError."""
     store = open_store(replay.store)
     is_unqueued = replay.choice.query.included is Include.UNQUEUED
     segments = store.segments if is_unqueued else readable_segments(store)
-    return segments, frozen_end(store.storage, segments)
+    return ReplayLog(replay.store, store.storage, segments, frozen_end(store.storage, segments))
 
 
 def _tasks_of_files(task: Task) -> Iterator[Task]:

@@ -180,9 +180,9 @@ def test_a_rate_is_observed_and_the_checkpoint_saved_on_the_way(
 ) -> None:
     target, offsets = make_topic(namesrv, fresh("Rate")), []
 
-    def save(checkpoint: ReplayCheckpoint, next_physical_offset: int, messages: int) -> None:
+    def save(checkpoint: ReplayCheckpoint, next_physical_offset: int, *more: Any) -> None:
         offsets.append(next_physical_offset)
-        save_it(checkpoint, next_physical_offset, messages)
+        save_it(checkpoint, next_physical_offset, *more)
 
     save_it = ReplayCheckpoint.save
     monkeypatch.setattr(ReplayCheckpoint, "save", save)

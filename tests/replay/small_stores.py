@@ -1,7 +1,6 @@
 """Small logs to replay, and replays of them that reach no cluster."""
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
 
 from jobs import replay
@@ -11,21 +10,15 @@ from tests.support.stores.store_files import write_commitlog
 from tests.support.stores.verified_stores import FILE_BYTES, FIRST_MS, message
 
 
-def make_log(store: Path, count: int = 200, text: str = "message", file_bytes: int = FILE_BYTES) -> list[int]:
+def make_log(store: Path, count: int = 200, text: str = "message", first_ms: int = FIRST_MS) -> list[int]:
     """Write a log of messages of the topic Orders in four queues; return their physical offsets."""
-    return make_log_of(
-        store, [orders_message(number, f"{text} {number}".encode()) for number in range(count)], file_bytes
-    )
+    messages = [orders_message(number, f"{text} {number}".encode()) for number in range(count)]
+    return write_commitlog(store, messages, FILE_BYTES, first_ms)
 
 
 def orders_message(number: int, body: bytes, **changes: object) -> MessageToStore:
     """Make a message of the topic Orders in one of four queues."""
     return message(number, **{"topic": "Orders", "queue_id": number % 4, "body": body, **changes})
-
-
-def make_log_of(store: Path, messages: Sequence[MessageToStore], file_bytes: int = FILE_BYTES) -> list[int]:
-    """Write a log of messages; return their physical offsets."""
-    return write_commitlog(store, messages, file_bytes, FIRST_MS)
 
 
 def log_files(store: Path) -> list[Path]:

@@ -1,0 +1,53 @@
+"""Sender of replays that sends nothing, but records what it gets."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import pytest
+
+from rmq_core.remoting.bodies.codec import MessageQueue
+from rmq_offline.replay import run
+from rmq_offline.replay.run import count, send
+from rmq_offline.replay.source import Counts, Replay
+
+
+class RecordingSender:
+    """Sender in place of ``BulkSender``: each put is stored at once.
+
+    Attributes:
+        puts: topic, queue id, number of messages and data of each put, of all senders.
+    """
+
+    puts: ClassVar[list[tuple[str, int, int, bytes]]] = []
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self.messages = 0
+
+    @classmethod
+    def use(cls, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Let replays send by this class."""
+        monkeypatch.setattr(cls, "puts", [])
+        monkeypatch.setattr(run, "BulkSender", cls)
+
+    async def __aenter__(self) -> "RecordingSender":
+        return self
+
+    async def __aexit__(self, *_: object) -> None: ...
+
+    async def queues(self, topic: str) -> Sequence[MessageQueue]:
+        return [MessageQueue(topic=topic, broker_name="broker", queue_id=queue_id) for queue_id in range(4)]
+
+    async def check_access(self) -> None: ...
+
+    async def flush(self) -> None: ...
+
+    async def put(self, queue: MessageQueue, data: bytes, messages: int, *, done: Callable[[], None], **_: Any) -> None:
+        self.puts.append((queue.topic, queue.queue_id, messages, bytes(data)))
+        self.messages += messages
+        done()
+
+
+def run_replay(replay: Replay) -> Counts:
+    """Count and send."""
+    return asyncio.run(send(replay, count(replay)))
