@@ -22,7 +22,8 @@ from rmq_core.client.errors import ClientError
 from rmq_core.remoting.errors import RemotingError
 from rmq_core.remoting.loop import loop_factory
 from rmq_formats.errors import ClusterError, OptionError, StoreError, StoreLayoutError
-from rmq_formats.read.query import Include, ReadOptions
+from rmq_formats.read.query import Include, Queue, ReadOptions
+from rmq_formats.read.queue_choice import absent_queues, check_queues
 from rmq_formats.read.stores import read_broker_names
 from rmq_formats.spark.options.read import batch_only, commitlog_options
 from rmq_formats.spark.options.schemas import COMMITLOG
@@ -123,6 +124,7 @@ def check(arguments: argparse.Namespace) -> argparse.Namespace:
     _access(arguments)
     choice = choice_of(arguments)
     _refuse_batch_topics(arguments.store, choice)
+    _check_queues(arguments)
     retries = sorted(topic for topic in choice.query.named_topics or () if topic.startswith("%RETRY%"))
     if retries and arguments.to_namesrv and not arguments.to_topic:
         raise OptionError(f"--topics {retries[0]}: brokers take no batches for retry topics; give --to-topic")
@@ -156,13 +158,23 @@ def _read(arguments: argparse.Namespace) -> ReadOptions:
     return batch_only(commitlog_options({"path": arguments.store, **options})).read
 
 
-def _tiered_topics(arguments: argparse.Namespace) -> frozenset[str]:
-    """List the topics that the store's broker has in its tier. Raises StoreNotFoundError."""
+def _check_queues(arguments: argparse.Namespace) -> None:
+    """Refuse queues that neither the store nor its tier has. Raises OptionError, StoreError."""
+    query, tiered = _read(arguments).query, _tiered_queues(arguments)
+    named = {(topic, queue_id) for topic, queue_ids in (query.queues or {}).items() for queue_id in queue_ids}
+    absent = sorted(absent_queues(open_store(arguments.store), named - tiered))
+    if absent:
+        names = ", ".join(f"queue {queue_id} of {topic!r}" for topic, queue_id in absent)
+        raise OptionError(f"--queues: {arguments.store} has no {names}")
+    check_queues({arguments.store: query.bounds.keys() - tiered - named}, fails=arguments.fail_on_data_loss == "true")
+
+
+def _tiered_queues(arguments: argparse.Namespace) -> frozenset[Queue]:
+    """List the queues that the store's broker has in its tier. Raises StoreNotFoundError."""
     if arguments.tier is None:
         return frozenset()
     storage, tier = open_storage(arguments.tier)
-    directory = broker_directory(storage, tier, *read_broker_names(arguments.store))
-    return frozenset(topic for topic, _ in tiered_queues(storage, directory))
+    return frozenset(tiered_queues(storage, broker_directory(storage, tier, *read_broker_names(arguments.store))))
 
 
 def _ids(text: str | None) -> frozenset[str] | None:
@@ -188,6 +200,8 @@ def replay_of(arguments: argparse.Namespace) -> Replay:
     choices = {
         name: getattr(arguments, name) for name in (*_OPTIONS, "group", "sql", "msg_ids", "to_namesrv", "to_topic")
     }
+    if arguments.msg_ids is not None and arguments.msg_ids.startswith("@"):  # the file may have other ids the next time
+        choices["msg_ids"] = sorted(_ids(arguments.msg_ids) or ())
     selection = hashlib.sha256(repr(sorted(choices.items())).encode()).hexdigest()[:16]
     checkpoint = ReplayCheckpoint(arguments.checkpoint, f"{store_id}#{selection}") if arguments.checkpoint else None
     return Replay(
@@ -216,7 +230,7 @@ def main(arguments: argparse.Namespace, spark: SparkSession) -> tuple[dict[str, 
         check_topics(
             partial(find_topics_by_spark, spark),
             [log],
-            log.known_topics() | _tiered_topics(arguments),
+            log.known_topics() | {topic for topic, _ in _tiered_queues(arguments)},
             tuple(sorted(topics)),
         )
     counts = count(replay)
