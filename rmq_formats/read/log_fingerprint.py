@@ -1,4 +1,4 @@
-"""Fingerprints of a CommitLog: checksums of its bytes before an offset, by which a later run knows it again.
+"""Fingerprints of a CommitLog: checksums of its bytes before an offset, which a later run compares with the log.
 
 Exports save them in their commits, replays in their checkpoints. A log that was cut and written anew, or another store
 at the same path, has other bytes there: store times at least.
@@ -30,7 +30,7 @@ def fingerprint_log(storage: Storage, segments: Sequence[Segment], end: int) -> 
 
 
 def differing_range(storage: Storage, segments: Sequence[Segment], fingerprint: str | None) -> Range | None:
-    """Return the range of bytes that differ from a fingerprint; None if they are equal, deleted or not known.
+    """Return the range of bytes that differ from a fingerprint; None if the bytes are equal, deleted or not comparable.
 
     Raises:
         StoreError: a segment that cannot be read.

@@ -124,6 +124,7 @@ class _SendPass:
     async def run(self) -> Counts:
         replay, sent = self._replay, self._sent
         batches = plan_replay(replay, sent, _columns(replay.choice)).rows(sent.missing)
+        self._save(0.0)  # a directory that cannot be written is an error before the first send
         try:
             # The next rows are decoded while those before them are on their way.
             while (rows := await asyncio.to_thread(next, batches, None)) is not None:

@@ -40,22 +40,22 @@ def saved(directory: Path) -> dict[str, Any]:
 def replayed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, list[str]]:
     """A store whose messages were all replayed, and the argument of its checkpoint."""
     RecordingSender.use(monkeypatch)
-    store, given = tmp_path / "store", ["--checkpoint", str(tmp_path / "checkpoint")]
+    store, options = tmp_path / "store", ["--checkpoint", str(tmp_path / "checkpoint")]
     make_log(store)
-    run_replay(make_replay(store, *given))
-    return store, given
+    run_replay(make_replay(store, *options))
+    return store, options
 
 
 def test_a_log_that_has_grown_is_replayed_from_the_checkpoint(replayed: tuple[Path, list[str]]) -> None:
-    store, given = replayed
+    store, options = replayed
     make_log(store, 230)
-    assert count(make_replay(store, *given)).messages == 30
+    assert count(make_replay(store, *options)).messages == 30
 
 
 @pytest.mark.parametrize("text", ["another", "message"])
 def test_another_log_at_the_path_is_refused(replayed: tuple[Path, list[str]], text: str) -> None:
-    store, given = replayed
-    end = saved(Path(given[1]))["next_physical_offset"]
+    store, options = replayed
+    end = saved(Path(options[1]))["next_physical_offset"]
     shutil.rmtree(store)
     make_log(store, 300, text)
     if text == "message":  # the same messages, stored at other times
@@ -65,19 +65,19 @@ def test_another_log_at_the_path_is_refused(replayed: tuple[Path, list[str]], te
     with pytest.raises(
         StoreError, match=f"{expected}with .*replay.json: the log was cut off and written anew, {OTHER}"
     ):
-        count(make_replay(store, *given))
+        count(make_replay(store, *options))
 
 
 def test_a_shorter_log_is_refused(replayed: tuple[Path, list[str]]) -> None:
-    store, given = replayed
-    end = saved(Path(given[1]))["next_physical_offset"]
+    store, options = replayed
+    end = saved(Path(options[1]))["next_physical_offset"]
     shutil.rmtree(store)
     log_end = make_log(store, 11)[10]
     make_log(store, 10)
     with pytest.raises(
         StoreError, match=rf"the CommitLog ends at {log_end}, but \S+ is at {end}: .*, {re.escape(OTHER)}"
     ):
-        count(make_replay(store, *given))
+        count(make_replay(store, *options))
 
 
 def test_a_checkpoint_of_the_version_before_goes_on_and_gets_a_fingerprint(
@@ -100,3 +100,14 @@ def test_a_checkpoint_of_the_version_before_goes_on_and_gets_a_fingerprint(
 def test_a_checkpoint_of_the_version_before_without_progress_is_none(tmp_path: Path) -> None:
     (tmp_path / "replay.json").write_text('{"replay": "r", "next_physical_offset": 0, "messages": 0}')
     assert ReplayCheckpoint(str(tmp_path), "r").load() is None
+
+
+def test_a_checkpoint_that_cannot_be_written_is_an_error_before_the_first_send(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    RecordingSender.use(monkeypatch)
+    make_log(tmp_path / "store")
+    (tmp_path / "file").write_text("no directory")
+    with pytest.raises(StoreError, match=r"file/checkpoint/replay\.json: Not a directory"):
+        run_replay(make_replay(tmp_path / "store", "--checkpoint", str(tmp_path / "file" / "checkpoint")))
+    assert RecordingSender.puts == []

@@ -22,24 +22,24 @@ COLUMNS = ("topic", "queue_id", "size", "record_error", "physical_offset")
 
 def make_checkpoint(store: Path, directory: Path, next_physical_offset: int) -> tuple[str, str]:
     """Save a checkpoint as a killed run leaves it; return its argument."""
-    given = "--checkpoint", str(directory)
-    checkpoint = make_replay(store, *given).checkpoint
+    options = "--checkpoint", str(directory)
+    checkpoint = make_replay(store, *options).checkpoint
     assert checkpoint is not None
     checkpoint.save(next_physical_offset, 7)
-    return given
+    return options
 
 
 def test_segments_that_expired_after_the_checkpoint_are_an_error(tmp_path: Path) -> None:
     store = tmp_path / "store"
     offsets = make_log(store)
-    given = make_checkpoint(store, tmp_path / "checkpoint", offsets[50])
+    options = make_checkpoint(store, tmp_path / "checkpoint", offsets[50])
     for path in log_files(store)[:3]:
         path.unlink()
     with pytest.raises(StoreError, match=f"bytes {offsets[50]} to {3 * FILE_BYTES} of the CommitLog {GONE}"):
-        count(make_replay(store, *given))
-    report, code = run_dry(store, *given, *SKIP)
-    left = sum(offset >= 3 * FILE_BYTES for offset in offsets)
-    assert (code, report["missing_bytes"], report["messages"]) == (1, 3 * FILE_BYTES - offsets[50], left)
+        count(make_replay(store, *options))
+    report, code = run_dry(store, *options, *SKIP)
+    later = sum(offset >= 3 * FILE_BYTES for offset in offsets)
+    assert (code, report["missing_bytes"], report["messages"]) == (1, 3 * FILE_BYTES - offsets[50], later)
 
 
 def test_a_segment_missing_in_the_middle_is_an_error_without_a_checkpoint(tmp_path: Path) -> None:
