@@ -65,6 +65,7 @@ class Query:
         uniq_key: the UNIQ_KEY.
         msg_id: store host and physical offset of an offset message id.
         include: which records; None is LIVE in a query by topics, else LOG.
+        with_damage: whether damaged ranges become rows though conditions look at fields, which a damaged range lacks.
         topic_values: topics that Spark's filters ask for; unlike ``topics`` they do not make it a query by topics.
     """
 
@@ -82,6 +83,7 @@ class Query:
     msg_id: tuple[Host, int] | None = None
     topic_values: frozenset[str] | None = None
     include: Include | None = None
+    with_damage: bool = False
 
     @property
     def reads_queues(self) -> bool:
@@ -120,8 +122,8 @@ class Query:
 
     @property
     def includes_damage(self) -> bool:
-        """True if damaged ranges become rows: no condition looks at fields, which a damaged range lacks."""
-        return (
+        """True if damaged ranges become rows: if asked for, or if no condition looks at fields."""
+        return self.with_damage or (
             not (self.reads_queues or self.reads_index or self.has_time or self.bounds)
             and self.included is Include.LOG
             and self.tags is None

@@ -88,15 +88,24 @@ def _group_offsets(store: str, group: str) -> dict[Queue, int]:
 
 
 def filter_rows(batches: Iterator[pa.RecordBatch], choice: ReplaySelection) -> Iterator[pa.RecordBatch]:
-    """Filter batches by the selection's expression and ids; a batch may become empty."""
+    """Filter batches by the selection's expression and ids; a batch may become empty. Damaged ranges stay."""
     for batch in batches:
         rows = batch
         if choice.ids is not None:
             ids = pa.array(sorted(choice.ids), pa.string())
             matches = pc.or_(
-                pc.is_in(rows["msg_id"], value_set=ids), pc.fill_null(pc.is_in(rows["uniq_key"], value_set=ids), False)
+                pc.fill_null(pc.is_in(rows["msg_id"], value_set=ids), False),
+                pc.fill_null(pc.is_in(rows["uniq_key"], value_set=ids), False),
             )
-            rows = rows.filter(matches)
+            rows = rows.filter(pc.or_(matches, _damaged_ranges(rows)))
         if choice.sql is not None and rows.num_rows:
-            rows = rows.filter(fulfilled(compile_expression(choice.sql), rows["properties"]))
+            matches = fulfilled(compile_expression(choice.sql), rows["properties"])
+            rows = rows.filter(pc.or_(matches, _damaged_ranges(rows)))
         yield rows
+
+
+def _damaged_ranges(rows: pa.RecordBatch) -> pa.BooleanArray:
+    """Return which rows are damaged ranges, without a topic."""
+    if "topic" not in rows.schema.names:
+        return pa.repeat(False, rows.num_rows)
+    return pc.is_null(rows["topic"])

@@ -100,7 +100,7 @@ class Counts:
     Attributes:
         by_queue: number of messages by topic and queue id.
         bytes: size of the records together.
-        damaged: number of records that fail a check; they are not sent.
+        damaged: number of records that fail a check, and of damaged ranges; they are not sent.
         refused: number of records that no broker accepts.
         begin: the physical offset at which reading starts.
         end: physical offset of the log's end when the replay began.
@@ -164,6 +164,8 @@ def plan_replay(replay: Replay, counts: Counts, columns: tuple[str, ...]) -> Rep
     query = replay.choice.query
     query = replace(
         query,
+        # A damaged range may be of any topic; and before leftovers there is always half a record.
+        with_damage=query.named_topics is None and query.included is not Include.UNQUEUED,
         first_physical_offset=max(query.first_physical_offset, counts.begin),
         end_physical_offset=min(query.end_physical_offset, counts.end),
     )
