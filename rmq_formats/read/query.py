@@ -122,7 +122,7 @@ class Query:
 
     @property
     def includes_damage(self) -> bool:
-        """True if damaged ranges become rows: if asked for, or if no condition looks at fields."""
+        """True if damaged ranges become rows: no condition looks at fields, or ``with_damage`` is set."""
         return self.with_damage or (
             not (self.reads_queues or self.reads_index or self.has_time or self.bounds)
             and self.included is Include.LOG

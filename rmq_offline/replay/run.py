@@ -6,6 +6,7 @@ checkpoint.
 """
 
 import asyncio
+import logging
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -16,19 +17,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_core.client.bulk.send import BulkSender
+from rmq_core.client.bulk.send import BulkSender, RefusedMessage
 from rmq_core.client.errors import NoRouteError
 from rmq_core.client.options import ClientOptions
 from rmq_core.remoting.bodies.codec import MessageQueue
 from rmq_formats.arrow.sql_filter import distinct_rows
 from rmq_formats.errors import ClusterError
 from rmq_formats.read.query import LogKind
-from rmq_offline.replay.batch_messages import COLUMNS, QueueBatch, encode_rows
+from rmq_offline.replay.batch_messages import COLUMNS, ORIGIN, QueueBatch, encode_rows
 from rmq_offline.replay.selection import ReplaySelection
 from rmq_offline.replay.source import Counts, MissingRanges, Replay, open_log, plan_replay
 
+_log = logging.getLogger("rmq_offline")
+
 BATCH_BYTES: Final = 256 << 10  # some hundred messages a request; a batch has to fit into one file of the log
 _GROUP: Final = "RMQ_REPLAY"
+_LOGGED_REFUSALS: Final = 100  # the report counts the others
 _SAVE_EVERY_S: Final = 1.0
 _PACES_PER_S: Final = 10  # with a rate, portions a second
 
@@ -132,6 +136,7 @@ class _SendPass:
                 self._save(_SAVE_EVERY_S)
             await self._sender.flush()
             self._acknowledged = sent.end
+            sent.by_queue = {queue: messages for queue, messages in sent.by_queue.items() if messages}
         finally:
             self._save(0.0)
         return sent
@@ -164,9 +169,17 @@ class _SendPass:
             batch.unanswered -= 1
             self._advance()
 
-        await self._sender.put(queue, piece.data, piece.messages, sys_flag=piece.sys_flag, done=done)
+        def refused(message: RefusedMessage) -> None:
+            self._sent.refused += 1
+            self._sent.messages -= 1
+            self._sent.by_queue[piece.topic, piece.queue_id] -= 1
+            if self._sent.refused <= _LOGGED_REFUSALS:
+                origin, remark = message.properties.get(ORIGIN), message.error.remark
+                _log.warning("%s, %s/%d: refused by the broker: %s", origin, piece.topic, piece.queue_id, remark)
+
         by_queue = self._sent.by_queue
         by_queue[piece.topic, piece.queue_id] = by_queue.get((piece.topic, piece.queue_id), 0) + piece.messages
+        await self._sender.put(queue, piece.data, piece.messages, sys_flag=piece.sys_flag, done=done, refused=refused)
 
     def _advance(self) -> None:
         """Advance the checkpoint over the leading answered batches: batches are answered in any order."""

@@ -101,7 +101,7 @@ class Counts:
         by_queue: number of messages by topic and queue id.
         bytes: size of the records together.
         damaged: number of records that fail a check, and of damaged ranges; they are not sent.
-        refused: number of records that no broker accepts.
+        refused: number of records that no broker accepts, or that the target's refuse.
         begin: the physical offset at which reading starts.
         end: physical offset of the log's end when the replay began.
         missing: ranges of the log that were deleted before they were read.

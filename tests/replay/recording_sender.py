@@ -6,7 +6,11 @@ from typing import Any, ClassVar
 
 import pytest
 
+from rmq_core.client import BrokerError
+from rmq_core.client.bulk.batch_body import message_ends, message_properties
+from rmq_core.client.bulk.send import RefusedMessage
 from rmq_core.remoting.bodies.codec import MessageQueue
+from rmq_core.remoting.codes import ResponseCode
 from rmq_offline.replay import run
 from rmq_offline.replay.run import count, send
 from rmq_offline.replay.source import Counts, Replay
@@ -16,9 +20,11 @@ class RecordingSender:
     """Sender in place of ``BulkSender``: each put is stored at once.
 
     Attributes:
+        illegal: bytes of messages that are refused.
         puts: topic, queue id, number of messages and data of each put, of all senders.
     """
 
+    illegal: ClassVar[bytes] = b"illegal"
     puts: ClassVar[list[tuple[str, int, int, bytes]]] = []
 
     def __init__(self, *_: Any, **__: Any) -> None:
@@ -42,8 +48,25 @@ class RecordingSender:
 
     async def flush(self) -> None: ...
 
-    async def put(self, queue: MessageQueue, data: bytes, messages: int, *, done: Callable[[], None], **_: Any) -> None:
+    async def put(
+        self,
+        queue: MessageQueue,
+        data: bytes,
+        messages: int,
+        *,
+        done: Callable[[], None],
+        refused: Callable[[RefusedMessage], None],
+        **_: Any,
+    ) -> None:
         self.puts.append((queue.topic, queue.queue_id, messages, bytes(data)))
+        position = 0
+        for end in message_ends(data):
+            message = bytes(data[position:end])
+            position = end
+            if self.illegal in message:
+                messages -= 1
+                error = BrokerError("broker", ResponseCode.MESSAGE_ILLEGAL, "too large")
+                refused(RefusedMessage(queue, message, message_properties(message), error))
         self.messages += messages
         done()
 

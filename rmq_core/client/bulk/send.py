@@ -1,7 +1,9 @@
 """Bulk sends of encoded messages: batch requests to many queues at once, a single request in flight for each queue.
 
 For programs that encode by kernels, as the Spark sink and the replay do. A queue's messages stay in order. A batch
-without a response is sent again, so that a message may be stored twice (at least once).
+without a response is sent again, so that a message may be stored twice (at least once). A batch that a broker refuses
+as illegal may be too large for its ``maxMessageSize``, or have one message that is: its halves are sent, one behind the
+other, down to single messages.
 
 Source: ``SendMessageProcessor#sendBatchMessage``.
 """
@@ -15,6 +17,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rmq_core.client.bulk.batch_body import message_ends, message_properties
 from rmq_core.client.cluster import Cluster
 from rmq_core.client.errors import BrokerError, NoRouteError
 from rmq_core.client.message import SendStatus
@@ -28,6 +31,7 @@ from rmq_core.remoting.errors import RemotingError, TransportError
 from rmq_core.remoting.header import request
 from rmq_core.remoting.uniq_key import UniqKeys
 from rmq_formats.arrow.messages import MAX_BATCH_MESSAGES
+from rmq_formats.codecs.layout import PROPERTY_UNIQ_KEY
 
 _STORED: Final = frozenset(status.value for status in SendStatus)
 # Retriable: the broker may accept the same batch later.
@@ -49,6 +53,20 @@ _TAIL_SHIFTS: Final = np.arange(44, -4, -4, dtype=np.int64)
 _DIGITS: Final = np.frombuffer(b"0123456789ABCDEF", dtype=np.uint8)
 
 
+class RefusedMessage(NamedTuple):
+    """Message that a broker refuses as illegal, sent alone.
+
+    Attributes:
+        data: the message in the encoding of a batch request.
+        properties: its properties.
+    """
+
+    queue: MessageQueue
+    data: bytes | memoryview
+    properties: dict[str, str]
+    error: BrokerError
+
+
 class _WaitingMessages(NamedTuple):
     """Messages that wait to be sent to a queue."""
 
@@ -56,6 +74,7 @@ class _WaitingMessages(NamedTuple):
     data: bytes | memoryview
     messages: int
     done: Callable[[], None] | None
+    refused: Callable[[RefusedMessage], None] | None
 
 
 class BulkSender:
@@ -96,6 +115,7 @@ class BulkSender:
         self._tasks: set[asyncio.Task[None]] = set()
         self._moved = asyncio.Event()
         self._error: Exception | None = None
+        self._stored: dict[MessageQueue, int] = {}  # number of stored messages
         self.messages = 0
 
     async def __aenter__(self) -> "BulkSender":
@@ -126,13 +146,15 @@ class BulkSender:
         *,
         sys_flag: int = 0,
         done: Callable[[], None] | None = None,
+        refused: Callable[[RefusedMessage], None] | None = None,
     ) -> None:
         """Enqueue messages for a queue; return before the broker has stored them.
 
         Args:
             queue: one of ``queues``.
             data: messages in the encoding of a batch request.
-            done: called when the messages are stored.
+            done: called when the messages are stored, but for refused ones.
+            refused: called for a message that the broker refuses as illegal; None makes an error of it.
 
         Raises:
             RemotingError: earlier messages cannot be sent.
@@ -142,7 +164,7 @@ class BulkSender:
         self._check()
         self._pending_bytes += len(data)
         pending_chunks = self._lanes.get(queue)
-        chunk = _WaitingMessages(sys_flag, data, count, done)
+        chunk = _WaitingMessages(sys_flag, data, count, done, refused)
         if pending_chunks is not None:
             pending_chunks.append(chunk)
             return
@@ -173,7 +195,6 @@ class BulkSender:
                 batch = self._next_batch(pending_chunks)
                 await self._send(queue, batch)
                 self._pending_bytes -= sum(len(chunk.data) for chunk in batch)
-                self.messages += sum(chunk.messages for chunk in batch)
                 for chunk in batch:
                     if chunk.done is not None:
                         chunk.done()
@@ -195,11 +216,62 @@ class BulkSender:
         return batch
 
     async def _send(self, queue: MessageQueue, batch: list[_WaitingMessages]) -> None:
-        body = batch[0].data if len(batch) == 1 else b"".join(chunk.data for chunk in batch)
+        """Send a batch, and chunk after chunk if the broker refuses it as illegal."""
+        if len(batch) > 1:
+            body, messages = b"".join(chunk.data for chunk in batch), sum(chunk.messages for chunk in batch)
+            if await self._refusal(queue, body, messages, batch[0].sys_flag) is None:
+                return
+        for chunk in batch:
+            await self._send_halves(queue, chunk, chunk.data, chunk.messages)
+
+    async def _send_halves(
+        self, queue: MessageQueue, chunk: _WaitingMessages, data: bytes | memoryview, messages: int
+    ) -> None:
+        """Send some messages of a chunk, and each half of them if the broker refuses them as illegal."""
+        error = await self._refusal(queue, data, messages, chunk.sys_flag)
+        if error is None:
+            return
+        ends = message_ends(data)
+        if len(ends) != messages:
+            raise error
+        if messages > 1:
+            half = messages // 2
+            await self._send_halves(queue, chunk, data[: ends[half - 1]], half)
+            await self._send_halves(queue, chunk, data[ends[half - 1] :], messages - half)
+            return
+        message = RefusedMessage(queue, data, message_properties(data), error)
+        if chunk.refused is None:
+            raise self._error_of(message)
+        chunk.refused(message)
+
+    def _error_of(self, message: RefusedMessage) -> BrokerError:
+        """Build the error that names a refused message."""
+        queue, error = message.queue, message.error
+        place = f"message {self._stored.get(queue, 0) + 1} that was sent to it"
+        key = message.properties.get(PROPERTY_UNIQ_KEY)
+        place = place if key is None else f"{place}, UNIQ_KEY {key}"
+        remark = f"topic {queue.topic}, queue {queue.broker_name}/{queue.queue_id}, {place}: {error.remark}"
+        return BrokerError(error.address, error.code, remark)
+
+    async def _refusal(
+        self, queue: MessageQueue, body: bytes | memoryview, messages: int, sys_flag: int
+    ) -> BrokerError | None:
+        """Send messages in one request; return the error if the broker refuses them as illegal."""
+        try:
+            await self._send_body(queue, body, sys_flag)
+        except BrokerError as error:
+            if error.code != ResponseCode.MESSAGE_ILLEGAL:
+                raise
+            return error
+        self.messages += messages
+        self._stored[queue] = self._stored.get(queue, 0) + messages
+        return None
+
+    async def _send_body(self, queue: MessageQueue, body: bytes | memoryview, sys_flag: int) -> None:
         pause_s = _FIRST_PAUSE_S
         for _ in range(_ATTEMPTS - 1):
             try:
-                return await self._request(queue, body, batch[0].sys_flag)
+                return await self._request(queue, body, sys_flag)
             except BrokerError as error:
                 if error.code not in _RETRIABLE_CODES:
                     raise
@@ -209,7 +281,7 @@ class BulkSender:
             pause_s *= 2
             with suppress(RemotingError):  # the broker may have another address by now
                 await self._cluster.refresh_route(queue.topic)
-        return await self._request(queue, body, batch[0].sys_flag)
+        return await self._request(queue, body, sys_flag)
 
     async def _request(self, queue: MessageQueue, body: bytes | memoryview, sys_flag: int) -> None:
         fields = {

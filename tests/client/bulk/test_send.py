@@ -1,14 +1,17 @@
 """Bulk sending: one request at a time to a queue, again where there was no answer; keys by the array."""
 
 import asyncio
+import struct
 
 import pytest
 
 from rmq_core.client import BrokerError, MessageQueue, NoRouteError
-from rmq_core.client.bulk.send import BulkSender, BulkUniqKeys
-from rmq_core.remoting.connection import Connection
+from rmq_core.client.bulk.batch_body import message_ends
+from rmq_core.client.bulk.send import BulkSender, BulkUniqKeys, RefusedMessage
+from rmq_core.remoting.connection import Connection, Handler
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.uniq_key import UniqKeys
+from rmq_formats.codecs.properties import encode_properties
 from tests.client.conftest import QUEUE, FakeCluster, sent
 
 
@@ -67,6 +70,71 @@ async def test_a_busy_broker_is_asked_again_and_a_refusal_is_raised(fakes: FakeC
         with pytest.raises(BrokerError, match="too large"):
             await sender.put(QUEUE, b"z", 1)
     assert sender.messages == 1
+
+
+def encode(*bodies: bytes, **properties: str) -> bytes:
+    """Encode messages as a batch request has them."""
+    block = encode_properties(properties)
+    heads = (struct.pack(">iiiii", 22 + len(body) + len(block), 0, 0, 0, len(body)) for body in bodies)
+    return b"".join(
+        head + body + struct.pack(">h", len(block)) + block for head, body in zip(heads, bodies, strict=True)
+    )
+
+
+def refuse_above(max_bytes: int, stored: list[bytes]) -> Handler:
+    """Answer as a broker with ``maxMessageSize``; ``stored`` gets the bodies of the messages."""
+
+    def answer(command: RemotingCommand, _: Connection) -> RemotingCommand:
+        if len(command.body) > max_bytes:
+            return command.response(13, "the message is illegal")
+        data, position = bytes(command.body), 0
+        for end in message_ends(data):
+            stored.append(data[position + 20 : end - 2])
+            position = end
+        return sent(command)
+
+    return answer
+
+
+async def test_a_batch_that_is_too_large_for_a_broker_is_halved_in_order(fakes: FakeCluster) -> None:
+    stored: list[bytes] = []
+    bodies = [b"%03d" % number for number in range(40)]
+    fakes.brokers["a"].answer = refuse_above(3 * 25, stored)
+    async with BulkSender(fakes.namesrv, "g") as sender:
+        await sender.queues("T")
+        for first in range(0, 40, 8):
+            await sender.put(QUEUE, memoryview(encode(*bodies[first : first + 8])), 8)
+        await sender.flush()
+        assert sender.messages == 40
+    assert stored == bodies
+
+
+async def test_a_refused_message_is_named_and_the_others_are_stored(fakes: FakeCluster) -> None:
+    stored: list[bytes] = []
+    refused: list[RefusedMessage] = []
+    finished: list[int] = []
+    fakes.brokers["a"].answer = refuse_above(100, stored)
+    bodies = [b"1", b"2", b"x" * 200, b"3"]
+    async with BulkSender(fakes.namesrv, "g") as sender:
+        await sender.queues("T")
+        await sender.put(QUEUE, encode(*bodies), 4, refused=refused.append, done=lambda: finished.append(1))
+        await sender.flush()
+        assert sender.messages == 3
+    assert stored == [b"1", b"2", b"3"]
+    assert finished == [1]
+    (message,) = refused
+    assert (message.queue, bytes(message.data), message.error.code) == (QUEUE, encode(b"x" * 200), 13)
+
+
+async def test_a_refused_message_is_an_error_that_names_its_place(fakes: FakeCluster) -> None:
+    fakes.brokers["a"].answer = refuse_above(100, [])
+    async with BulkSender(fakes.namesrv, "g") as sender:
+        await sender.queues("T")
+        await sender.put(QUEUE, encode(b"1", b"2") + encode(b"x" * 200, UNIQ_KEY="U7"), 3)
+        expected = "topic T, queue a/0, message 3 that was sent to it, UNIQ_KEY U7: the message is illegal"
+        with pytest.raises(BrokerError, match=expected):
+            await sender.flush()
+    assert sender.messages == 2
 
 
 async def test_put_waits_while_too_much_is_on_its_way(fakes: FakeCluster) -> None:
