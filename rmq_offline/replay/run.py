@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -25,6 +26,7 @@ from rmq_formats.arrow.sql_filter import distinct_rows
 from rmq_formats.errors import ClusterError
 from rmq_formats.read.query import LogKind
 from rmq_offline.replay.batch_messages import COLUMNS, ORIGIN, QueueBatch, encode_rows
+from rmq_offline.replay.pace import Pace
 from rmq_offline.replay.selection import ReplaySelection
 from rmq_offline.replay.source import Counts, MissingRanges, Replay, open_log, plan_replay
 
@@ -34,7 +36,7 @@ BATCH_BYTES: Final = 256 << 10  # some hundred messages a request; a batch has t
 _GROUP: Final = "RMQ_REPLAY"
 _LOGGED_REFUSALS: Final = 100  # the report counts the others
 _SAVE_EVERY_S: Final = 1.0
-_PACES_PER_S: Final = 10  # with a rate, portions a second
+_PORTIONS_IN_FLIGHT: Final = 2  # with a rate: those that wait for a broker are sent at once when it is back
 
 
 def count(replay: Replay) -> Counts:
@@ -123,7 +125,8 @@ class _SendPass:
         self._messages_before = 0 if progress is None else progress.messages  # of the runs before
         self._fingerprint = None if progress is None else progress.fingerprint
         self._log = open_log(replay)
-        self._begin_s = self._saved_s = time.monotonic()
+        self._saved_s = time.monotonic()
+        self._pace = None if replay.rate is None else Pace(replay.rate, self._saved_s)
 
     async def run(self) -> Counts:
         replay, sent = self._replay, self._sent
@@ -143,11 +146,14 @@ class _SendPass:
 
     async def _send(self, rows: pa.RecordBatch) -> None:
         sound = _filter_sound(rows, self._sent)
-        step = max(1, (self._replay.rate or 0) // _PACES_PER_S) if self._replay.rate else max(1, sound.num_rows)
+        step = max(1, sound.num_rows) if self._pace is None else self._pace.portion
         for begin in range(0, sound.num_rows, step):
             part = sound.slice(begin, step)
             last = part.slice(part.num_rows - 1).select(["physical_offset", "size"]).to_pylist()[0]
-            batch = _Batch(last["physical_offset"] + last["size"])
+            if self._pace is not None:
+                most = max(0, _PORTIONS_IN_FLIGHT * self._pace.portion - part.num_rows)
+                await self._sender.wait_until(partial(self._has_few_unfinished, most))
+            batch = _Batch(last["physical_offset"] + last["size"], part.num_rows)
             self._unfinished.append(batch)
             encoded = await asyncio.to_thread(encode_rows, part, self._replay.origin, BATCH_BYTES)
             self._sent.refused += encoded.refused
@@ -157,8 +163,13 @@ class _SendPass:
             self._sent.bytes += encoded.record_bytes
             batch.is_whole = True
             self._advance()
-            await self._pace()
+            if self._pace is not None:
+                await asyncio.sleep(self._pace.pause_s(encoded.messages, time.monotonic()))
             self._save(_SAVE_EVERY_S)  # here: with a rate, what was read at once takes long to send
+
+    def _has_few_unfinished(self, most: int) -> bool:
+        """Return whether at most some messages wait for their broker."""
+        return sum(batch.messages for batch in self._unfinished) <= most
 
     async def _put(self, piece: QueueBatch, batch: "_Batch") -> None:
         queues = self._targets[piece.topic]
@@ -186,11 +197,6 @@ class _SendPass:
         while self._unfinished and self._unfinished[0].is_whole and self._unfinished[0].unanswered == 0:
             self._acknowledged = self._unfinished.popleft().end
 
-    async def _pace(self) -> None:
-        if self._replay.rate is not None:
-            due_s = self._begin_s + self._sent.messages / self._replay.rate
-            await asyncio.sleep(max(0.0, due_s - time.monotonic()))
-
     def _save(self, every_s: float) -> None:
         now = time.monotonic()
         if self._replay.checkpoint is not None and now - self._saved_s >= every_s:
@@ -209,6 +215,7 @@ class _Batch:
     """
 
     end: int
+    messages: int
     unanswered: int = 0
     is_whole: bool = False
 

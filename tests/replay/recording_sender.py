@@ -46,6 +46,9 @@ class RecordingSender:
 
     async def check_access(self) -> None: ...
 
+    async def wait_until(self, condition: Callable[[], bool]) -> None:
+        assert condition()
+
     async def flush(self) -> None: ...
 
     async def put(

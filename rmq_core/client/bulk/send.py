@@ -159,9 +159,7 @@ class BulkSender:
         Raises:
             RemotingError: earlier messages cannot be sent.
         """
-        while self._pending_bytes >= self._max_pending_bytes and self._error is None:
-            await self._wait()
-        self._check()
+        await self.wait_until(lambda: self._pending_bytes < self._max_pending_bytes)
         self._pending_bytes += len(data)
         pending_chunks = self._lanes.get(queue)
         chunk = _WaitingMessages(sys_flag, data, count, done, refused)
@@ -175,7 +173,11 @@ class BulkSender:
 
     async def flush(self) -> None:
         """Wait until all messages are stored; raises as ``put``."""
-        while self._lanes and self._error is None:
+        await self.wait_until(lambda: not self._lanes)
+
+    async def wait_until(self, condition: Callable[[], bool]) -> None:
+        """Wait for a condition to be true. Each stored batch leads to one more evaluation; raises as ``put``."""
+        while not condition() and self._error is None:
             await self._wait()
         self._check()
 
