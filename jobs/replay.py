@@ -17,10 +17,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from rmq_cli.access import access_from_arguments, add_access
+from rmq_core.broker.tables.names import NOT_FOR_CLIENTS
 from rmq_core.client.access import Access
 from rmq_core.client.errors import ClientError
 from rmq_core.remoting.errors import RemotingError
 from rmq_core.remoting.loop import loop_factory
+from rmq_formats.codecs.layout import PROPERTY_INNER_MULTI_QUEUE_OFFSET
 from rmq_formats.errors import ClusterError, OptionError, StoreError, StoreLayoutError
 from rmq_formats.read.query import Include, Queue, ReadOptions
 from rmq_formats.read.queue_choice import absent_queues, check_queues
@@ -117,6 +119,8 @@ def check(arguments: argparse.Namespace) -> argparse.Namespace:
     if arguments.to_store is not None:
         if canonical_path(arguments.to_store) == canonical_path(arguments.store):
             raise OptionError(f"--to-store {arguments.to_store}: is the replayed store itself")
+        if canonical_path(arguments.store) in canonical_path(arguments.to_store).parents:
+            raise OptionError(f"--to-store {arguments.to_store}: is inside of the replayed store")
         for name in ("to_topic", "rate", "checkpoint"):
             if getattr(arguments, name) is not None:
                 raise OptionError(f"{option_name(name)} is for --to-namesrv: a store is written whole, or not at all")
@@ -128,7 +132,17 @@ def check(arguments: argparse.Namespace) -> argparse.Namespace:
     retries = sorted(topic for topic in choice.query.named_topics or () if topic.startswith("%RETRY%"))
     if retries and arguments.to_namesrv and not arguments.to_topic:
         raise OptionError(f"--topics {retries[0]}: brokers take no batches for retry topics; give --to-topic")
+    if arguments.to_namesrv:
+        _refuse_system_topics(arguments.to_topic, choice)
     return arguments
+
+
+def _refuse_system_topics(to_topic: str | None, choice: ReplaySelection) -> None:
+    """Refuse topics to which brokers let no client send. Raises OptionError."""
+    topics = sorted(NOT_FOR_CLIENTS & ({to_topic} if to_topic else choice.query.named_topics or set()))
+    if topics:
+        source = "--to-topic" if to_topic else "topic"
+        raise OptionError(f"{source} {topics[0]}: brokers let no client send to this topic; give another --to-topic")
 
 
 def _refuse_batch_topics(store: str, choice: ReplaySelection) -> None:
@@ -295,7 +309,8 @@ def messages(spark: SparkSession, replay: Replay, counts: Counts) -> DataFrame:
     places = ("topic", "queue_id", "queue_offset") if replay.origin.by_queue else ("physical_offset",)
     place = F.concat_ws("/", *(F.col(name).cast("string") for name in places))
     origin = F.concat(F.lit(f"{replay.store_id}@"), place)
-    other_properties = F.map_filter("properties", lambda name, _: name != ORIGIN)
+    # A light queue's offsets are those of the old store: with them the new one would have units at their places.
+    other_properties = F.map_filter("properties", lambda name, _: ~name.isin(ORIGIN, PROPERTY_INNER_MULTI_QUEUE_OFFSET))
     return frame.withColumn("properties", F.map_concat(other_properties, F.create_map(F.lit(ORIGIN), origin)))
 
 

@@ -23,7 +23,8 @@ from rmq_core.client.errors import NoRouteError
 from rmq_core.client.options import ClientOptions
 from rmq_core.remoting.bodies.codec import MessageQueue
 from rmq_formats.arrow.sql_filter import distinct_rows
-from rmq_formats.errors import ClusterError
+from rmq_formats.codecs.layout import FLAG_INNER_BATCH
+from rmq_formats.errors import ClusterError, StoreLayoutError
 from rmq_formats.read.query import LogKind
 from rmq_offline.replay.batch_messages import COLUMNS, ORIGIN, QueueBatch, encode_rows
 from rmq_offline.replay.pace import Pace
@@ -43,12 +44,13 @@ def count(replay: Replay) -> Counts:
     """Count the messages to send, up to the present end of the log.
 
     Raises:
-        StoreError: the store cannot be read, or the checkpoint is that of another replay.
+        StoreError: the store cannot be read, a record is an inner batch, or the checkpoint is that of another replay.
     """
     counts = _begin_counts(replay)
-    columns = ("topic", "queue_id", "size", "record_error", *replay.choice.columns())
+    columns = ("topic", "queue_id", "physical_offset", "size", "sys_flag", "record_error", *replay.choice.columns())
     for rows in plan_replay(replay, counts, columns).rows(counts.missing):
         sound = _filter_sound(rows, counts)
+        _refuse_inner_batches(replay, sound)
         firsts, groups = distinct_rows([sound["topic"], sound["queue_id"]], sound.num_rows)
         for row, messages in zip(firsts.tolist(), np.bincount(groups).tolist(), strict=True):
             queue = sound["topic"][row].as_py(), sound["queue_id"][row].as_py()
@@ -56,6 +58,21 @@ def count(replay: Replay) -> Counts:
         counts.messages += sound.num_rows
         counts.bytes += pc.sum(sound["size"]).as_py() or 0
     return counts
+
+
+def _refuse_inner_batches(replay: Replay, rows: pa.RecordBatch) -> None:
+    """Refuse a record with an inner batch: it would be sent as one message with the batch for a body.
+
+    Raises:
+        StoreLayoutError: naming the first one.
+    """
+    is_batch = (np.asarray(rows["sys_flag"]) & FLAG_INNER_BATCH) != 0
+    if is_batch.any():
+        row = int(np.flatnonzero(is_batch)[0])
+        raise StoreLayoutError(
+            f"{replay.store}: topic {rows['topic'][row]} has an inner batch at {rows['physical_offset'][row]}, "
+            "which rmq does not split; choose other topics with --topics"
+        )
 
 
 def _begin_counts(replay: Replay) -> Counts:

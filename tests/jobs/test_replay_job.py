@@ -13,6 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from jobs import replay
+from rmq_formats.codecs.properties import encode_properties
 from rmq_formats.errors import ClusterError, OptionError, RmqError
 from rmq_offline.replay import run
 from rmq_offline.replay.batch_messages import ORIGIN
@@ -26,9 +27,10 @@ from tests.jobs.replayed_messages import (
     replay_store,
     sent_messages,
 )
+from tests.replay.small_stores import orders_message
 from tests.spark.live.scenarios import fresh, make_topic
 from tests.support.processes.broker_processes import configured
-from tests.support.stores.store_files import flip
+from tests.support.stores.store_files import flip, write_commitlog
 from tests.support.torture import rounds
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
@@ -264,6 +266,18 @@ def test_messages_go_to_another_store(spark: SparkSession, mixed: Path, expected
         f"golden@{offset}" for offset in sorted(one["physical_offset"] for one in wanted)
     ]
     assert {bytes(row.body) for row in rows} == {one["body"] for one in wanted}
+
+
+def test_offsets_in_light_queues_are_left_out_of_another_store(spark: SparkSession, tmp_path: Path) -> None:
+    store, target = tmp_path / "store", tmp_path / "target"
+    properties = {"INNER_MULTI_DISPATCH": "%LMQ%a", "INNER_MULTI_QUEUE_OFFSET": "7"}
+    write_commitlog(store, [orders_message(0, b"body", properties_bytes=encode_properties(properties))], 4096)
+    parsed = replay.parser().parse_args(["--store", str(store), "--store-id", "golden", "--to-store", str(target)])
+    replay.check(parsed)
+    assert replay.main(parsed, spark)[0]["messages"] == 1
+    (row,) = spark.read.format("rmq_commitlog").load(str(target)).collect()
+    assert row.properties == {"INNER_MULTI_DISPATCH": "%LMQ%a", ORIGIN: "golden@0"}
+    assert not (target / "consumequeue" / "%LMQ%a").exists()
 
 
 @pytest.mark.long
