@@ -404,7 +404,7 @@ def _single_value(
             return lambda message: _message_as_json(message, path)
         return _reader(field.message_type, f"{path}.", refused, above, selected)
     if field.cpp_type == FieldDescriptor.CPPTYPE_ENUM:
-        names = {value.number: value.name for value in field.enum_type.values}
+        names = {value.number: value.name for value in reversed(field.enum_type.values)}  # of aliases the first
         return lambda number: names.get(number, str(number))
     if field.cpp_type == FieldDescriptor.CPPTYPE_UINT64:
         return Decimal
