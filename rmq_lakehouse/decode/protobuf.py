@@ -146,7 +146,7 @@ def _row_reader(
         faults = [fault for fault in scan.faults if selected is None or _is_selected(fault.path, selected)]
         if faults and refused is None:
             raise mismatch(faults[0].path, faults[0].sent, faults[0].wanted)
-        if not faults and not scan.has_known_field:
+        if not scan.has_known_field:
             raise _another_message(message, scan)
         row = read(parse.without_unknown(body) if scan.has_extended_map_entry else parsed)
         if faults and refused is not None:

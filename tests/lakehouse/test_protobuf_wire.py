@@ -306,6 +306,14 @@ def test_a_known_field_with_its_default_is_a_field_of_the_schema() -> None:
     )
 
 
+@pytest.mark.parametrize("on_mismatch", ["null", "rescue"])
+@pytest.mark.parametrize("columns", [None, frozenset(["l"]), frozenset(["name"])])
+def test_a_body_of_another_message_is_refused_for_any_on_mismatch(on_mismatch: str, columns: Any) -> None:
+    refusal = reason(number(6, 1) + number(99, 1), on_mismatch=on_mismatch, selected=columns)
+    assert refusal == "the body has none of the fields of shop.Order; it has numbers 6, 99"
+    assert decode(number(6, 1) + number(8, 1), on_mismatch)["l"] == 1
+
+
 def test_lists_of_messages_are_checked_message_by_message() -> None:
     explode = protobuf.decoder(SCHEMA, "shop.Orders", explode=True)
     default = {"a": 0, "b": "", "c": None, "at": None}
@@ -382,6 +390,7 @@ TIME = number(1, 1_700_000_000) + number(2, 5)
     ],
 )
 def test_what_does_not_fit_is_rescued_as_it_was_sent(body: bytes, values: dict[str, Any]) -> None:
+    body += number(12, 1)  # a body needs a field of the schema
     assert rescued(body) == values
     columns = {path.partition(".")[0] for path in values}
     row = decode(body, "null")
