@@ -16,6 +16,7 @@ Unit = Literal["s", "ms", "us", "ns"]
 TOPIC_PROPERTY: Final = "rmq.topic"
 """Property of typed tables and dead-letter tables. Raw tables do not have this property."""
 _REGISTRY_HEADER_BYTES: Final = 5
+_REGISTRY_TYPE: Final = "AVRO"  # of a schema, if a registry's answer names no other
 _MAX_SPEC_BYTES: Final = 64 << 20  # limit: a spec is written by hand, but descriptors of large systems have megabytes
 METADATA: Final = ("topic", "queue_id", "queue_offset", "physical_offset", "store_timestamp", "keys", "tags")
 
@@ -141,7 +142,8 @@ def _with_unit(topic: TypedTopic, unit: Unit | dict[str, Unit] | None) -> TypedT
 def read_writer_schemas(topic: TypedTopic) -> dict[int, str] | None:
     """Read the writers' schemas of a topic by their ids; None without ``writer_schemas``.
 
-    A file is a schema, or a registry's answer with the schema as its text ``schema``.
+    A file is a schema, or a registry's answer with the schema as its text ``schema``. Answers with schemas of another
+    ``schemaType`` are left out: a registry may have those of other topics.
 
     Raises:
         OptionError: the directory cannot be read, has none, or two files of one id.
@@ -159,20 +161,24 @@ def read_writer_schemas(topic: TypedTopic) -> dict[int, str] | None:
     for file in files:
         if int(file.stem) in schemas:
             raise OptionError(f"{file}: another file has schema {int(file.stem)}. Remove one")
-        schemas[int(file.stem)] = _writer_schema(file)
+        schema = _writer_schema(file)
+        if schema is not None:
+            schemas[int(file.stem)] = schema
     if not schemas:
         raise OptionError(f"{directory}: has no ID.avsc or ID.json. Give a directory with the writers' schemas")
     return schemas
 
 
-def _writer_schema(file: Path) -> str:
+def _writer_schema(file: Path) -> str | None:
+    """Return the Avro schema of a file; None for a registry's answer with a schema of another type."""
     text = read_spec_file(str(file))
     try:
         schema = msgspec.json.decode(text)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise OptionError(f"{file}: {error}") from error
     if isinstance(schema, dict) and isinstance(schema.get("schema"), str):
-        return str(schema["schema"])
+        is_avro = str(schema.get("schemaType") or _REGISTRY_TYPE).upper() == _REGISTRY_TYPE
+        return str(schema["schema"]) if is_avro else None
     return text.decode()
 
 

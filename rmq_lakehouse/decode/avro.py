@@ -42,7 +42,8 @@ def decoder(
     Args:
         schema: of the table, in Avro's JSON.
         writer_schemas: schemas by the id in a registry's header, which each body has then: a zero, and the id in four
-            bytes. None decodes bodies by ``schema``, without a header.
+            bytes. A schema that cannot be used is the reason of its bodies alone. None decodes bodies by ``schema``,
+            without a header.
         on_mismatch: what a value becomes that its column cannot hold: see ``rmq_lakehouse.decode.mismatch``.
         selected: paths of the columns that are wanted; None is all.
         explode: whether a body may be an array of records, and becomes a list of rows.
@@ -52,7 +53,7 @@ def decoder(
     rows = _BodyRows(reader, on_mismatch, selected, explode=explode)
     if writer_schemas is None:
         return _without_header(rows.compile(reader))
-    readers = {number: rows.compile(_parsed(text)) for number, text in writer_schemas.items()}
+    readers = {number: _writer_reader(rows, number, text) for number, text in writer_schemas.items()}
 
     def decode(body: bytes) -> Any:
         if len(body) < HEADER_BYTES or body[0] != 0:
@@ -70,6 +71,19 @@ def decoder(
         return value
 
     return decode
+
+
+def _writer_reader(rows: "_BodyRows", number: int, text: str) -> ReadRows:
+    """Compile the reader of a writer's bodies; it raises where the schema cannot be used."""
+    try:
+        return rows.compile(_parsed(text, has_field_defaults=False))
+    except ValueError as error:
+        reason = f"the registry header names schema {number}, which cannot be used: {error}"
+
+    def refuse(_body: bytes, _position: int) -> tuple[Any, int]:
+        raise UndecodableError(reason)
+
+    return refuse
 
 
 def _without_header(read: ReadRows) -> Callable[[bytes], Any]:
@@ -171,15 +185,36 @@ class _BodyRows:
         return read_rows
 
 
-def _parsed(schema: str) -> Any:
-    """Parse a schema; its records have their full names wherever they are named. Raises ValueError."""
+def _parsed(text: str, *, has_field_defaults: bool = True) -> Any:
+    """Parse a schema; its records have their full names wherever they are named. Raises ValueError.
+
+    Args:
+        has_field_defaults: whether the defaults of fields are of use; if not, they may be invalid.
+    """
     try:
-        parsed: Any = fastavro.parse_schema(json.loads(schema))
-    except (SchemaParseException, KeyError, TypeError, AttributeError, RecursionError) as error:
+        schema = json.loads(text)
+        parsed: Any = fastavro.parse_schema(schema if has_field_defaults else _without_field_defaults(schema))
+    except (ValueError, SchemaParseException, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"not an Avro schema ({type(error).__name__}: {error})") from error
     if not isinstance(parsed, dict):
         return parsed
     return {name: part for name, part in parsed.items() if not name.startswith("__")}  # marks of the library
+
+
+def _without_field_defaults(schema: Any) -> Any:
+    """Return a schema whose fields have no defaults: a reader takes its own, and old producers have invalid ones."""
+    if isinstance(schema, list):
+        return [_without_field_defaults(kind) for kind in schema]
+    if not isinstance(schema, dict):
+        return schema
+    parts = {name: _without_field_defaults(schema[name]) for name in ("type", "items", "values") if name in schema}
+    if isinstance(schema.get("fields"), list):
+        fields = [_without_field_defaults(field) for field in schema["fields"]]
+        parts["fields"] = [
+            {name: part for name, part in field.items() if name != "default"} if isinstance(field, dict) else field
+            for field in fields
+        ]
+    return {**schema, **parts}
 
 
 def _check_unions(schema: Any) -> None:

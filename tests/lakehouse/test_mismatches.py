@@ -128,6 +128,36 @@ def test_writer_schemas_are_read_by_their_ids(tmp_path: Path) -> None:
         read_writer_schemas(topic)
 
 
+def test_a_writer_schema_that_cannot_be_used_is_the_reason_of_its_messages() -> None:
+    table = record(("id", "long"))
+    references = record(("id", "long"), ("price", "shop.Money"))
+    writers = {7: json.dumps(table), 8: json.dumps(references), 9: 'syntax = "proto3";'}
+    decode = avro.decoder(json.dumps(table), writers)
+    assert decode(avro_body(table, {"id": 5}, 7)) == {"id": 5}
+    for number, reason in ((8, r".*shop\.Money"), (9, "not an Avro schema")):
+        with pytest.raises(
+            Mismatch, match=f"^the registry header names schema {number}, which cannot be used: {reason}"
+        ):
+            decode(avro_body(table, {"id": 5}, number))
+
+
+def test_defaults_of_a_writer_may_be_invalid() -> None:
+    table, writer = record(("id", "long")), record(("id", "long"), ("inner", record(("name", "string"))), default=None)
+    writer["fields"][1]["type"] |= {"name": "Inner"}
+    sent = avro_body(record(("id", "long"), ("name", "string")), {"id": 5, "name": "x"}, 7)
+    assert avro.decoder(json.dumps(table), {7: json.dumps(writer)})(sent) == {"id": 5}
+    with pytest.raises(ValueError, match="not an Avro schema"):
+        avro.decoder(json.dumps(writer))
+
+
+def test_schemas_of_other_types_in_a_registry_are_left_out(tmp_path: Path) -> None:
+    schema = json.dumps(record(("id", "int")))
+    for number, answer in enumerate(({}, {"schemaType": "AVRO"}, {"schemaType": "PROTOBUF"}, {"schemaType": "JSON"})):
+        (tmp_path / f"{number}.json").write_text(json.dumps({**answer, "schema": schema}))
+    topic = TypedTopic(topic="T", table="t", format="avro", writer_schemas=str(tmp_path))
+    assert read_writer_schemas(topic) == {0: schema, 1: schema}
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [
