@@ -1,15 +1,13 @@
 """Decodes Avro message bodies: fastavro parses the schemas, the bodies are read by ``avro_resolution``."""
 
-import json
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-import fastavro
 import pyarrow as pa
-from fastavro.schema import SchemaParseException
 
 from rmq_lakehouse.decode.avro_bytes import BYTES_FAULTS, Read, fault_reason
 from rmq_lakehouse.decode.avro_resolution import JSON_TEXT, ReaderCompiler, UndecodableError
+from rmq_lakehouse.decode.avro_schemas import check_unions, parse_schema
 from rmq_lakehouse.decode.columns import list_of
 from rmq_lakehouse.decode.mismatch import DEAD_LETTER, Mismatch, Refused, with_rescued
 
@@ -23,7 +21,6 @@ _TYPES: Final = {
     "null": pa.null(), "boolean": pa.bool_(), "int": pa.int32(), "long": pa.int64(), "float": pa.float32(),
     "double": pa.float64(), "string": pa.string(), "enum": pa.string(), "bytes": pa.binary(), "fixed": pa.binary(),
 }  # fmt: skip
-_WIDENED: Final = (frozenset(["int", "long"]), frozenset(["float", "double"]))
 
 ReadRows = Callable[[bytes, int], tuple[Any, int]]
 """Reads a body from a position on: its row, or its rows."""
@@ -48,8 +45,8 @@ def decoder(
         selected: paths of the columns that are wanted; None is all.
         explode: whether a body may be an array of records, and becomes a list of rows.
     """
-    reader = _parsed(schema)
-    _check_unions(reader)
+    reader = parse_schema(schema)
+    check_unions(reader)
     rows = _BodyRows(reader, on_mismatch, selected, explode=explode)
     if writer_schemas is None:
         return _without_header(rows.compile(reader))
@@ -76,7 +73,7 @@ def decoder(
 def _writer_reader(rows: "_BodyRows", number: int, text: str) -> ReadRows:
     """Compile the reader of a writer's bodies; it raises where the schema cannot be used."""
     try:
-        return rows.compile(_parsed(text, has_field_defaults=False))
+        return rows.compile(parse_schema(text, has_field_defaults=False))
     except ValueError as error:
         reason = f"the registry header names schema {number}, which cannot be used: {error}"
 
@@ -185,53 +182,6 @@ class _BodyRows:
         return read_rows
 
 
-def _parsed(text: str, *, has_field_defaults: bool = True) -> Any:
-    """Parse a schema; its records have their full names wherever they are named. Raises ValueError.
-
-    Args:
-        has_field_defaults: whether the defaults of fields are of use; if not, they may be invalid.
-    """
-    try:
-        schema = json.loads(text)
-        parsed: Any = fastavro.parse_schema(schema if has_field_defaults else _without_field_defaults(schema))
-    except (ValueError, SchemaParseException, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"not an Avro schema ({type(error).__name__}: {error})") from error
-    if not isinstance(parsed, dict):
-        return parsed
-    return {name: part for name, part in parsed.items() if not name.startswith("__")}  # marks of the library
-
-
-def _without_field_defaults(schema: Any) -> Any:
-    """Return a schema whose fields have no defaults: a reader takes its own, and old producers have invalid ones."""
-    if isinstance(schema, list):
-        return [_without_field_defaults(kind) for kind in schema]
-    if not isinstance(schema, dict):
-        return schema
-    parts = {name: _without_field_defaults(schema[name]) for name in ("type", "items", "values") if name in schema}
-    if isinstance(schema.get("fields"), list):
-        fields = [_without_field_defaults(field) for field in schema["fields"]]
-        parts["fields"] = [
-            {name: part for name, part in field.items() if name != "default"} if isinstance(field, dict) else field
-            for field in fields
-        ]
-    return {**schema, **parts}
-
-
-def _check_unions(schema: Any) -> None:
-    """Raise ValueError for a union of several types, which has no column type."""
-    if isinstance(schema, list):
-        kinds = [kind for kind in schema if kind != "null"]
-        if len(kinds) > 1 and not any(all(isinstance(k, str) and k in pair for k in kinds) for pair in _WIDENED):
-            raise ValueError(f"a union of several types, {json.dumps(schema)}")
-        for kind in schema:
-            _check_unions(kind)
-    elif isinstance(schema, dict):
-        for part in ("type", "items", "values"):
-            _check_unions(schema.get(part))
-        for field in schema.get("fields", ()):
-            _check_unions(field["type"])
-
-
 def columns(schema: str, *, explode: bool = False) -> pa.Schema:
     """Convert the schema of a record to columns; a record within itself is a JSON text. Raises ValueError.
 
@@ -239,8 +189,8 @@ def columns(schema: str, *, explode: bool = False) -> pa.Schema:
         schema: in Avro's JSON.
         explode: whether it may be an array of records, whose columns these are then.
     """
-    parsed = _parsed(schema)
-    _check_unions(parsed)
+    parsed = parse_schema(schema)
+    check_unions(parsed)
     finite_schema = _without_recursion(parsed, ())
     if explode and isinstance(finite_schema, dict) and finite_schema["type"] == "array":
         finite_schema = finite_schema["items"]

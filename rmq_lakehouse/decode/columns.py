@@ -33,6 +33,25 @@ def _types_within(path: str, kind: pa.DataType) -> Iterator[tuple[str, pa.DataTy
         yield from _types_within(f"{path}.value", kind.item_type)
 
 
+def check_types(columns: pa.Schema) -> None:
+    """Refuse arrays and maps of nothing but null, and structs without another member. Raises ValueError.
+
+    Parquet has no group without members, and Delta no null within an array or a map.
+    """
+    for path, kind in column_types(columns):
+        if pa.types.is_nested(kind) and _is_void(kind):
+            raise ValueError(f"column {path} is {kind}, which tables have not. Leave the column out by columns")
+
+
+def _is_void(kind: pa.DataType) -> bool:
+    """Return whether no value of a type can be other than null."""
+    if pa.types.is_struct(kind):
+        return all(_is_void(field.type) for field in kind)
+    if pa.types.is_list(kind):
+        return _is_void(kind.value_type)
+    return _is_void(kind.item_type) if pa.types.is_map(kind) else bool(pa.types.is_null(kind))
+
+
 def select_columns(topic: str, columns: pa.Schema, paths: Sequence[str]) -> pa.Schema:
     """Return the columns of some paths, with all that is within them; all columns without paths. Raises OptionError.
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from rmq_lakehouse.decode import json_body
 from rmq_lakehouse.decode.bodies import BodyDecoder, Decode
-from rmq_lakehouse.decode.columns import column_types
+from rmq_lakehouse.decode.columns import check_types, column_types
 from rmq_lakehouse.decode.json_structs import bodies_decoder
 from rmq_lakehouse.decode.mismatch import RESCUE, RESCUED, UNKNOWN_FIELDS
 from rmq_lakehouse.decode.spark_ddl import json_columns
@@ -29,7 +29,10 @@ def schema_columns(topic: TypedTopic) -> pa.Schema:
     if topic.format == "avro":
         from rmq_lakehouse.decode.avro import columns as avro_columns  # noqa: PLC0415 # only where it is used
 
-        return avro_columns(schema.decode(), explode=topic.explode)
+        try:
+            return avro_columns(schema.decode(), explode=topic.explode)
+        except ValueError as error:
+            raise ValueError(f"{topic.schema_file}: {error}" if topic.schema_file else str(error)) from error
     from rmq_lakehouse.decode import protobuf  # noqa: PLC0415 # only where it is used
 
     message = protobuf.descriptor(schema, str(topic.message))
@@ -48,6 +51,7 @@ def build_decoder(topic: TypedTopic, columns: pa.Schema, selected_columns: pa.Sc
         selected_columns: those of them that the table has.
         zone: of times in JSON that have none.
     """
+    check_types(selected_columns)
     if topic.format == "json":
         return _json_decoder(topic, columns, selected_columns, zone)
     selected = frozenset(path for path, _ in column_types(selected_columns)) if topic.columns else None

@@ -10,6 +10,7 @@ from pyspark.sql.types import StructType
 
 from rmq_formats.spark.versions import arrow_schema
 from rmq_lakehouse.decode import avro
+from rmq_lakehouse.decode.mismatch import Mismatch
 
 
 def record(*kinds: Any, **more: Any) -> dict[str, Any]:
@@ -38,6 +39,12 @@ SCHEMAS = [
     record({"type": "array", "items": INNER}, {"type": "map", "values": "Inner"}, ["null", "Inner"], "shop.Inner"),
     record({"type": "array", "items": ["null", {"type": "map", "values": ["null", logical("int", "date")]}]}),
     ["null", record("int")],
+    record(
+        logical("bytes", "decimal"), logical("bytes", "decimal", precision=5, scale=None),
+        logical("bytes", "decimal", precision=5, scale=6), logical("bytes", "decimal", precision=0),
+        logical("fixed", "decimal", name="D", size=2, precision=5),
+        logical("fixed", "decimal", name="D4", size=2, precision=4), {**record("int"), "type": "error", "name": "X"},
+    ),
 ]  # fmt: skip
 
 
@@ -62,3 +69,33 @@ def test_elements_of_an_array_are_the_columns_of_exploded_bodies() -> None:
     ):
         with pytest.raises(ValueError, match=problem):
             avro.columns(schema, explode=explode)
+
+
+@pytest.mark.parametrize(
+    ("schema", "problem"),
+    [
+        (record(["null", ["null", "int"]]), "field c0 of record R is a union within a union"),
+        (record({"type": "array", "items": ["null", {"type": ["null", "int"]}]}), "field c0 of record R is a union"),
+        ({**record("int"), "fields": record("int")["fields"] * 2}, "field c0 of record R comes twice"),
+        (record({"type": "fixed", "name": "F", "size": 10**400, "logicalType": "decimal", "precision": 5}), "large"),
+        (record({"name": "X"}), "type"),
+        (
+            record(logical("bytes", "decimal", precision=10**9)),
+            "field c0 of record R is a decimal of 1000000000",
+        ),
+        (record("int", aliases=None), "the schema has aliases that are no list"),
+    ],
+)
+def test_a_schema_that_is_none_is_refused_in_one_line(schema: Any, problem: str) -> None:
+    for build in (avro.columns, avro.decoder):
+        with pytest.raises(ValueError, match=f"not an Avro schema .*{problem}"):
+            build(json.dumps(schema))
+    decode = avro.decoder(json.dumps(record("int")), {8: json.dumps(schema)})
+    with pytest.raises(Mismatch, match=f"names schema 8, which cannot be used: not an Avro schema .*{problem}"):
+        decode(b"\0\0\0\0\x08\x02")
+
+
+def test_bytes_of_an_invalid_decimal_are_bytes() -> None:
+    table, writer = record("bytes"), record(logical("bytes", "decimal", precision=5, scale=None))
+    assert avro.decoder(json.dumps(writer))(b"\x02\x01") == {"c0": b"\x01"}
+    assert avro.decoder(json.dumps(table), {8: json.dumps(writer)})(b"\0\0\0\0\x08\x02\x01") == {"c0": b"\x01"}

@@ -172,9 +172,15 @@ def test_the_command_needs_neither_pyspark_nor_java(local: TypedExporter) -> Non
 def test_what_cannot_be_used_is_refused_before_anything_is_written(local: TypedExporter) -> None:
     write(local.store, SENT)
     avro, *_, many, _ = topics(local.work)
+    faulty = avro_record("R", a="int")
+    (local.work / "faulty.avsc").write_text(json.dumps({**faulty, "fields": faulty["fields"] * 2}))
     for topic, problem in (
         ({**avro, "schema": '"int"'}, "topic 'Avro': its avro schema cannot be used: it is not a record"),
         ({**avro, "schema": "{"}, "its avro schema cannot be used"),
+        (
+            {**avro, "schema": None, "schema_file": "faulty.avsc"},
+            r"used: .*faulty\.avsc: not .*field a of .* comes twice",
+        ),
         ({**avro, "columns": ["no"]}, "columns has 'no', which is no column of the schema"),
         ({**avro, "schema": json.dumps(avro_record("R", a="int", A="int"))}, "comes twice"),
         ({**many, "message": "shop.No"}, "no message 'shop.No'"),
@@ -183,7 +189,14 @@ def test_what_cannot_be_used_is_refused_before_anything_is_written(local: TypedE
     ):
         with pytest.raises(OptionError, match=problem):
             local.typed(topics=[topic])
-    for member in ("null", avro_record("None"), avro_record("Twice", b="int", B="int")):
+    for nested in (
+        avro_record("None"), avro_record("Null", b="null"), avro_record("Outer", c=avro_record("None")),
+        {"type": "array", "items": "null"}, {"type": "map", "values": "null"},
+    ):  # fmt: skip
+        problem = r"topic 'Avro': its avro schema cannot be used: column of is .*, which tables have not"
+        with pytest.raises(OptionError, match=problem):
+            local.typed(topics=[{**avro, "schema": json.dumps(avro_record("R", of=nested))}])
+    for member in ("null", avro_record("Twice", b="int", B="int")):
         with pytest.raises(NeedsSparkError, match=r"topic 'Avro': column of is .*, which is for the job"):
             local.typed(topics=[{**avro, "schema": json.dumps(avro_record("R", of=member))}])
     assert not list(local.work.glob("[AM]*"))

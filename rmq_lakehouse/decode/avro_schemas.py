@@ -1,0 +1,107 @@
+"""Parses Avro schemas by fastavro, after the repairs that Java's parser makes."""
+
+import json
+import math
+from collections.abc import Iterable
+from typing import Any, Final
+
+import fastavro
+from fastavro.schema import SchemaParseException
+
+_MAX_PRECISION: Final = 1000  # limit of a decimal: a schema may claim more digits than memory holds
+_WIDENED: Final = (frozenset(["int", "long"]), frozenset(["float", "double"]))
+
+
+def parse_schema(text: str, *, has_field_defaults: bool = True) -> Any:
+    """Parse a schema; its records have their full names wherever they are named. Raises ValueError.
+
+    Args:
+        has_field_defaults: whether the defaults of fields are of use. A writer's are not: a reader takes its own, and
+            old producers have invalid ones.
+    """
+    try:
+        schema = _repair(json.loads(text), "the schema", has_field_defaults=has_field_defaults)
+        parsed: Any = fastavro.parse_schema(schema)
+    except (
+        ValueError, SchemaParseException, KeyError, TypeError, AttributeError, OverflowError, RecursionError,
+    ) as error:  # fmt: skip
+        raise ValueError(f"not an Avro schema ({type(error).__name__}: {error})") from error
+    if not isinstance(parsed, dict):
+        return parsed
+    return {name: part for name, part in parsed.items() if not name.startswith("__")}  # marks of the library
+
+
+def _repair(schema: Any, place: str, *, has_field_defaults: bool) -> Any:
+    """Return a schema in JSON without errors as records, invalid logical types, and defaults that are of no use.
+
+    Args:
+        place: of the schema, for reasons.
+
+    Raises:
+        SchemaParseException: the library does not notice the fault.
+    """
+    if isinstance(schema, list):
+        if any(isinstance(kind["type"] if isinstance(kind, dict) else kind, list) for kind in schema):
+            raise SchemaParseException(f"{place} is a union within a union")
+        return [_repair(kind, place, has_field_defaults=has_field_defaults) for kind in schema]
+    if not isinstance(schema, dict):
+        return schema
+    kind = schema["type"]
+    repaired = {**schema}
+    if kind == "error":  # a record of Avro's protocols
+        repaired["type"] = "record"
+    for name in ("type", "items", "values"):
+        if isinstance(schema.get(name), list | dict):
+            repaired[name] = _repair(schema[name], place, has_field_defaults=has_field_defaults)
+    if kind in ("record", "error"):
+        repaired["fields"] = list(_repaired_fields(schema, has_field_defaults=has_field_defaults))
+    _check_aliases(schema, place)
+    logical = schema.get("logicalType")
+    if not isinstance(logical, str) or (logical == "decimal" and not _is_decimal(schema)):
+        repaired.pop("logicalType", None)
+    if repaired.get("logicalType") == "decimal" and schema["precision"] > _MAX_PRECISION:
+        raise SchemaParseException(f"{place} is a decimal of {schema['precision']} digits")
+    return repaired
+
+
+def _repaired_fields(record: dict[str, Any], *, has_field_defaults: bool) -> Iterable[dict[str, Any]]:
+    names = set()
+    for field in record["fields"]:
+        place = f"field {field['name']} of record {record['name']}"
+        if not isinstance(field["name"], str):
+            raise SchemaParseException(f"{place} has a name that is no text")
+        if field["name"] in names:
+            raise SchemaParseException(f"{place} comes twice")
+        names.add(field["name"])
+        _check_aliases(field, place)
+        kind = _repair(field["type"], place, has_field_defaults=has_field_defaults)
+        yield {name: part for name, part in field.items() if name != "default" or has_field_defaults} | {"type": kind}
+
+
+def _check_aliases(schema: dict[str, Any], place: str) -> None:
+    aliases = schema.get("aliases", [])
+    if not isinstance(aliases, list) or not all(isinstance(alias, str) for alias in aliases):
+        raise SchemaParseException(f"{place} has aliases that are no list of names")
+
+
+def _is_decimal(schema: dict[str, Any]) -> bool:
+    """Return whether precision and scale are valid. If not, Avro ignores the logical type."""
+    precision, scale = schema.get("precision"), schema.get("scale", 0)
+    if type(precision) is not int or type(scale) is not int or not 0 <= scale <= precision or precision == 0:
+        return False
+    return schema["type"] != "fixed" or precision <= math.log10(2) * (8 * int(schema["size"]) - 1)
+
+
+def check_unions(schema: Any) -> None:
+    """Raise ValueError for a union of several types, which has no column type."""
+    if isinstance(schema, list):
+        kinds = [kind for kind in schema if kind != "null"]
+        if len(kinds) > 1 and not any(all(isinstance(k, str) and k in pair for k in kinds) for pair in _WIDENED):
+            raise ValueError(f"a union of several types, {json.dumps(schema)}")
+        for kind in schema:
+            check_unions(kind)
+    elif isinstance(schema, dict):
+        for part in ("type", "items", "values"):
+            check_unions(schema.get(part))
+        for field in schema.get("fields", ()):
+            check_unions(field["type"])
