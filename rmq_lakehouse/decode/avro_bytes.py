@@ -288,15 +288,18 @@ def array_reader(read_items: ReadItems, item_bytes: int) -> Read:
 def map_reader(read_value: Read, value_bytes: int) -> Read:
     """Return a reader of blocks of keys and values."""
 
-    def read_entry(body: bytes, position: int) -> tuple[tuple[str, Any], int]:
-        key, position = read_string(body, position)
-        value, position = read_value(body, position)
-        return (key, value), position
+    def read_entries(body: bytes, position: int, count: int) -> tuple[list[tuple[str, Any]], int]:
+        entries = []
+        for _ in range(count):
+            key, position = read_string(body, position)
+            value, position = read_value(body, position)
+            entries.append((key, value))
+        return entries, position
 
-    read_entries = array_reader(items_reader(read_entry), 1 + value_bytes)
+    read_blocks = array_reader(read_entries, 1 + value_bytes)
 
     def read(body: bytes, position: int) -> tuple[dict[str, Any], int]:
-        entries, position = read_entries(body, position)
+        entries, position = read_blocks(body, position)
         return dict(entries), position
 
     return read

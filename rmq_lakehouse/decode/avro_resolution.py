@@ -41,6 +41,12 @@ from rmq_lakehouse.decode.times import YEARS, in_range, is_date
 JSON_TEXT: Final = "rmq-json"
 """Logical type of a text that is the JSON of a record within itself; ``record`` names the record."""
 MAX_LEVELS: Final = 100  # limit of records within themselves, as of Protobuf's library
+MAX_PARTS: Final = 2 * MAX_LEVELS
+"""Limit of records, arrays and maps within a record within itself.
+
+A record has 3 Python frames, an array 3, a map 4: at most 700, of the 1000 that Python allows. So the caller's depth
+does not decide what is decoded.
+"""
 
 _MICROS: Final = frozenset(f"{local}timestamp-{unit}" for local in ("", "local-") for unit in ("millis", "micros"))
 _NANOS: Final = {"millis": 1_000_000, "micros": 1000, "nanos": 1}
@@ -137,6 +143,7 @@ class ReaderCompiler:
         column_schema: likewise; records within themselves are ``JSON_TEXT``.
         refused: takes the values that their columns cannot hold, by path; None makes them a ``Mismatch``.
         selected: paths of the selected columns; None is all.
+        levels: of the readers that call those that are compiled; None counts from 0.
     """
 
     def __init__(
@@ -146,6 +153,7 @@ class ReaderCompiler:
         column_schema: Any,
         refused: Refused | None = None,
         selected: frozenset[str] | None = None,
+        levels: "_Levels | None" = None,
     ) -> None:
         self._writer_types = NamedTypes(writer)
         self._types = NamedTypes(schema)
@@ -153,8 +161,9 @@ class ReaderCompiler:
         self._writer, self._schema, self._column_schema = writer, schema, column_schema
         self._refused = refused
         self._selected = selected
-        self._levels = [0]
-        self._record_readers: dict[tuple[Form, str, str, str], Read] = {}
+        self._levels = _Levels() if levels is None else levels
+        self._parts_around = 0  # arrays and maps between a record and what is compiled
+        self._record_readers: dict[tuple[Form, str, str, str], _LaterReader] = {}
         self._skipping: ReaderCompiler | None = None
 
     def compile_columns(self) -> Read:
@@ -198,15 +207,22 @@ class ReaderCompiler:
             return self._record_reader(writer, kind, path, form)
         if writer["type"] == "array":
             part = f"{path}.element" if form is Form.COLUMN else path
-            read_items = items_reader(self.compile(writer["items"], kind["items"], part, form, is_repeated=True))
+            read_items = items_reader(self._compile_part(writer["items"], kind["items"], part, form))
             if (writer["items"], kind["items"]) == ("int", "int") and form in (Form.COLUMN, Form.JSON):
                 read_items = ints_reader(partial(_raise_longer, part))
             return array_reader(read_items, self._writer_types.least_bytes(writer["items"]))
         if writer["type"] == "map":
             part = f"{path}.value" if form is Form.COLUMN else path
-            read_value = self.compile(writer["values"], kind["values"], part, form, is_repeated=True)
+            read_value = self._compile_part(writer["values"], kind["values"], part, form)
             return map_reader(read_value, self._writer_types.least_bytes(writer["values"]))
         return self._scalar_reader(writer, kind, path, form)
+
+    def _compile_part(self, writer: Any, schema: Any, path: str, form: Form) -> Read:
+        """Compile the type of an array's items or of a map's values."""
+        self._parts_around += form is not Form.COLUMN
+        read = self.compile(writer, schema, path, form, is_repeated=True)
+        self._parts_around -= form is not Form.COLUMN
+        return read
 
     def _matching_type(self, writer: Any, schema: Any, form: Form) -> Any | None:
         """Return the type that a value of the writer's type becomes: of a union the same one, or else the first."""
@@ -242,7 +258,7 @@ class ReaderCompiler:
         if self._writer is self._schema is self._column_schema:
             return self
         if self._skipping is None:
-            self._skipping = ReaderCompiler(self._writer, self._writer, self._writer)
+            self._skipping = ReaderCompiler(self._writer, self._writer, self._writer, levels=self._levels)
         return self._skipping
 
     def _column_record_reader(self, writer: Any, kind: Any, path: str, *, is_repeated: bool) -> Read:
@@ -283,10 +299,11 @@ class ReaderCompiler:
     def _record_reader(self, writer: Any, kind: Any, path: str, form: Form) -> Read:
         """Compile a record in another form than columns, once for each column; it may be within itself."""
         key = (form, writer["name"], kind["name"], path)
+        parts = 1 + self._parts_around
         if key in self._record_readers:
-            return self._record_readers[key]
-        later = _LaterReader()
-        self._record_readers[key] = later.read
+            return _levelled(self._record_readers[key], parts, self._levels)
+        later = self._record_readers[key] = _LaterReader()
+        self._parts_around = 0
         kind = self._types.resolve(kind["name"])
         sources = _sources(writer, kind)
         members: list[tuple[str | None, Read]] = []
@@ -305,9 +322,9 @@ class ReaderCompiler:
                     defaults[field["name"]] = self._default(field, field["type"], path, form)
                 except UndecodableError as error:
                     members.insert(0, (None, _raising(error)))
-        later.reader = _levelled(_plain_record_reader(members, defaults), self._levels)
-        self._record_readers[key] = later.reader
-        return later.reader
+        later.read = _plain_record_reader(members, defaults)
+        self._parts_around = parts - 1
+        return _levelled(later, parts, self._levels)
 
     def _is_selected(self, column: str) -> bool:
         return self._selected is None or column in self._selected
@@ -377,10 +394,15 @@ class ReaderCompiler:
 class _LaterReader:
     """Reader of a record within itself, which is compiled after its own fields."""
 
-    reader: Read
+    read: Read
 
-    def read(self, body: bytes, position: int) -> tuple[Any, int]:
-        return self.reader(body, position)
+
+class _Levels:
+    """Records, and all parts of them, that the readers of a body are within."""
+
+    def __init__(self) -> None:
+        self.records = 0
+        self.parts = 0
 
 
 def _is_compatible(writer: Any, kind: Any) -> bool:
@@ -506,17 +528,26 @@ def _plain_record_reader(members: list[tuple[str | None, Read]], defaults: dict[
     return read
 
 
-def _levelled(read: Read, levels: list[int]) -> Read:
-    """Return a reader of records that are at most ``MAX_LEVELS`` within each other; ``levels`` is shared by all."""
+def _levelled(record: _LaterReader, parts: int, levels: _Levels) -> Read:
+    """Return a reader of records that are at most ``MAX_LEVELS`` within each other.
+
+    Args:
+        parts: the record, and the arrays and maps between it and the record around it.
+        levels: shared by all readers of a body.
+    """
 
     def read_level(body: bytes, position: int) -> tuple[Any, int]:
-        if levels[0] >= MAX_LEVELS:
+        if levels.records >= MAX_LEVELS:
             raise CorruptBytesError(f"records within themselves, deeper than {MAX_LEVELS} levels")
-        levels[0] += 1
+        if levels.parts + parts > MAX_PARTS:
+            raise CorruptBytesError(f"records within themselves, deeper than {MAX_PARTS} records, arrays and maps")
+        levels.records += 1
+        levels.parts += parts
         try:
-            return read(body, position)
+            return record.read(body, position)
         finally:
-            levels[0] -= 1
+            levels.records -= 1
+            levels.parts -= parts
 
     return read_level
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rmq_lakehouse.decode import avro
-from rmq_lakehouse.decode.avro_resolution import MAX_LEVELS, UndecodableError
+from rmq_lakehouse.decode.avro_resolution import MAX_LEVELS, MAX_PARTS, UndecodableError
 from rmq_lakehouse.decode.bodies import decoded
 from rmq_lakehouse.decode.mismatch import Mismatch
 
@@ -103,6 +103,27 @@ class TestRecordsWithinThemselves:
         assert of_writer(record(("x", "int")), writer, b"\x02" + chain(50), on_mismatch) == {"x": 1}
         with pytest.raises(Mismatch, match=r"field n of the writer: .* deeper than"):
             of_writer(record(("x", "int")), writer, b"\x02" + chain(100_000), on_mismatch)
+
+    @pytest.mark.parametrize("frames", [0, 200])
+    @pytest.mark.parametrize("levels", [49, 50, 51, 70, 99, 100])
+    def test_the_depth_of_the_caller_does_not_decide_what_is_decoded(self, frames: int, levels: int) -> None:
+        def attempt_below(count: int, *what: Any) -> Any:
+            return attempt_below(count - 1, *what) if count else attempt(*what)
+
+        maps = {"type": "map", "values": array({"type": "map", "values": ["null", "Maps"]})}
+        schema = record(("v", "int"), ("by", maps), name="Maps")
+        sent = b"\x02" + b"\x02\x00\x02\x02\x00\x02\x02" * levels + b"\0" + b"\0\0\0" * levels
+        _, reason = attempt_below(frames, schema, sent)
+        too_deep = f"column by: records within themselves, deeper than {MAX_PARTS} records, arrays and maps"
+        assert reason == (None if levels <= MAX_PARTS // 4 else too_deep)
+
+    def test_depth_of_what_is_left_out_within_a_record_counts(self) -> None:
+        table, writer = (record(("next", ["null", "R"]), *more) for more in ((), [("more", ["null", NODE])]))
+        sent = b"\x02" * 50 + b"\x00\x02" + chain(60) + b"\0" * 50
+        with pytest.raises(Mismatch, match=r"column next: .* deeper than 100 levels"):
+            of_writer(table, writer, sent)
+        sent = b"\x02" * 40 + b"\x00\x02" + chain(50) + b"\0" * 40
+        assert of_writer(table, writer, sent)["next"].count("next") == 40
 
     def test_a_record_that_is_nothing_but_itself_is_a_dead_letter(self) -> None:
         _, reason = attempt(record(("x", "int"), ("n", record(("n", "N"), name="N"))), b"\x02\x02")
