@@ -2,6 +2,7 @@
 
 import base64
 import json
+import math
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
@@ -11,6 +12,7 @@ RESCUE: Final = "rescue"
 UNKNOWN_FIELDS: Final = "_unknown_fields"  # column with the fields of a body that the schema lacks, by path, in JSON
 RESCUED: Final = "_rescued"  # column with the values that did not fit, by column, in JSON
 
+NOT_FINITE: Final = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}  # as Protobuf's JSON has them
 _SHOWN_CHARS: Final = 48  # of a value
 
 
@@ -70,8 +72,20 @@ def null_where_refused(convert: Callable[[Any], Any], path: str, refused: Refuse
 
 
 def python_values_as_json(values: Refused) -> str:
-    """Write values of Python as a JSON text; bytes are Base64."""
-    return json.dumps(values, ensure_ascii=False, default=_json_text)
+    """Write values of Python as a JSON text; bytes are Base64, and numbers that JSON has not are texts."""
+    try:
+        return json.dumps(values, ensure_ascii=False, default=_json_text, allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(values), ensure_ascii=False, default=_json_text, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    """Return a value whose numbers are finite, and all others texts."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else NOT_FINITE[str(value)]
+    if isinstance(value, dict):
+        return {name: _finite(part) for name, part in value.items()}
+    return [_finite(part) for part in value] if isinstance(value, list) else value
 
 
 def with_rescued(

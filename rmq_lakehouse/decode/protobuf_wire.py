@@ -15,6 +15,8 @@ from typing import Any, Final
 from google.protobuf import descriptor_pb2, timestamp_pb2
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
+from rmq_lakehouse.decode.mismatch import NOT_FINITE
+
 TIMESTAMP: Final = "google.protobuf.Timestamp"
 # protobuf.dev/programming-guides/encoding
 _VARINT, _I64, _LEN, _GROUP, _END_GROUP, _I32 = range(6)
@@ -393,7 +395,7 @@ def _value(body: bytes, field: FieldDescriptor, wire_field: WireField) -> Any:
     wire_type, varint, first, last = wire_field
     if wire_type in {_I32, _I64} and field.type in _FLOATS:
         number = struct.unpack("<f" if wire_type == _I32 else "<d", body[first:last])[0]
-        return number if math.isfinite(number) else _NOT_FINITE[str(number)]
+        return number if math.isfinite(number) else NOT_FINITE[str(number)]
     if wire_type != wire_type_of(field):
         return unknown_value(body, wire_field)
     if field.message_type is not None:
@@ -407,9 +409,6 @@ def _value(body: bytes, field: FieldDescriptor, wire_field: WireField) -> Any:
         value = field.enum_type.values_by_number.get(number) if -(1 << 31) <= number < 1 << 31 else None
         return number if value is None else value.name
     return bool(number) if field.type == FieldDescriptor.TYPE_BOOL and number in {0, 1} else number
-
-
-_NOT_FINITE: Final = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}  # as Protobuf's JSON has them
 
 
 def _text(value: bytes) -> str | bytes:

@@ -129,6 +129,20 @@ class TestRecordsWithinThemselves:
         _, reason = attempt(record(("x", "int"), ("n", record(("n", "N"), name="N"))), b"\x02\x02")
         assert "deeper than" in reason
 
+    def test_numbers_that_json_has_not_are_texts(self) -> None:
+        schema = record(("v", "double"), ("next", ["null", "R"]))
+        numbers = (1.5, float("nan"), float("inf"), float("-inf"))
+        value = None
+        for number in reversed(numbers):
+            value = {"v": number, "next": value}
+        text = attempt(schema, body(schema, {"v": 0.0, "next": value}))[0]["next"]
+        assert json.loads(text, parse_constant=pytest.fail)["next"]["v"] == "NaN"
+        assert [part for part in text.split('"') if part in {"NaN", "Infinity", "-Infinity"}] == [
+            "NaN", "Infinity", "-Infinity",
+        ]  # fmt: skip
+        sent = of_writer(record(("v", "string")), record(("v", array("float"))), {"v": list(numbers)}, "rescue")
+        assert json.loads(sent["_rescued"], parse_constant=pytest.fail) == {"v": [1.5, "NaN", "Infinity", "-Infinity"]}
+
     def test_times_within_the_json_have_the_unit_of_the_table(self) -> None:
         table, writer = (record(("at", unit), ("next", ["null", "R"])) for unit in (MICROS, MILLIS))
         row = of_writer(table, writer, {"at": T_MS, "next": {"at": T_MS, "next": None}})
