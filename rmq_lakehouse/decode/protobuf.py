@@ -388,7 +388,8 @@ def _value(
 def _message_as_json(message: Any, path: str) -> str:
     """Write a message as Protobuf's own JSON, its members in the order of their names."""
     try:
-        value = json_format.MessageToDict(message, preserving_proto_field_name=True)
+        pool = message.DESCRIPTOR.file.pool  # has the messages that an Any names
+        value = json_format.MessageToDict(message, preserving_proto_field_name=True, descriptor_pool=pool)
     except (json_format.SerializeToJsonError, ValueError, TypeError) as error:
         raise mismatch(path, shown(error), f"{message.DESCRIPTOR.full_name} that JSON can express") from None
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True)

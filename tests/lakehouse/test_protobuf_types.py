@@ -1,10 +1,13 @@
 """Values of Protobuf bodies in their columns: enums, names of fields, texts, and messages within themselves."""
 
+import json
 from typing import Any
 
+import pytest
 from google.protobuf import any_pb2, descriptor_pb2, message_factory, text_format
 
 from rmq_lakehouse.decode import protobuf
+from rmq_lakehouse.decode.mismatch import Mismatch
 
 
 def describe(text: str) -> bytes:
@@ -15,10 +18,9 @@ def describe(text: str) -> bytes:
     return descriptor_pb2.FileDescriptorSet(file=[imported, file]).SerializeToString()
 
 
-def field(name: str, number: int, kind: str, type_name: str = "", **more: Any) -> str:
-    words = {"label": "LABEL_OPTIONAL", "type": f"TYPE_{kind}", **more}
-    text = " ".join(f"{key}: {value}" for key, value in words.items())
-    return f'field {{ name: "{name}" number: {number} {text} type_name: "{type_name}" }}'
+def field(name: str, number: int, kind: str, type_name: str = "", label: str = "LABEL_OPTIONAL") -> str:
+    of_type = f'type_name: "{type_name}"' if type_name else ""
+    return f'field {{ name: "{name}" number: {number} type: TYPE_{kind} label: {label} {of_type} }}'
 
 
 def message_of(schema: bytes, name: str, **fields: Any) -> Any:
@@ -36,3 +38,21 @@ STATES = describe(
 def test_an_enum_has_the_first_name_of_its_number() -> None:
     body = message_of(STATES, "shop.Order", state=1).SerializeToString()
     assert protobuf.decoder(STATES, "shop.Order")(body) == {"state": "PAID"}
+
+
+MESSAGE_OF_ANY = field("any", 2, "MESSAGE", ".google.protobuf.Any") + field("n", 3, "INT64")
+NODES = describe(
+    'syntax: "proto3" dependency: "google/protobuf/any.proto" '
+    f'message_type {{ name: "Node" {field("next", 1, "MESSAGE", ".shop.Node")} {MESSAGE_OF_ANY} }}'
+)
+
+
+def test_an_any_within_a_recursive_message_is_json_of_the_message_that_it_names() -> None:
+    node = message_of(NODES, "shop.Node", n=1)
+    node.next.any.Pack(type(node)(n=5))
+    row = protobuf.decoder(NODES, "shop.Node")(node.SerializeToString())
+    named = {"@type": "type.googleapis.com/shop.Node", "n": "5"}
+    assert json.loads(row["next"]) == {"any": named}
+    node.next.any.type_url = "type.googleapis.com/shop.No"
+    with pytest.raises(Mismatch, match=r"^column next: .* wanted shop\.Node that JSON can express"):
+        protobuf.decoder(NODES, "shop.Node")(node.SerializeToString())
