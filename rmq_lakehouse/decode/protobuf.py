@@ -1,7 +1,7 @@
 """Decodes Protobuf message bodies to columns, by Google's library."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final
 
@@ -141,7 +141,9 @@ def _row_reader(
             refused.clear()
         parsed = parse(body)
         if parse.has_all_of(body, parsed):
-            return with_rescued(read(parsed), refused, on_mismatch, _sent_as_json)
+            row = read(parsed)
+            _restore_map_keys(refused, body, message)
+            return with_rescued(row, refused, on_mismatch, _sent_as_json)
         scan = scanner.scan(body)
         faults = [fault for fault in scan.faults if selected is None or _is_selected(fault.path, selected)]
         if faults and refused is None:
@@ -154,6 +156,7 @@ def _row_reader(
             refused.update(_column_values(body, message, faults, selected))
         if unknown_fields:
             row[UNKNOWN_FIELDS] = _unknown_as_json(body, scan)
+        _restore_map_keys(refused, body, message)
         return with_rescued(row, refused, on_mismatch, _sent_as_json)
 
     return decode
@@ -312,6 +315,18 @@ def _flatten(field: FieldDescriptor, path: str, value: Any, above: tuple[str, ..
         yield from _flatten(member_field, f"{path}.{name}", member, (*above, message.full_name))
 
 
+def _restore_map_keys(refused: Refused | None, body: bytes, message: Descriptor) -> None:
+    """Read refused maps from the body where a key is no UTF-8: the library finds no value of such a key."""
+    if not refused:
+        return
+    for path, value in refused.items():
+        if isinstance(value, Mapping) and not isinstance(value, Message) and bytes in map(type, value):
+            sent: Any = message_values(body, message)
+            for name in path.split("."):
+                sent = sent[name]
+            refused[path] = sent
+
+
 def _sent_as_json(refused: Refused) -> str:
     """Write values as a JSON text by the paths of their columns; messages as ``message_values`` has them."""
     return python_values_as_json({path: _message_as_values(value) for path, value in refused.items()})
@@ -387,6 +402,8 @@ def _value(
 
 def _message_as_json(message: Any, path: str) -> str:
     """Write a message as Protobuf's own JSON, its members in the order of their names."""
+    if message.DESCRIPTOR.full_name not in _JSON_MESSAGES:  # those are proto3
+        _check_texts(message, path)
     try:
         pool = message.DESCRIPTOR.file.pool  # has the messages that an Any names
         value = json_format.MessageToDict(message, preserving_proto_field_name=True, descriptor_pool=pool)
@@ -409,4 +426,32 @@ def _single_value(
         return lambda number: names.get(number, str(number))
     if field.cpp_type == FieldDescriptor.CPPTYPE_UINT64:
         return Decimal
+    if field.type == FieldDescriptor.TYPE_STRING:
+        return lambda text: _checked_text(text, path)
     return lambda value: value
+
+
+def _checked_text(text: str | bytes, path: str) -> str:
+    """Return a text. The library has bytes where a field of proto2, or one without validation, is no UTF-8."""
+    if isinstance(text, bytes):
+        raise mismatch(path, f"bytes {shown(text.hex(' '))}, no UTF-8", "string")
+    return text
+
+
+def _check_texts(message: Any, path: str) -> None:
+    """Refuse texts that are no UTF-8 in a message and all within it. Raises Mismatch."""
+    for field, value in message.ListFields():
+        if is_map(field):
+            entry = field.message_type.fields_by_name
+            _check_values(entry["key"], value, path)
+            _check_values(entry["value"], value.values(), path)
+        else:
+            _check_values(field, value if field.is_repeated else [value], path)
+
+
+def _check_values(field: FieldDescriptor, values: Iterable[Any], path: str) -> None:
+    for value in values:
+        if field.message_type is not None:
+            _check_texts(value, path)
+        elif field.type == FieldDescriptor.TYPE_STRING:
+            _checked_text(value, path)

@@ -9,6 +9,8 @@ from google.protobuf import any_pb2, descriptor_pb2, message_factory, text_forma
 from rmq_lakehouse.decode import protobuf
 from rmq_lakehouse.decode.mismatch import Mismatch
 
+REPEATED = "LABEL_REPEATED"
+
 
 def describe(text: str) -> bytes:
     """Serialize a file of package ``shop``, in the text format, and ``google/protobuf/any.proto``."""
@@ -56,3 +58,36 @@ def test_an_any_within_a_recursive_message_is_json_of_the_message_that_it_names(
     node.next.any.type_url = "type.googleapis.com/shop.No"
     with pytest.raises(Mismatch, match=r"^column next: .* wanted shop\.Node that JSON can express"):
         protobuf.decoder(NODES, "shop.Node")(node.SerializeToString())
+
+
+PAIRS = (
+    'nested_type { name: "MEntry" options { map_entry: true } '
+    f"{field('key', 1, 'STRING')} {field('value', 2, 'STRING')} }}"
+)
+TEXTS = describe(
+    f'message_type {{ name: "Node" {PAIRS} {field("s", 1, "STRING")} {field("all", 2, "STRING", label=REPEATED)}'
+    f"{field('m', 3, 'MESSAGE', '.shop.Node.MEntry', REPEATED)} {field('next', 4, 'MESSAGE', '.shop.Node')}"
+    f"{field('n', 5, 'INT32')} }}"
+)
+
+
+@pytest.mark.parametrize(
+    ("sent", "path", "column", "rescued"),
+    [
+        (b"\x0a\x01\xff", "s", "s", "/w=="),
+        (b"\x12\x01a\x12\x01\xff", "all.element", "all", ["a", "/w=="]),
+        (b"\x1a\x06\x0a\x01\xff\x12\x01b", "m.key", "m", [{"key": "/w==", "value": "b"}]),
+        (b"\x1a\x06\x0a\x01a\x12\x01\xff", "m.value", "m", [{"key": "a", "value": "/w=="}]),
+        (b"\x22\x03\x0a\x01\xff", "next", "next", {"s": "/w=="}),
+        (b"\x22\x08\x1a\x06\x0a\x01\xff\x12\x01b", "next", "next", {"m": [{"key": "/w==", "value": "b"}]}),
+        (b"\x22\x08\x22\x06\x12\x01a\x12\x01\xff", "next", "next", {"next": {"all": ["a", "/w=="]}}),
+    ],
+)
+def test_a_text_that_is_no_utf_8_is_refused_by_its_column(sent: bytes, path: str, column: str, rescued: Any) -> None:
+    body = sent + b"\x28\x07"  # n = 7
+    with pytest.raises(Mismatch, match=rf"^column {path}: bytes ff, no UTF-8, wanted string$"):
+        protobuf.decoder(TEXTS, "shop.Node")(body)
+    row = protobuf.decoder(TEXTS, "shop.Node", "rescue")(body)
+    assert (row[column], row["n"]) == (None, 7)
+    values = json.loads(row["_rescued"])
+    assert values == {column: rescued}
