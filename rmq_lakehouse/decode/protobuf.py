@@ -163,7 +163,10 @@ def _row_reader(
 
 
 class _BodyParser:
-    """Parser of the bodies of one message type, by Google's library."""
+    """Parser of the bodies of one message type, by Google's library.
+
+    It calls the methods of the class: a field of a message may have the name of a method, and hides the method.
+    """
 
     def __init__(self, descriptors: bytes, message: Descriptor) -> None:
         self._kind = message_factory.GetMessageClass(message)
@@ -174,9 +177,10 @@ class _BodyParser:
 
     def __call__(self, body: bytes) -> Any:
         """Return the message of a body. Raises ValueError: required fields are missing."""
-        parsed = self._kind.FromString(body)
-        if not parsed.IsInitialized():
-            raise ValueError(f"required fields are missing: {', '.join(parsed.FindInitializationErrors())}")
+        kind = self._kind
+        parsed = kind.FromString(body)
+        if not kind.IsInitialized(parsed):
+            raise ValueError(f"required fields are missing: {', '.join(kind.FindInitializationErrors(parsed))}")
         return parsed
 
     def has_all_of(self, body: bytes, parsed: Any) -> bool:
@@ -186,23 +190,25 @@ class _BodyParser:
         the range of its type, and each field was sent once. Maps may be in any order: they are compared as lists. A
         body that was written otherwise, in another order for one, needs a look at each of its fields.
         """
-        written = parsed.SerializeToString()
-        parsed.DiscardUnknownFields()
-        if parsed.ByteSize() != len(written):
+        kind = self._kind
+        written = kind.SerializeToString(parsed)
+        kind.DiscardUnknownFields(parsed)
+        if kind.ByteSize(parsed) != len(written):
             return False
         if written == body:
             return True
-        kind = self._kind_of_entries
-        return kind is not None and kind.FromString(body).SerializePartialToString() == body
+        entries = self._kind_of_entries
+        return entries is not None and entries.SerializePartialToString(entries.FromString(body)) == body
 
     def without_unknown(self, body: bytes) -> Any:
         """Return the message of a body without its unknown fields, those in the entries of maps too.
 
         The library takes an entry with an unknown field for an unknown field of the message as a whole.
         """
-        entries = self._kind_of_entries.FromString(body)
-        entries.DiscardUnknownFields()
-        return self(entries.SerializePartialToString())
+        kind = self._kind_of_entries
+        entries = kind.FromString(body)
+        kind.DiscardUnknownFields(entries)
+        return self(kind.SerializePartialToString(entries))
 
 
 def _has_maps(message: Descriptor, above: set[str]) -> bool:
@@ -335,7 +341,7 @@ def _sent_as_json(refused: Refused) -> str:
 def _message_as_values(value: Any) -> Any:
     """Convert a message, or a list or a map of messages, to values for a JSON text; other values stay."""
     if isinstance(value, Message):  # google.protobuf.Struct is a Mapping, too
-        return message_value(value.SerializeToString(), value.DESCRIPTOR)
+        return message_value(type(value).SerializeToString(value), type(value).DESCRIPTOR)
     if isinstance(value, Mapping) and not isinstance(value, dict):
         return [{"key": key, "value": _message_as_values(item)} for key, item in value.items()]
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
@@ -370,8 +376,9 @@ def _reader(
         fields.append((field.name, field.has_presence, value_of))
 
     def read(parsed: Any) -> dict[str, Any]:
+        has_field = type(parsed).HasField  # a field may have the name of a method
         return {
-            name: None if optional and not parsed.HasField(name) else value(getattr(parsed, name))
+            name: None if optional and not has_field(parsed, name) else value(getattr(parsed, name))
             for name, optional, value in fields
         }
 
@@ -402,13 +409,13 @@ def _value(
 
 def _message_as_json(message: Any, path: str) -> str:
     """Write a message as Protobuf's own JSON, its members in the order of their names."""
-    if message.DESCRIPTOR.full_name not in _JSON_MESSAGES:  # those are proto3
+    if type(message).DESCRIPTOR.full_name not in _JSON_MESSAGES:  # those are proto3
         _check_texts(message, path)
     try:
-        pool = message.DESCRIPTOR.file.pool  # has the messages that an Any names
+        pool = type(message).DESCRIPTOR.file.pool  # has the messages that an Any names
         value = json_format.MessageToDict(message, preserving_proto_field_name=True, descriptor_pool=pool)
     except (json_format.SerializeToJsonError, ValueError, TypeError) as error:
-        raise mismatch(path, shown(error), f"{message.DESCRIPTOR.full_name} that JSON can express") from None
+        raise mismatch(path, shown(error), f"{type(message).DESCRIPTOR.full_name} that JSON can express") from None
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
 
 
@@ -440,7 +447,7 @@ def _checked_text(text: str | bytes, path: str) -> str:
 
 def _check_texts(message: Any, path: str) -> None:
     """Refuse texts that are no UTF-8 in a message and all within it. Raises Mismatch."""
-    for field, value in message.ListFields():
+    for field, value in type(message).ListFields(message):
         if is_map(field):
             entry = field.message_type.fields_by_name
             _check_values(entry["key"], value, path)

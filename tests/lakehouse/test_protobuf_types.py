@@ -5,16 +5,18 @@ from typing import Any
 
 import pytest
 from google.protobuf import any_pb2, descriptor_pb2, message_factory, text_format
+from google.protobuf.message import Message
 
 from rmq_lakehouse.decode import protobuf
 from rmq_lakehouse.decode.mismatch import Mismatch
+from tests.lakehouse.test_protobuf_wire import text
 
 REPEATED = "LABEL_REPEATED"
 
 
-def describe(text: str) -> bytes:
+def describe(content: str) -> bytes:
     """Serialize a file of package ``shop``, in the text format, and ``google/protobuf/any.proto``."""
-    file = text_format.Parse(f'name: "shop.proto" package: "shop" {text}', descriptor_pb2.FileDescriptorProto())
+    file = text_format.Parse(f'name: "shop.proto" package: "shop" {content}', descriptor_pb2.FileDescriptorProto())
     imported = descriptor_pb2.FileDescriptorProto()
     any_pb2.DESCRIPTOR.CopyToProto(imported)
     return descriptor_pb2.FileDescriptorSet(file=[imported, file]).SerializeToString()
@@ -91,3 +93,23 @@ def test_a_text_that_is_no_utf_8_is_refused_by_its_column(sent: bytes, path: str
     assert (row[column], row["n"]) == (None, 7)
     values = json.loads(row["_rescued"])
     assert values == {column: rescued}
+
+
+NAMES = sorted(name for name in dir(Message) if name[0] != "_")
+FIELDS = " ".join(field(name, number, "STRING") for number, name in enumerate(NAMES, 1))
+METHODS = describe(
+    f'message_type {{ name: "Order" {FIELDS} {field("inner", 1000, "MESSAGE", ".shop.Order.In")} '
+    f'nested_type {{ name: "In" {FIELDS} }} }}'
+)
+
+
+@pytest.mark.parametrize("on_mismatch", ["dead-letter", "rescue"])
+def test_fields_may_have_the_names_of_methods(on_mismatch: str) -> None:
+    texts = {name: name.lower() for name in NAMES}
+    inner = b"".join(text(number, name.lower().encode()) for number, name in enumerate(NAMES, 1))
+    body = inner + text(1000, inner)
+    decode = protobuf.decoder(METHODS, "shop.Order", on_mismatch)
+    assert decode(body) == {**texts, "inner": texts}
+    assert decode(b"\x0a\x01x") == {**dict.fromkeys(NAMES), NAMES[0]: "x", "inner": None}
+    twice = b"\x0a\x01x" + body
+    assert on_mismatch == "dead-letter" or json.loads(decode(twice)["_rescued"]) == {NAMES[0]: ["x", NAMES[0].lower()]}
