@@ -34,13 +34,27 @@ def _types_within(path: str, kind: pa.DataType) -> Iterator[tuple[str, pa.DataTy
 
 
 def check_types(columns: pa.Schema) -> None:
-    """Refuse arrays and maps of nothing but null, and structs without another member. Raises ValueError.
+    """Refuse nested types that tables have not. Raises ValueError.
 
-    Parquet has no group without members, and Delta no null within an array or a map.
+    Parquet has no group without members, and Delta no null within an array or a map. Names of members are the same to
+    Spark and Delta in any case of letters.
     """
     for path, kind in column_types(columns):
         if pa.types.is_nested(kind) and _is_void(kind):
-            raise ValueError(f"column {path} is {kind}, which tables have not. Leave the column out by columns")
+            raise ValueError(
+                f"column {path} is {kind}, which tables have not. Select the others by columns of the spec"
+            )
+        if pa.types.is_struct(kind):
+            _check_members(path, [field.name for field in kind])
+
+
+def _check_members(path: str, names: list[str]) -> None:
+    members: dict[str, str] = {}
+    for name in names:
+        if name.lower() in members:
+            pair = f"{members[name.lower()]!r} and {name!r}"
+            raise ValueError(f"column {path} has members {pair}: one name to tables. Select one by columns of the spec")
+        members[name.lower()] = name
 
 
 def _is_void(kind: pa.DataType) -> bool:

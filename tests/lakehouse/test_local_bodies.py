@@ -11,12 +11,14 @@ import fastavro
 import pyarrow as pa
 import pytest
 from google.protobuf import descriptor_pb2, message_factory, timestamp_pb2
+from pyspark.sql import SparkSession
 
 from rmq_formats.errors import OptionError
 from rmq_lakehouse.decode import protobuf
+from rmq_lakehouse.decode.spark import build_body_decoder
 from rmq_lakehouse.local.table_log import NeedsSparkError
 from rmq_lakehouse.local.typed import build_local_decoder
-from rmq_lakehouse.spec import load_spec
+from rmq_lakehouse.spec import TypedTopic, load_spec
 from tests.lakehouse.exported_stores import Exporter
 from tests.lakehouse.small_stores import write
 from tests.lakehouse.test_json_columns import TREE, tree
@@ -196,10 +198,23 @@ def test_what_cannot_be_used_is_refused_before_anything_is_written(local: TypedE
         problem = r"topic 'Avro': its avro schema cannot be used: column of is .*, which tables have not"
         with pytest.raises(OptionError, match=problem):
             local.typed(topics=[{**avro, "schema": json.dumps(avro_record("R", of=nested))}])
-    for member in ("null", avro_record("Twice", b="int", B="int")):
-        with pytest.raises(NeedsSparkError, match=r"topic 'Avro': column of is .*, which is for the job"):
-            local.typed(topics=[{**avro, "schema": json.dumps(avro_record("R", of=member))}])
+    twice = avro_record("Twice", b="int", B="int")
+    for nested, path in ((twice, "of"), ({"type": "array", "items": twice}, "of.element")):
+        with pytest.raises(OptionError, match=f"column {path} has members 'b' and 'B': one name to tables"):
+            local.typed(topics=[{**avro, "schema": json.dumps(avro_record("R", of=nested))}])
+    with pytest.raises(NeedsSparkError, match="topic 'Avro': column of is null, which is for the job"):
+        local.typed(topics=[{**avro, "schema": json.dumps(avro_record("R", of="null"))}])
     assert not list(local.work.glob("[AM]*"))
+
+
+@pytest.mark.spark
+def test_the_job_refuses_members_that_differ_only_in_case(spark: SparkSession) -> None:
+    for schema in ("id BIGINT, s STRUCT<a: BIGINT, A: BIGINT>", "s MAP<STRING, STRUCT<a: BIGINT, A: BIGINT>>"):
+        topic = TypedTopic(topic="T", table="t", format="json", schema=schema)
+        with pytest.raises(OptionError, match=r"^topic 'T': its json schema .*: column s.* has members 'a' and 'A'"):
+            build_body_decoder(spark, topic)
+    topic = TypedTopic(topic="T", table="t", format="json", schema=schema, columns=("s.value.a",))
+    assert build_body_decoder(spark, topic).columns.simpleString() == "struct<s:map<string,struct<a:bigint>>>"
 
 
 def test_decoders_of_all_topics_go_to_other_processes(local: TypedExporter) -> None:
