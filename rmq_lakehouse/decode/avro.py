@@ -6,8 +6,8 @@ from typing import Any, Final
 import pyarrow as pa
 
 from rmq_lakehouse.decode.avro_bytes import BYTES_FAULTS, Read, fault_reason
-from rmq_lakehouse.decode.avro_resolution import JSON_TEXT, ReaderCompiler, UndecodableError
-from rmq_lakehouse.decode.avro_schemas import check_unions, parse_schema
+from rmq_lakehouse.decode.avro_resolution import JSON_TEXT, NamedTypes, ReaderCompiler, UndecodableError
+from rmq_lakehouse.decode.avro_schemas import check_unions, parse_schema, widen_types
 from rmq_lakehouse.decode.columns import list_of
 from rmq_lakehouse.decode.mismatch import DEAD_LETTER, Mismatch, Refused, with_rescued
 
@@ -33,6 +33,7 @@ def decoder(
     *,
     selected: frozenset[str] | None = None,
     explode: bool = False,
+    table_columns: pa.Schema | None = None,
 ) -> Callable[[bytes], Any]:
     """Return a function that decodes one body. Raises ValueError.
 
@@ -44,10 +45,13 @@ def decoder(
         on_mismatch: what a value becomes that its column cannot hold: see ``rmq_lakehouse.decode.mismatch``.
         selected: paths of the columns that are wanted; None is all.
         explode: whether a body may be an array of records, and becomes a list of rows.
+        table_columns: columns of the schema with the types that the table has; None is the schema's own.
     """
     reader = parse_schema(schema)
     check_unions(reader)
     rows = _BodyRows(reader, on_mismatch, selected, explode=explode)
+    if table_columns is not None and not table_columns.equals(columns(schema, explode=explode)):
+        rows.widen(table_columns)
     if writer_schemas is None:
         return _without_header(rows.compile(reader))
     readers = {number: _writer_reader(rows, number, text) for number, text in writer_schemas.items()}
@@ -124,6 +128,13 @@ class _BodyRows:
         self._refused: Refused | None = None if on_mismatch == DEAD_LETTER else {}
         self._selected = selected
         self._explode = explode
+
+    def widen(self, columns: pa.Schema) -> None:
+        """Replace the types of columns by the wider types of the table."""
+        kind = pa.struct(list(columns))
+        is_array = self._explode and isinstance(self._column_schema, dict) and self._column_schema["type"] == "array"
+        types = NamedTypes(self._column_schema)
+        self._column_schema = widen_types(self._column_schema, list_of(kind) if is_array else kind, types)
 
     def compile(self, writer: Any) -> ReadRows:
         """Compile the reader of a writer's bodies."""

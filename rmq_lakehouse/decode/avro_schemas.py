@@ -1,4 +1,4 @@
-"""Parses Avro schemas by fastavro, after the repairs that Java's parser makes."""
+"""Parses Avro schemas by fastavro, after the repairs that Java's parser makes, and widens the types of columns."""
 
 import json
 import math
@@ -6,9 +6,13 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 import fastavro
+import pyarrow as pa
 from fastavro.schema import SchemaParseException
 
+from rmq_lakehouse.decode.avro_resolution import NamedTypes
+
 _MAX_PRECISION: Final = 1000  # limit of a decimal: a schema may claim more digits than memory holds
+_WIDE_TYPES: Final = {("int", pa.int64()): "long", ("float", pa.float64()): "double"}  # of a type and its column
 _WIDENED: Final = (frozenset(["int", "long"]), frozenset(["float", "double"]))
 
 
@@ -105,3 +109,36 @@ def check_unions(schema: Any) -> None:
             check_unions(schema.get(part))
         for field in schema.get("fields", ()):
             check_unions(field["type"])
+
+
+def widen_types(schema: Any, kind: pa.DataType, types: NamedTypes) -> Any:
+    """Return a schema of columns with the types that the owner of the table has widened.
+
+    Args:
+        schema: parsed, without recursion.
+        kind: of the column.
+        types: of the schema.
+    """
+    if isinstance(schema, list):
+        is_single = sum(branch != "null" for branch in schema) == 1
+        return [widen_types(branch, kind, types) if is_single and branch != "null" else branch for branch in schema]
+    if isinstance(schema, str):
+        resolved = types.resolve(schema)
+        wide = _WIDE_TYPES.get((schema, kind), schema)
+        return wide if resolved == {"type": schema} else widen_types(resolved, kind, types)
+    base = schema["type"]
+    if base == "record":
+        kinds = {field.name: field.type for field in kind}
+        fields = [
+            {**field, "type": widen_types(field["type"], kinds[field["name"]], types)} for field in schema["fields"]
+        ]
+        return {**schema, "fields": fields}
+    if base == "array":
+        return {**schema, "items": widen_types(schema["items"], kind.value_type, types)}
+    if base == "map":
+        return {**schema, "values": widen_types(schema["values"], kind.item_type, types)}
+    if pa.types.is_decimal(kind):
+        return {**schema, "precision": kind.precision, "scale": kind.scale}
+    if "logicalType" in schema:
+        return schema
+    return {**schema, "type": widen_types(base, kind, types)}

@@ -61,7 +61,7 @@ def build_decoder(topic: TypedTopic, columns: pa.Schema, selected_columns: pa.Sc
         writer_schemas = read_writer_schemas(topic)
         make: Callable[[], Decode] = partial(
             avro_decoder, read_schema(topic).decode(), writer_schemas, topic.on_mismatch,
-            selected=selected, explode=topic.explode,
+            selected=selected, explode=topic.explode, table_columns=columns,
         )  # fmt: skip
         header_bytes = 0 if writer_schemas is not None else topic.header_bytes
     else:

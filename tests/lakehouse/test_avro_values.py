@@ -5,7 +5,7 @@ import json
 import struct
 import time
 from decimal import Decimal
-from typing import Any
+from typing import Any, ClassVar
 
 import fastavro
 import pyarrow as pa
@@ -522,3 +522,53 @@ def test_values_are_those_that_fastavro_reads(data: st.DataObject) -> None:
     (row,) = decoded(broken, decode, value_type).to_pylist()  # whatever the bytes are, there is a value or a reason
     assert (row["value"] is None) != (row["reason"] is None)
     assert row["reason"] is None or row["reason"].startswith("column ") or "bytes after the value" in row["reason"]
+
+
+class TestColumnsThatTheOwnerHasWidened:
+    POINT = record(("n", "int"), name="Point")
+    TABLE = record(
+        ("a", "int"), ("f", ["null", "float"]), ("d", decimal(5, 2)), ("p", POINT), ("all", array("Point")),
+        ("by", {"type": "map", "values": "int"}), {"name": "x", "type": "int", "default": 3}, ("at", TIME_MILLIS),
+        ("next", ["null", "R"]), ("day", ["null", DATE]),
+    )  # fmt: skip
+    WIDE_POINT = pa.struct({"n": pa.int64()})
+    WIDE = pa.schema(
+        {
+            "a": pa.int64(), "f": pa.float64(), "d": pa.decimal128(12, 4), "p": pa.struct({"n": pa.int32()}),
+            "all": pa.list_(pa.field("element", WIDE_POINT)), "by": pa.map_(pa.string(), pa.int64()), "x": pa.int64(),
+            "at": pa.int64(), "next": pa.string(), "day": pa.date32(),
+        }
+    )  # fmt: skip
+    BIG = 5_000_000_000
+    LONG_POINT = record(("n", "long"), name="newer.Point")
+    WRITER = record(
+        ("a", "long"), ("f", "double"), ("d", decimal(12, 4)), ("p", POINT), ("all", array(LONG_POINT)),
+        ("by", {"type": "map", "values": "long"}), ("at", TIME_MILLIS), ("next", ["null", "R"]), ("day", DATE),
+    )  # fmt: skip
+    ROW: ClassVar[dict[str, Any]] = {
+        "a": BIG, "f": 1e300, "d": Decimal("123.4567"), "p": {"n": 1}, "all": [{"n": BIG}], "by": {"k": BIG},
+        "at": 5, "next": None, "day": 1, "x": 3,
+    }  # fmt: skip
+
+    def decode(self, writer: Any, on_mismatch: str) -> Any:
+        decode = avro.decoder(json.dumps(self.TABLE), {7: json.dumps(writer)}, on_mismatch, table_columns=self.WIDE)
+        sent = {**self.ROW, "d": (1_234_567).to_bytes(4)}
+        return decode(b"\0\0\0\0\7" + body(writer, sent))
+
+    def test_values_of_their_types_are_decoded(self) -> None:
+        assert self.decode(self.WRITER, "dead-letter") == self.ROW
+
+    def test_columns_that_are_not_widened_have_the_types_of_the_schema(self) -> None:
+        writer = {**self.WRITER, "fields": [dict(field) for field in self.WRITER["fields"]]}
+        writer["fields"][3]["type"] = self.LONG_POINT
+        writer["fields"][4]["type"] = array("newer.Point")
+        assert self.decode(writer, "rescue") == {**self.ROW, "p": {"n": None}, "_rescued": '{"p.n": 1}'}
+        with pytest.raises(Mismatch, match=r"column p\.n: the writer's long 1, wanted int"):
+            self.decode(writer, "dead-letter")
+
+    def test_bodies_of_the_schema_itself_are_decoded(self) -> None:
+        for explode in (False, True):
+            schema = array(record(("a", "int"))) if explode else record(("a", "int"))
+            decode = avro.decoder(json.dumps(schema), explode=explode, table_columns=pa.schema({"a": pa.int64()}))
+            sent = body(schema, [{"a": 5}] if explode else {"a": 5})
+            assert decode(sent) == ([{"a": 5}] if explode else {"a": 5})

@@ -2,10 +2,13 @@
 
 import json
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyiceberg.types import LongType as IcebergLong
+from pyspark.sql import SparkSession
 from pyspark.sql.types import (
     ArrayType,
     DataType,
@@ -22,7 +25,9 @@ from pyspark.sql.types import (
 )
 
 from rmq_formats.errors import StoreError
+from rmq_lakehouse.decode.spark import build_body_decoder
 from rmq_lakehouse.evolution import is_wider, with_wider_types
+from rmq_lakehouse.spec import TypedTopic
 from tests.lakehouse.exported_stores import Exporter
 from tests.lakehouse.small_stores import write
 from tests.lakehouse.test_iceberg import table_of
@@ -67,6 +72,21 @@ def test_wider_types_of_a_table_count_within_structs_arrays_and_maps() -> None:
 
 NARROW = "id INT, f FLOAT, d DECIMAL(10,2), list ARRAY<STRUCT<n: INT>>"
 WIDE = "id BIGINT, f DOUBLE, d DECIMAL(12,2), list ARRAY<STRUCT<n: BIGINT>>"
+
+
+@pytest.mark.spark
+def test_avro_bodies_of_newer_writers_have_the_types_of_the_table(spark: SparkSession, tmp_path: Path) -> None:
+    def schema(kind: str) -> str:
+        return json.dumps({"type": "record", "name": "R", "fields": [{"name": "n", "type": kind}]})
+
+    for number, kind in ((1, "int"), (2, "long")):
+        (tmp_path / f"{number}.avsc").write_text(schema(kind))
+    topic = TypedTopic(topic="T", table="t", format="avro", schema=schema("int"), writer_schemas=str(tmp_path))
+    decoder = build_body_decoder(spark, topic, lambda _: StructType([StructField("n", LongType())])).decoder
+    bodies = [b"\0\0\0\0\1\x0a", b"\0\0\0\0\2\x80\xc8\xaf\xa0\x25"]
+    (decoded,) = decoder.decode_batches([pa.record_batch({"body": pa.array(bodies, pa.binary())})])
+    rows = decoded.column("decoded").to_pylist()
+    assert rows == [{"value": {"n": 5}, "reason": None}, {"value": {"n": 5_000_000_000}, "reason": None}]
 
 
 @pytest.mark.spark
