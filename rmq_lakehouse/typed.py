@@ -62,7 +62,6 @@ from rmq_lakehouse.table_log import (
 from rmq_lakehouse.typed_table import (
     OutputTable,
     TypedTable,
-    check_members,
     dead_letter_columns,
     find_partition_texts,
     messages_to_read,
@@ -156,7 +155,6 @@ class TypedExport(ExportTables):
     def _columns(self) -> StructType:
         topic, body = self._topic, self._body.columns
         check_column_names(topic, self._names.values(), body.fieldNames())
-        check_members(topic, pa.schema(list(self._body.decoder.value_type)))
         metadata = [StructField(self._names[name], _METADATA[name].dataType) for name in self._metadata]
         body_columns = (StructField(field.name, field.dataType, metadata=_comment(field)) for field in body)
         times = with_comments(StructType(time_fields(self._time_columns)))

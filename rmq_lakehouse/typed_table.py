@@ -12,10 +12,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rmq_formats.arrow.schema import BROKER_NAME, CLUSTER, schema_of
-from rmq_formats.errors import OptionError, RmqError
+from rmq_formats.errors import RmqError
 from rmq_lakehouse.comments import COMMENTS
 from rmq_lakehouse.decode.bodies import ELEMENT, BodyDecoder
-from rmq_lakehouse.decode.columns import COMMENT, column_types
+from rmq_lakehouse.decode.columns import COMMENT
 from rmq_lakehouse.decode.partition_texts import NO_PARTITION_TEXTS, PartitionTexts
 from rmq_lakehouse.exactly_once import ExactlyOnceTable, commit_with_retry
 from rmq_lakehouse.exports import ExportCounts
@@ -223,16 +223,6 @@ def typed_columns(
     check_column_names(topic, (field.name for field in fields), (field.name for field in body))
     times = [pa.field(name, time_column_type(name), metadata={COMMENT: COMMENTS[name]}) for name in time_columns]
     return pa.schema([*fields, *body, *times])
-
-
-def check_members(topic: TypedTopic, columns: pa.Schema) -> None:
-    """Refuse structs without members, such as a ``google.protobuf.Empty``: no table has them. Raises OptionError."""
-    for path, kind in column_types(columns):
-        if pa.types.is_struct(kind) and not kind.num_fields:
-            raise OptionError(
-                f"topic {topic.topic!r}: column {path} is a struct without members, which no table has. "
-                "Name the other columns by columns"
-            )
 
 
 def dead_letter_columns(broker: BrokerKey | None = None) -> pa.Schema:

@@ -27,7 +27,6 @@ from rmq_lakehouse.table_log import TableSpec
 from rmq_lakehouse.typed_table import (
     OutputTable,
     TypedTable,
-    check_members,
     dead_letter_columns,
     find_partition_texts,
     messages_to_read,
@@ -52,7 +51,6 @@ def check_topic(topic: TypedTopic, table_format: str) -> None:
         if is_used:
             raise NeedsSparkError(f"topic {topic.topic!r}: {name} is for the job")
     columns = pa.schema(list(build_local_decoder(topic).value_type))
-    check_members(topic, columns)
     _check_types(topic, columns)
     _check_partitions(topic, columns)
     if table_format == "delta":
@@ -63,10 +61,9 @@ def check_topic(topic: TypedTopic, table_format: str) -> None:
 
 
 def _check_types(topic: TypedTopic, columns: pa.Schema) -> None:
-    """Refuse types that the writers have not: of nothing but null, structs with a member twice."""
+    """Refuse the type of nothing but null, which the writers have not."""
     for path, kind in column_types(columns):
-        names = [field.name.lower() for field in kind] if pa.types.is_struct(kind) else []
-        if pa.types.is_null(kind) or len(set(names)) < len(names):
+        if pa.types.is_null(kind):
             raise NeedsSparkError(f"topic {topic.topic!r}: column {path} is {kind}, which is for the job")
 
 

@@ -603,7 +603,7 @@ def test_a_struct_without_members_is_refused_at_the_start(tmp_path: Path) -> Non
         exporter.work.mkdir()
         exporter.send([b"\x02"])
         topic = {"format": "avro", "schema": json.dumps(schema)}
-        with pytest.raises(OptionError, match="topic 'T': column e is a struct without members, which no table has"):
+        with pytest.raises(OptionError, match=r"topic 'T': .* column e is struct<>, which tables have not"):
             exporter.typed(**topic)
         assert not (exporter.work / "typed").exists()
         assert exporter.typed(**topic, columns=["a"])[0]["messages"] == 1
