@@ -451,7 +451,11 @@ def iceberg_schema(schema: pa.Schema, name: str) -> Schema:
             for column in schema
         ]
         columns = _pyarrow_to_schema_without_ids(pa.schema(documented))
-    except (TypeError, UnsupportedPyArrowTypeException) as error:
+    except (
+        TypeError,
+        ValueError,
+        UnsupportedPyArrowTypeException,
+    ) as error:  # ValueError: of nulls
         raise StoreError(f"{name}: Iceberg has no such column: {str(error).splitlines()[0]}") from error
     return assign_fresh_schema_ids(columns)
 

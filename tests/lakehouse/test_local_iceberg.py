@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from rmq_formats.errors import StoreError
 from rmq_lakehouse.iceberg.catalog import IcebergLocation
 from rmq_lakehouse.iceberg.expire import check_directory
 from rmq_lakehouse.iceberg.table import IcebergTransaction, iceberg_schema
@@ -147,3 +148,9 @@ def test_job_and_command_take_turns(exporter: Exporter) -> None:
     tables = [IcebergLocation(str(path), {}).load() for path in (exporter.table, by_command)]
     schemas = [table.schema().model_dump() for table in tables if table is not None]
     assert schemas[0]["fields"] == schemas[1]["fields"]
+
+
+def test_a_column_that_iceberg_has_not_is_named_in_one_line() -> None:
+    for kind in (pa.null(), pa.month_day_nano_interval()):
+        with pytest.raises(StoreError, match="orders: Iceberg has no such column: "):
+            iceberg_schema(pa.schema([("sound", pa.int32()), ("odd", kind)]), "orders")
