@@ -173,7 +173,7 @@ def plan_replay(replay: Replay, counts: Counts, columns: tuple[str, ...]) -> Rep
     segments = open_store(replay.store).segments  # listed behind the plan: a file is deleted before its units are
     begin, end = query.first_physical_offset, query.end_physical_offset
     if replay.logs.kind is not LogKind.COMMITLOG:  # a tier has what is before the log
-        begin = max(begin, segments[0].start_offset)
+        begin = max(begin, segments[0].start_offset if segments else end)
     counts.missing.add(missing_ranges(segments, begin, end))
     tasks = tuple(part for task in plan.tasks for part in _tasks_of_files(task))
     return ReplayRead(replay.store, replay.choice, ReadOptions(columns, query, logs=replay.logs), tasks)
