@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from rmq_core.store.maintenance.background import Background
 from rmq_core.store.maintenance.cleaning import Pressure
 from rmq_core.store.results import GetStatus, PutStatus
 from rmq_core.store.store import MessageStore
@@ -196,7 +197,8 @@ def test_force_can_be_switched_off(open_store: Opener) -> None:
     assert store.clean(NOW_S * 1000).log_files == 0
 
 
-def test_what_is_not_dispatched_or_not_forced_stays(open_store: Opener) -> None:
+def test_what_is_not_dispatched_or_not_forced_stays(open_store: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Background, "flush_if_due", lambda _: None)  # full queue files would be forced at once
     store = open_store(disk=SizedDisk(), delete_when=hour_of(NOW_S * 1000), flush_interval_ms=60_000,
                        flush_consumequeue_interval_ms=60_000)  # fmt: skip
     while store.max_physical_offset < 5 * 16384:
