@@ -9,6 +9,7 @@ from rmq_formats.arrow.builder import bitmap
 from rmq_formats.codecs.compression import decompress
 from rmq_formats.codecs.layout import FLAG_COMPRESSED
 from rmq_formats.errors import FormatError
+from rmq_formats.kernels.columns import functions as function_kernel
 from rmq_formats.kernels.columns import gather as kernel
 from rmq_formats.kernels.columns import text as text_kernel
 
@@ -20,7 +21,7 @@ def tags_codes(tags: pa.Array) -> pa.Array:
     """
     data, spans = _spans(tags.cast(pa.string()))
     codes = np.empty(len(spans), dtype=np.int64)
-    kernel.tags_codes(data, spans, codes)
+    function_kernel.tags_codes(data, spans, codes)
     return pa.array(codes)
 
 
@@ -32,7 +33,7 @@ def key_hashes(topics: pa.Array, keys: pa.Array) -> pa.Array:
     topic_data, topic_spans = _spans(topics.cast(pa.string()))
     key_data, key_spans = _spans(keys.cast(pa.string()))
     hashes = np.empty(len(key_spans), dtype=np.int32)
-    kernel.key_hashes(topic_data, topic_spans, key_data, key_spans, hashes)
+    function_kernel.key_hashes(topic_data, topic_spans, key_data, key_spans, hashes)
     valid = (topic_spans[:, 0] >= 0) & (key_spans[:, 0] >= 0)
     return pa.Array.from_buffers(pa.int32(), len(hashes), [bitmap(valid), pa.py_buffer(hashes)])
 
@@ -44,7 +45,7 @@ def body_crcs(bodies: pa.Array) -> pa.Array:
     """
     data, spans = _spans(bodies.cast(pa.binary()))
     sums = np.empty(len(spans), dtype=np.int32)
-    kernel.body_crcs(data, spans, sums)
+    function_kernel.body_crcs(data, spans, sums)
     valid = spans[:, 0] >= 0
     return pa.Array.from_buffers(pa.int32(), len(sums), [bitmap(valid), pa.py_buffer(sums)])
 

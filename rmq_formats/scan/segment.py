@@ -19,7 +19,7 @@ from rmq_formats.codecs.record_frame import Damage, DamageCode
 from rmq_formats.codecs.record_layout import RECORD_FIXED_BYTES_V1
 from rmq_formats.errors import TruncatedError
 from rmq_formats.kernels import scan as kernel
-from rmq_formats.storage.segments import RangeReader
+from rmq_formats.storage.range_reader import RangeReader
 
 WINDOW_BYTES: Final = 1 << 20  # at least a page; small enough for a core's cache between the kernels
 

@@ -7,7 +7,8 @@ from typing import Final
 
 from rmq_formats.kernels import scan
 from rmq_formats.scan.segment import FrameBatch, scan_segment
-from rmq_formats.storage.segments import RangeReader, Segment, Storage
+from rmq_formats.storage.range_reader import RangeReader
+from rmq_formats.storage.segments import Segment, Storage
 
 DEFAULT_SPLIT_BYTES: Final = 256 << 20  # bounds a task's memory: the tiniest records give 2.8 M units
 MAX_SPLITS: Final = 1 << 20  # that a driver plans: a petabyte in splits of a GiB

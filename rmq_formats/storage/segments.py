@@ -24,15 +24,7 @@ import pyarrow.fs as pafs
 
 from rmq_formats.codecs import paths
 from rmq_formats.errors import StoreError, StoreNotFoundError
-
-
-class RangeReader(Protocol):
-    """Reads ranges of one file."""
-
-    def read_into(self, offset: int, target: memoryview) -> int:
-        """Fill ``target`` from the file's byte ``offset`` on; returns the bytes read, fewer at its end."""
-        ...
-
+from rmq_formats.storage.range_reader import RangeReader
 
 WRITE_DIRECTORY: Final = ".rmq-write"  # in a store: where a write works
 PUBLISHING: Final = "publish.json"  # there: names what is being published, as long as it is

@@ -11,7 +11,8 @@ from rmq_formats.codecs.record_frame import DamageCode
 from rmq_formats.kernels import scan as scan_kernel
 from rmq_formats.kernels import verify as verify_kernel
 from rmq_formats.scan.segment import FrameBatch, scan_segment
-from rmq_formats.storage.segments import OpenRange, RangeReader, Segment, Storage
+from rmq_formats.storage.range_reader import RangeReader
+from rmq_formats.storage.segments import OpenRange, Segment, Storage
 from rmq_formats.storage.store_files import StoreFiles
 from rmq_offline.repair.filler import MIN_BYTES, Fill, LogRange
 from rmq_offline.verify import finding_kinds

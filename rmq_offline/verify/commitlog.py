@@ -15,7 +15,8 @@ from rmq_formats.kernels import scan as scan_kernel
 from rmq_formats.kernels import verify as kernel
 from rmq_formats.kernels.crc import crc32
 from rmq_formats.scan.segment import FrameBatch
-from rmq_formats.storage.segments import RangeReader, Storage
+from rmq_formats.storage.range_reader import RangeReader
+from rmq_formats.storage.segments import Storage
 from rmq_offline.verify import finding_kinds
 from rmq_offline.verify.dledger_entries import EntryCheck, EntrySpan
 from rmq_offline.verify.findings import Finding, FindingList, Kind
