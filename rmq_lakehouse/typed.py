@@ -36,7 +36,7 @@ from rmq_lakehouse.comments import with_comments
 from rmq_lakehouse.dead_letters import REFUSED, DeadLetters, table_constraints, with_refusals
 from rmq_lakehouse.decode.bodies import ELEMENT
 from rmq_lakehouse.decode.spark import build_body_decoder
-from rmq_lakehouse.delta.features import demanding_property
+from rmq_lakehouse.delta.features import demanding_property, unbounded_column
 from rmq_lakehouse.evolution import column, with_wider_types
 from rmq_lakehouse.exactly_once import (
     ExactlyOnceTable,
@@ -232,8 +232,9 @@ class TypedExport(ExportTables):
             properties = {name: value for name, value in table.log.configuration().items() if name.startswith("delta.")}
             if table_constraints(table.log.schema(), properties) or demanding_property(properties) is not None:
                 raise NeedsWriterError
-            of_tasks = table.layout(self._spark, columns, counted_columns(schema, partitions))
-            if of_tasks is None:
+            stats = counted_columns(schema, partitions)
+            of_tasks = table.layout(self._spark, columns, stats)
+            if of_tasks is None or unbounded_column(properties, schema.names, stats) is not None:
                 raise NeedsWriterError
             return of_tasks
 

@@ -1,7 +1,7 @@
 """Features of a Delta table that only Delta's own writer has."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 AUTO_COMPACT: Final = "spark.databricks.delta.autoCompact.enabled"
@@ -20,13 +20,13 @@ _BOOLEAN: Final = "true|false"
 _NO_VALUE: Final = "(?!)"
 _STATS_COLUMNS: Final = "delta.dataSkippingStatsColumns"
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_LISTED_NAME: Final = re.compile(r"`((?:[^`]|``)+)`|([^,`\s]+)")
 _FILE_RETENTION: Final = "delta.deletedFileRetentionDuration"
 _LOG_RETENTION: Final = "delta.logRetentionDuration"
 # Delta's own properties that ask nothing of a writer of files, and their values.
 _PASSIVE_PROPERTIES: Final = {
     "delta.appendOnly": _BOOLEAN,
     "delta.checkpointInterval": "[1-9][0-9]{0,8}",
-    _STATS_COLUMNS: ".*",
     _FILE_RETENTION: _INTERVAL,
     "delta.enableExpiredLogCleanup": _BOOLEAN,
     _LOG_RETENTION: _INTERVAL,
@@ -43,10 +43,31 @@ def stats_property(columns: Sequence[str]) -> dict[str, str]:
     return {_STATS_COLUMNS: ",".join(names)} if columns else {}
 
 
+def unbounded_column(properties: Mapping[str, str], written: Collection[str], bounded: Collection[str]) -> str | None:
+    """Return the first column whose bounds a table wants in its log, and that an export writes without bounds.
+
+    Args:
+        properties: of the table.
+        written: columns that the export writes.
+        bounded: those of them with bounds.
+    """
+    names = (
+        quoted.replace("``", "`") or plain for quoted, plain in _LISTED_NAME.findall(properties.get(_STATS_COLUMNS, ""))
+    )
+    return next((name for name in names if name in written and name not in bounded), None)
+
+
 def demanding_property(properties: Mapping[str, str]) -> str | None:
-    """Return the first property of a new table that only Delta's own writer may know, or whose value it may refuse."""
+    """Return the first property of a new table that only Delta's own writer may know, or whose value it may refuse.
+
+    Columns with bounds are not considered; see ``unbounded_column``.
+    """
     for name, value in properties.items():
-        if name.startswith("delta.") and re.fullmatch(_PASSIVE_PROPERTIES.get(name, _NO_VALUE), value) is None:
+        if (
+            name != _STATS_COLUMNS
+            and name.startswith("delta.")
+            and re.fullmatch(_PASSIVE_PROPERTIES.get(name, _NO_VALUE), value) is None
+        ):
             return name
     log_s = _seconds(properties.get(_LOG_RETENTION, "interval 30 days"))
     return _LOG_RETENTION if log_s < _seconds(properties.get(_FILE_RETENTION, "interval 1 week")) else None

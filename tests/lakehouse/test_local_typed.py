@@ -624,3 +624,16 @@ def test_a_clock_behind_the_table_is_refused_before_anything_is_written(
     assert sorted(tmp_path.joinpath("typed").rglob("*")) == files
     monkeypatch.undo()
     assert exporter.typed()[0]["messages"] == 1
+
+
+def test_bounds_that_only_spark_writes_are_left_to_the_job(tmp_path: Path) -> None:
+    exporter = TypedExporter(tmp_path, "delta")
+    exporter.send(SOUND[:1])
+    name = "delta.dataSkippingStatsColumns"
+    with pytest.raises(NeedsSparkError, match="typed: only Spark writes the bounds of column 'x'"):
+        exporter.typed(properties={name: "id, `x`"})
+    assert not (tmp_path / "typed").exists()
+    assert exporter.typed(properties={name: "id, `txt`"})[0]["messages"] == 1
+    table = DeltaTable(str(tmp_path / "typed"))
+    assert table.metadata().configuration[name] == "id, `txt`"
+    assert table.to_pyarrow_table(filters=[("x", ">", 1.0)]).num_rows == 1
