@@ -79,7 +79,8 @@ def _begin_counts(replay: Replay) -> Counts:
     """Find where the replay begins and ends in the log. Raises StoreError."""
     log = open_log(replay)
     # What had expired before the first run is not missing.
-    begin = max(log.segments[0].start_offset, min(replay.choice.query.first_physical_offset, log.end))
+    first = log.segments[0].start_offset if log.segments else log.end
+    begin = max(first, min(replay.choice.query.first_physical_offset, log.end))
     if replay.logs.kind is not LogKind.COMMITLOG:
         begin = 0
     elif replay.checkpoint is not None and (progress := replay.checkpoint.load()) is not None:
