@@ -43,10 +43,10 @@ from rmq_formats.spark.versions import arrow_schema
 from rmq_lakehouse.decode.json_body import decoder
 from rmq_lakehouse.decode.mismatch import Mismatch, shown
 from rmq_lakehouse.decode.times import TimeUnits
-from rmq_lakehouse.evolution import quoted
 from rmq_lakehouse.expressions import null_on_error
 from rmq_lakehouse.java import java_class
 from rmq_lakehouse.spec import TypedTopic
+from rmq_lakehouse.table_name import quoted
 
 DELETED = "__rmq_deleted"
 TOMBSTONE_KEY = "__rmq_tombstone_key"

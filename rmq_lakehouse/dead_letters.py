@@ -25,7 +25,6 @@ from pyspark.sql.types import (
 from rmq_formats.arrow.schema import BROKER_NAME, CLUSTER
 from rmq_formats.spark.options import schemas
 from rmq_lakehouse.comments import with_comments
-from rmq_lakehouse.evolution import quoted
 from rmq_lakehouse.exactly_once import commit_with_retry
 from rmq_lakehouse.expressions import null_on_error
 from rmq_lakehouse.selection import ExportSelection
@@ -38,6 +37,7 @@ from rmq_lakehouse.table_log import (
     StartAttempt,
     TableTransaction,
 )
+from rmq_lakehouse.table_name import quoted
 from rmq_lakehouse.undecoded import DEAD_LETTER_TABLE, MESSAGE_COLUMNS, REASON
 
 REFUSED: Final = "__rmq_refused"

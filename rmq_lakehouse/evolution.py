@@ -23,6 +23,7 @@ from pyspark.sql.types import (
 )
 
 from rmq_formats.errors import StoreError
+from rmq_lakehouse.table_name import quoted
 
 Path = tuple[str, ...]
 
@@ -180,11 +181,6 @@ def ddl(kind: DataType) -> str:
     if isinstance(kind, MapType):
         return f"MAP<{ddl(kind.keyType)}, {ddl(kind.valueType)}>"
     return kind.simpleString()
-
-
-def quoted(name: str) -> str:
-    """Write a name as SQL has it."""
-    return f"`{name.replace('`', '``')}`"
 
 
 def column(name: str) -> Column:

@@ -1,4 +1,4 @@
-"""Names of tables: a path, or ``catalog.schema.table``."""
+"""Names of tables: a path, or ``catalog.schema.table``; and names as SQL has them."""
 
 import re
 from pathlib import Path
@@ -6,6 +6,11 @@ from typing import Final
 
 _URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 _IN_CATALOG: Final = re.compile(r"[A-Za-z_]\w*\.[A-Za-z_]\w*\.[A-Za-z_]\w*", re.ASCII)
+
+
+def quoted(name: str) -> str:
+    """Write a name of a column, a table or a schema as SQL has it."""
+    return f"`{name.replace('`', '``')}`"
 
 
 def in_catalog(table: str) -> tuple[str, str, str] | None:

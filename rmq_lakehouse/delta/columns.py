@@ -12,9 +12,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructType
 
 from rmq_lakehouse.decode.partition_texts import ESCAPED, partition_fault
-from rmq_lakehouse.evolution import column, quoted, text
+from rmq_lakehouse.evolution import column, text
 from rmq_lakehouse.parquet import MAX_DIRECTORY_BYTES, NULL_PARTITION
 from rmq_lakehouse.table_fit import moved_columns
+from rmq_lakehouse.table_name import quoted
 
 _PHYSICAL: Final = "delta.columnMapping.physicalName"
 _REMEDY: Final = ": choose --topics without it, or partitions"

@@ -4,6 +4,8 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
+from rmq_lakehouse.table_name import quoted
+
 AUTO_COMPACT: Final = "spark.databricks.delta.autoCompact.enabled"
 _PLAIN_VERSIONS: Final = {(1, 1), (1, 2), (1, 7)}  # of reader and writer; writer version 7 lists its features
 _PLAIN_FEATURES: Final = frozenset({"appendOnly", "invariants"})
@@ -39,7 +41,7 @@ def stats_property(columns: Sequence[str]) -> dict[str, str]:
 
     Without the property delta-rs takes a column that has no bounds for one of nulls, and its filters lose rows.
     """
-    names = (name if _PLAIN_NAME.fullmatch(name) else f"`{name.replace('`', '``')}`" for name in columns)
+    names = (name if _PLAIN_NAME.fullmatch(name) else quoted(name) for name in columns)
     return {_STATS_COLUMNS: ",".join(names)} if columns else {}
 
 
@@ -52,7 +54,8 @@ def unbounded_column(properties: Mapping[str, str], written: Collection[str], bo
         bounded: those of them with bounds.
     """
     names = (
-        quoted.replace("``", "`") or plain for quoted, plain in _LISTED_NAME.findall(properties.get(_STATS_COLUMNS, ""))
+        in_backticks.replace("``", "`") or plain
+        for in_backticks, plain in _LISTED_NAME.findall(properties.get(_STATS_COLUMNS, ""))
     )
     return next((name for name in names if name in written and name not in bounded), None)
 

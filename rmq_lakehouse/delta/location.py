@@ -16,9 +16,8 @@ from pyspark.sql import SparkSession
 from rmq_formats.errors import StoreError
 from rmq_formats.spark.versions import unfit_library
 from rmq_lakehouse.directories import DELTA_LOG, METADATA, check_new_table, check_vacuum, table_around, table_within
-from rmq_lakehouse.evolution import quoted
 from rmq_lakehouse.java import java_class
-from rmq_lakehouse.table_name import in_catalog
+from rmq_lakehouse.table_name import in_catalog, quoted
 
 _LEVELS: Final = 2  # limit: levels of an object store's directories that are searched for other tables
 

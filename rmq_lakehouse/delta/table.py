@@ -60,7 +60,6 @@ from rmq_lakehouse.evolution import (
     column,
     ddl,
     missing,
-    quoted,
     text,
 )
 from rmq_lakehouse.exactly_once import ATTEMPTS
@@ -69,6 +68,7 @@ from rmq_lakehouse.parquet import Layout, WrittenFile
 from rmq_lakehouse.progress import TableCommit
 from rmq_lakehouse.spark_table_columns import add_missing_columns, check_table_columns, current_name, frame_has_rows
 from rmq_lakehouse.table_log import CommitAttempt, RowRange, StartAttempt, TableSpec
+from rmq_lakehouse.table_name import quoted
 from rmq_offline.tasks.publish import sync_file_system
 
 CONFLICTS = (

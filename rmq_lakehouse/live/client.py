@@ -224,8 +224,8 @@ class ClusterSink:
         while True:
             try:
                 return self._check(topic)
-            except ClusterError as error:
-                if not isinstance(error.__cause__, TransportError | NoRouteError) or time.monotonic() >= end_s:
+            except (UnreachableError, NoTopicError) as error:
+                if time.monotonic() >= end_s:
                     raise
                 _log.warning("%s: trying again", error)
                 time.sleep(_PAUSE_S)
@@ -247,7 +247,7 @@ class ClusterSink:
                 try:
                     queues = self._queues[topic] = self._runner.run(self._sender.queues(topic))
                 except NoRouteError as error:
-                    raise ClusterError(f"topic of the name server {self._namesrv}: {error.remark}") from error
+                    raise NoTopicError(f"topic of the name server {self._namesrv}: {error.remark}") from None
         return queues
 
     def send(self, chunks: Iterable[tuple[str, str | None, int | None, memoryview, int, int]]) -> None:

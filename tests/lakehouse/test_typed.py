@@ -14,7 +14,7 @@ from rmq_formats.codecs.layout import FLAG_COMPRESSED
 from rmq_formats.errors import OptionError, StoreError
 from rmq_lakehouse import spark_table
 from rmq_lakehouse.delta import location as delta_location
-from rmq_lakehouse.evolution import quoted
+from rmq_lakehouse.table_name import quoted
 from tests.lakehouse.exported_stores import Exporter
 from tests.lakehouse.small_stores import FILE_BYTES, write
 from tests.lakehouse.test_bodies import ORDER, SCHEMA, avro_body, descriptors, protobuf_body

@@ -202,7 +202,7 @@ def test_each_engine_reads_the_edges_of_time_and_number(exporter: Exporter) -> N
 @pytest.mark.parametrize("more", [{}, {"key": ["id"]}, {"cluster_by": ["odd-name"]}])
 def test_filters_of_delta_rs_find_rows_by_columns_without_bounds(exporter: Exporter, more: dict[str, Any]) -> None:
     schema = "id BIGINT, amount DECIMAL(12,2), ok BOOLEAN, `odd-name` STRING"
-    rows = [{"id": one, "amount": one, "ok": one % 2 == 0, "odd-name": "x"} for one in range(4)]
+    rows = [{"id": number, "amount": number, "ok": number % 2 == 0, "odd-name": "x"} for number in range(4)]
     bodies = [json.dumps(row).encode() for row in rows]
     assert run(exporter, bodies, schema=schema, **more)[1] == 0
     table = DeltaTable(str(exporter.work / "typed"))

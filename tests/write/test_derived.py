@@ -116,10 +116,10 @@ def test_queue_offsets_without_a_row_stay_a_gap(tmp_path: Path) -> None:
     store = small_store(tmp_path / "store", 120)
     rebuild(store)
     (whole,) = pa.Table.from_batches(units_of(store)).sort_by("physical_offset").combine_chunks().to_batches()
-    kept = whole.filter(pa.array([not 40 <= number < 44 for number in range(len(whole))]))
-    assert write(tmp_path / "out", QUEUES_ONLY, [[kept]]) == 116
+    rows = whole.filter(pa.array([not 40 <= number < 44 for number in range(len(whole))]))
+    assert write(tmp_path / "out", QUEUES_ONLY, [[rows]]) == 116
     written = pa.Table.from_batches(units_of(tmp_path / "out")).sort_by("physical_offset")
-    assert written.combine_chunks().to_batches()[0].equals(kept)
+    assert written.combine_chunks().to_batches()[0].equals(rows)
 
 
 def test_keys_are_appended_in_files_of_their_own(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def reader(namesrv: str, **options: str) -> ClusterStreamReader:
 def bodies(stream: ClusterStreamReader, start: Offset, end: Offset) -> list[str]:
     """The bodies of a micro batch."""
     partitions = stream.partitions(start, end)
-    batches = [batch for one in partitions for batch in stream.read(one)]
+    batches = [batch for partition in partitions for batch in stream.read(partition)]
     return sorted(row["body"].decode() for batch in batches for row in batch.to_pylist())
 
 
@@ -132,8 +132,8 @@ def test_a_topic_made_anew_is_followed_where_losses_are_allowed(namesrv: str) ->
 
 def test_a_deleted_topic_ends_neither_a_pattern_nor_its_commits(namesrv: str, caplog: pytest.LogCaptureFixture) -> None:
     prefix = fresh("Pattern")
-    kept, deleted = (make_topic(namesrv, f"{prefix}{name}", 1) for name in ("Kept", "Deleted"))
-    send(namesrv, [*numbered(kept, 0, 2), *numbered(deleted, 2, 4)])
+    remaining, deleted = (make_topic(namesrv, f"{prefix}{name}", 1) for name in ("Kept", "Deleted"))
+    send(namesrv, [*numbered(remaining, 0, 2), *numbered(deleted, 2, 4)])
     options = {
         "subscribePattern": f"{prefix}.*", "group": f"{prefix}Group", "commitOffsetsToGroup": "true",
         "failOnDataLoss": "false",
@@ -145,7 +145,7 @@ def test_a_deleted_topic_ends_neither_a_pattern_nor_its_commits(namesrv: str, ca
     stream.commit(planned)
     run(delete(namesrv, deleted))
     stream.stop()
-    send(namesrv, numbered(kept, 4, 6))
+    send(namesrv, numbered(remaining, 4, 6))
     again = reader(namesrv, **options)
     with caplog.at_level(logging.WARNING, "rmq_formats.spark"):
         assert bodies(again, start, planned) == expected(range(2))  # a batch that was planned before
@@ -156,10 +156,10 @@ def test_a_deleted_topic_ends_neither_a_pattern_nor_its_commits(namesrv: str, ca
     assert "its messages do not come" in caplog.text
     assert "is not committed" in caplog.text
     again.stop()
-    named = reader(namesrv, subscribe=f"{kept},{deleted}")
+    named = reader(namesrv, subscribe=f"{remaining},{deleted}")
     assert follow(named, planned)[1] == expected(range(4, 6))
     named.stop()
-    new = reader(namesrv, subscribe=f"{kept},{deleted}")
+    new = reader(namesrv, subscribe=f"{remaining},{deleted}")
     with pytest.raises(NoTopicError, match=f"no topic '{deleted}'"):
         new.initialOffset()
     new.stop()
