@@ -48,6 +48,7 @@ DELAY_S = 2.0
 _BOTH = "brokerName=demo\nslaveReadEnable=true\nflushDiskType=ASYNC_FLUSH\n"
 _MASTER = f"{_BOTH}brokerRole=SYNC_MASTER\ninSyncReplicas=2\n"
 _SLAVE = f"{_BOTH}brokerRole=SLAVE\nbrokerId=1\n"
+_ANY_PORTS = "127.0.0.1:0"  # a broker has a fast port below its own and one for slaves: it finds free ones itself
 _PATIENCE_S = 120
 
 
@@ -141,12 +142,11 @@ class Seen:
 def run_messaging(work: Path) -> Seen:
     """Start name server, master and slave; run all steps; stop the three."""
     with ExitStack() as stack:
-        listen = [f"127.0.0.1:{port}" for port in free_ports(3)]
-        namesrv = listen[0]
+        namesrv = f"127.0.0.1:{free_ports(1)[0]}"
         stack.enter_context(running(work / "namesrv.log", "namesrv", "--listen", namesrv))
-        master = stack.enter_context(broker(work / "master", _MASTER, namesrv, listen[1]))
+        master = stack.enter_context(broker(work / "master", _MASTER, namesrv, _ANY_PORTS))
         asyncio.run(_wait_for_brokers(namesrv, 1))
-        stack.enter_context(broker(work / "slave", _SLAVE, namesrv, listen[2]))
+        stack.enter_context(broker(work / "slave", _SLAVE, namesrv, _ANY_PORTS))
         asyncio.run(_wait_for_brokers(namesrv, 2))
         return asyncio.run(_scenes(namesrv, master))
 
