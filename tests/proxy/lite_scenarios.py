@@ -176,7 +176,7 @@ async def test_a_failed_message_comes_again_and_holds_up_its_child_alone(parents
     await parent.subscribe("a", "b")
     await parent.send("a", b"0")
     (first,) = await parent.until(1, auto_renew=True)
-    answer = await parent.change(first, 1)  # as the official client, which does not say the child
+    answer = await parent.change(first, 8)  # as the official client, which does not say the child
     assert answer.status.code == v2.OK
     await parent.send("a", b"1")
     await parent.send("b", b"0")

@@ -34,6 +34,7 @@ from rmq_core.remoting.pop_requests import AckMessage, ChangeInvisibleTime, Chan
 from rmq_core.store.results import PutResult, PutStatus
 from rmq_formats.errors import DecodeError
 
+_MAX_LEAD_MS: Final = 100  # of a pop time before the clock; a longer one comes of a clock that was set back
 _MAX_BITS: Final = 4096  # of a batch's bit set: far more than a pop gives
 
 
@@ -119,9 +120,10 @@ class AckMessageProcessor:
         now_ms = self._state.clock_ms()
         if handle.revive_queue_id == IN_ORDER:
             return self._change_in_order(request, fields, handle, now_ms)
+        pop_time_ms = _later_pop_time_ms(handle, now_ms)
         point = CheckPoint(
-            bn=handle.broker_name, c=fields.consumer_group, d=[0], it=fields.invisible_time, n=1, pt=now_ms,
-            q=fields.queue_id, revive_time=now_ms + fields.invisible_time, so=fields.offset, t=fields.topic,
+            bn=handle.broker_name, c=fields.consumer_group, d=[0], it=fields.invisible_time, n=1, pt=pop_time_ms,
+            q=fields.queue_id, revive_time=pop_time_ms + fields.invisible_time, so=fields.offset, t=fields.topic,
         )  # fmt: skip
         result = self._journal.put_checkpoint(point, handle.revive_queue_id)
         if result.status is not PutStatus.PUT_OK:
@@ -129,7 +131,7 @@ class AckMessageProcessor:
         ack = self._ack_of(fields.topic, fields.consumer_group, handle, fields.offset)
         results = [result, self._put_ack(ack, handle)]
         response = ChangeInvisibleTimeResponse(
-            pop_time=now_ms, invisible_time=fields.invisible_time, revive_qid=handle.revive_queue_id
+            pop_time=pop_time_ms, invisible_time=fields.invisible_time, revive_qid=handle.revive_queue_id
         )
         return self._respond(
             request, request.response(int(ResponseCode.SUCCESS), None, write_fields(response)), results
@@ -214,6 +216,15 @@ class AckMessageProcessor:
         if results and self._responder.must_wait:
             return self._responder.respond_when_durable(request, response, results[-1])
         return response
+
+
+def _later_pop_time_ms(handle: PopHandle, now_ms: int) -> int:
+    """Return a pop time for a new check point, other than that of the handle: both may begin at the same message.
+
+    The handle's time is ahead of the clock after several changes in one millisecond.
+    """
+    is_same = 0 <= handle.pop_time_ms - now_ms < _MAX_LEAD_MS
+    return handle.pop_time_ms + 1 if is_same else now_ms
 
 
 def _bits(text: str) -> list[int]:

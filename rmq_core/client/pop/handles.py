@@ -54,8 +54,11 @@ def _deliveries(text: str) -> dict[tuple[int, int], int]:
 
 
 def changed_handle(handle: PopHandle, response: ChangeInvisibleTimeResponse) -> PopHandle:
-    """Return the handle after a change of the invisible time: its new check point begins with the message."""
-    start = handle.start_offset if response.pop_time == handle.pop_time_ms else handle.offset
+    """Return the handle after a change of the invisible time: its new check point begins with the message.
+
+    A pop in order has no check points. The time of the pop is no sign of one: a change in the same millisecond has it.
+    """
+    start = handle.start_offset if handle.revive_queue_id == IN_ORDER else handle.offset
     return handle._replace(start_offset=start, pop_time_ms=response.pop_time, invisible_ms=response.invisible_time)
 
 

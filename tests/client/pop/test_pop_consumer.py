@@ -26,12 +26,14 @@ from rmq_core.client import (
 )
 from rmq_core.namesrv.config import NamesrvConfig
 from rmq_core.namesrv.server import NameServer
+from rmq_core.remoting.clock import now_ms
 from rmq_core.remoting.codes import ResponseCode
 from rmq_core.remoting.connection import Connection
 from rmq_core.remoting.errors import RequestTimeoutError
 from rmq_core.remoting.header import RemotingCommand
 from rmq_formats.codecs.layout import PROPERTY_POP_CK
 from rmq_formats.errors import OptionError
+from tests.broker import conftest
 from tests.broker.conftest import Clock, small_store
 from tests.broker.pop.test_pop import pass_time
 from tests.client.conftest import FakeCluster
@@ -137,6 +139,39 @@ async def test_a_changed_time_counts_and_tags_choose(site: Site) -> None:
         await consumer.ack(late, again)
         await pass_time(site.clock, 60)
         assert await consumer.receive(timeout_s=0) == []
+
+
+async def test_changes_in_the_millisecond_of_the_pop_have_check_points_of_their_own(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = now_ms()
+    monkeypatch.setattr(conftest, "now_ms", lambda: now)
+    await site.send("first", "second", "third")
+    async with site.consumer() as consumer:
+        first, second, third = await received(consumer, 3)
+        for seconds in (60, 30, 10):
+            await consumer.change_invisible_time(first, seconds)
+        await consumer.change_invisible_time(third, 60)
+        await consumer.ack(second, third)
+        await pass_time(site.clock, 20)
+        (again,) = await received(consumer, 1)
+        assert (bodies([again]), again.reconsume_times) == (["first"], 1)
+        await consumer.ack(again)
+        await pass_time(site.clock, 80)
+        assert await consumer.receive(timeout_s=0) == []
+
+
+async def test_a_check_point_has_its_unacknowledged_messages_after_a_change_at_once(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = now_ms()
+    monkeypatch.setattr(conftest, "now_ms", lambda: now)
+    await site.send("first", "second")
+    async with site.consumer() as consumer:
+        first, _ = await received(consumer, 2)
+        await consumer.change_invisible_time(first, 10)
+        await pass_time(site.clock, 20)
+        assert sorted(bodies(await received(consumer, 2))) == ["first", "second"]
 
 
 async def test_a_listener_s_failures_come_back_or_are_dead_letters(site: Site) -> None:
