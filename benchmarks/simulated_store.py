@@ -18,8 +18,8 @@ import pyarrow.fs as pafs
 
 from rmq_formats.codecs import paths
 from rmq_formats.storage.segments import ArrowStorage
+from rmq_offline.tasks.log_tasks import MAX_PARTITIONS
 from rmq_offline.tasks.object_work_area import MANIFEST
-from rmq_offline.tasks.split_tasks import MAX_PARTITIONS
 from rmq_offline.tasks.work_files import WORK_DIRECTORY
 
 URI: Final = "simulated://bucket/store"

@@ -42,10 +42,9 @@ from rmq_offline.rebuild.queue_database import make_queue_database, refuse_open_
 from rmq_offline.rebuild.report import RebuildReport
 from rmq_offline.rebuild.tasks import IndexTask, ScanResult, WriteResult
 from rmq_offline.tasks.job_steps import JobSteps, TaskBatch, run_alone
+from rmq_offline.tasks.log_tasks import find_ends, partition_count, require_readable_ends, rescan_misaligned_splits
 from rmq_offline.tasks.origin import LeftoverPolicy, boot_id, foreign_reason, sealed
 from rmq_offline.tasks.runner import OnProgress, Runner, counted_progress
-from rmq_offline.tasks.segment_ends import find_ends, require_readable_ends
-from rmq_offline.tasks.split_tasks import partition_count, rescan_misaligned_splits
 from rmq_offline.tasks.unknown_files import refuse_unknown_files
 from rmq_offline.tasks.work_area import LocalArea, WorkArea, temporary_area, work_area
 from rmq_offline.tasks.work_files import write_text

@@ -26,7 +26,7 @@ from rmq_offline.rebuild import log_facts
 from rmq_offline.rebuild.existing_database import open_existing_database, place_by_database, read_existing_database_path
 from rmq_offline.rebuild.existing_queues import ExistingQueues, Queue, RetainedQueue
 from rmq_offline.rebuild.options import RebuildOptions
-from rmq_offline.tasks import batch_queues
+from rmq_offline.tasks import spill
 from rmq_offline.tasks.store_sizes import StoreSizes
 from rmq_offline.tasks.work_files import Area
 from rmq_offline.verify import finding_kinds
@@ -162,7 +162,7 @@ class BatchQueueSource:
 
     Attributes:
         existing: the store's queues; None where the log decides alone.
-        inner_batches: reads the inner batches of the log, see ``tasks.batch_queues.read_batches``.
+        inner_batches: reads the inner batches of the log, see ``tasks.spill.read_batches``.
     """
 
     writer: QueueFileWriter
@@ -173,7 +173,7 @@ class BatchQueueSource:
     def write(self, queue: Queue, rows: Rows) -> WrittenQueue | None:
         if queue[0] not in self.topics:
             return None
-        units = batch_queues.make_batch_units(rows, self.inner_batches() if len(rows) else rows)
+        units = spill.make_batch_units(rows, self.inner_batches() if len(rows) else rows)
         carried = None if self.existing is None else self.existing.merge_batches(queue, units)
         files = self.writer.write_batches(queue, units) if carried is None else self.writer.write_merged(queue, carried)
         return WrittenQueue(files, len(units), (), {})
@@ -242,7 +242,7 @@ def queue_sources(
         place_records: gives the records of a queue their queue offsets; None: as a broker dispatches the log.
     """
     writer = QueueFileWriter(options.sizes, area)
-    inner_batches = functools.cache(lambda: batch_queues.read_batches(area, split_count))
+    inner_batches = functools.cache(lambda: spill.read_batches(area, split_count))
     existing: ExistingQueues | None = None
     with ExitStack() as stack:
         sources: list[QueueSource] = []

@@ -30,8 +30,8 @@ from rmq_offline.rebuild import log_facts
 from rmq_offline.rebuild.existing_queues import Queue
 from rmq_offline.rebuild.options import RebuildOptions
 from rmq_offline.rebuild.queue_sources import NO_ROWS, Files, PlaceRecords, queue_sources, write_queue
-from rmq_offline.tasks import batch_queues, spill
-from rmq_offline.tasks.split_tasks import MAX_REPORTED
+from rmq_offline.tasks import spill
+from rmq_offline.tasks.log_tasks import MAX_REPORTED
 from rmq_offline.tasks.work_files import Area, write_text
 from rmq_offline.verify.findings import Finding
 
@@ -161,7 +161,7 @@ def scan_split(
     units = drop_light_units(units, names, options.batch_topics)
     if options.consumequeue:
         area.write(f"spill/units-{file_name}", lambda target: spill.write_units(target, units, names, partitions))
-        batch_queues.spill_batches(area, split.number, dispatcher.inner_batches())
+        spill.spill_batches(area, split.number, dispatcher.inner_batches())
         log_facts.spill_damages(area, split.number, damages)
     if options.index:
         area.write(f"spill/keys-{file_name}", lambda target: spill.write_keys(target, keys))

@@ -27,7 +27,6 @@ from rmq_formats.codecs.layout import FLAG_INNER_BATCH
 from rmq_formats.errors import ClusterError, StoreLayoutError
 from rmq_formats.read.query import LogKind
 from rmq_offline.replay.batch_messages import COLUMNS, ORIGIN, QueueBatch, encode_rows
-from rmq_offline.replay.pace import Pace
 from rmq_offline.replay.selection import ReplaySelection
 from rmq_offline.replay.source import Counts, MissingRanges, Replay, open_log, plan_replay
 
@@ -37,6 +36,7 @@ BATCH_BYTES: Final = 256 << 10  # some hundred messages a request; a batch has t
 _GROUP: Final = "RMQ_REPLAY"
 _LOGGED_REFUSALS: Final = 100  # the report counts the others
 _SAVE_EVERY_S: Final = 1.0
+_PORTIONS_PER_S: Final = 10
 _PORTIONS_IN_FLIGHT: Final = 2  # with a rate: those that wait for a broker are sent at once when it is back
 
 
@@ -246,3 +246,24 @@ def _filter_sound(rows: pa.RecordBatch, counts: Counts) -> pa.RecordBatch:
     sound = rows.filter(pc.is_null(rows["record_error"]))
     counts.damaged += rows.num_rows - sound.num_rows
     return sound
+
+
+class Pace:
+    """Pauses between portions of messages, each with a time before which the next one waits.
+
+    Time that passes without sends, as in a long scan or while a broker restarts, gives credit for a single portion.
+
+    Attributes:
+        portion: number of messages in a portion.
+    """
+
+    def __init__(self, rate: int, now_s: float) -> None:
+        """Create the pace of a rate, which is messages a second."""
+        self.portion = max(1, rate // _PORTIONS_PER_S)
+        self._rate = rate
+        self._due_s = now_s
+
+    def pause_s(self, messages: int, now_s: float) -> float:
+        """Return the seconds to wait after a number of messages, which were sent at this time."""
+        self._due_s = max(self._due_s, now_s - self.portion / self._rate) + messages / self._rate
+        return max(0.0, self._due_s - now_s)

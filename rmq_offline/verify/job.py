@@ -19,9 +19,8 @@ from rmq_formats.storage.segments import Segment
 from rmq_formats.storage.store_files import StoreFiles, no_store_error, open_store
 from rmq_formats.storage.store_layouts import StoreLayout
 from rmq_offline.tasks.job_steps import JobSteps, TaskBatch, run_alone
+from rmq_offline.tasks.log_tasks import find_ends, partition_count, rescan_misaligned_splits
 from rmq_offline.tasks.runner import OnProgress, Runner, counted_progress
-from rmq_offline.tasks.segment_ends import find_ends
-from rmq_offline.tasks.split_tasks import partition_count, rescan_misaligned_splits
 from rmq_offline.tasks.store_sizes import StoreSizes
 from rmq_offline.tasks.work_area import WorkArea, temporary_area
 from rmq_offline.verify import checkpoint, finding_kinds

@@ -24,7 +24,7 @@ from rmq_core.client import (
     StartPosition,
 )
 from rmq_core.client.options import ConsumerOptions
-from rmq_core.client.producer.selectors import by_hash
+from rmq_core.client.producer.producer import by_hash
 from rmq_core.client.pull.request import QueueOffsets
 from rmq_core.remoting.loop import run
 from tests.client.scenarios import (

@@ -32,7 +32,7 @@ from rmq_core.client import (
     TransactionProducer,
     TransactionState,
 )
-from rmq_core.client.producer.selectors import by_hash
+from rmq_core.client.producer.producer import by_hash
 from rmq_core.remoting.bodies.configs import SubscriptionGroupConfig
 from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.codes import RequestCode

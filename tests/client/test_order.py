@@ -25,7 +25,7 @@ from rmq_core.client import (
     StartPosition,
     reply_to,
 )
-from rmq_core.client.producer.selectors import by_hash
+from rmq_core.client.producer.producer import by_hash
 from rmq_core.remoting.errors import RemotingError
 from rmq_core.remoting.loop import run
 from tests.support.processes import warm_processes

@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 import pytest
 
 from rmq_core.client import BrokerError
-from rmq_core.client.bulk.batch_body import message_ends, message_properties
 from rmq_core.client.bulk.send import RefusedMessage
+from rmq_core.client.producer.packet import message_ends, message_properties
 from rmq_core.remoting.bodies.codec import MessageQueue
 from rmq_core.remoting.codes import ResponseCode
 from rmq_offline.replay import run

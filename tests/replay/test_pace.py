@@ -9,7 +9,7 @@ import pytest
 
 from rmq_core.remoting.bodies.codec import MessageQueue
 from rmq_offline.replay import run
-from rmq_offline.replay.pace import Pace
+from rmq_offline.replay.run import Pace
 from tests.replay.recording_sender import RecordingSender, run_replay
 from tests.replay.small_stores import make_log, make_replay
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from rmq_formats.storage.segments import Entry, LocalStorage
 from rmq_formats.storage.store_files import StoreFiles
 from rmq_offline.tasks.job_steps import run_alone
+from rmq_offline.tasks.log_tasks import MAX_PARTITIONS
 from rmq_offline.tasks.runner import ProcessRunner
 from rmq_offline.tasks.spill import queue_partition
-from rmq_offline.tasks.split_tasks import MAX_PARTITIONS
 from rmq_offline.verify import finding_kinds
 from rmq_offline.verify.findings import FindingList
 from rmq_offline.verify.phases.queue_directories import QUEUES_PER_PARTITION, QueueDirectories, list_queues

@@ -17,12 +17,11 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rmq_core.client.bulk.batch_body import message_ends, message_properties
 from rmq_core.client.cluster import Cluster
 from rmq_core.client.errors import BrokerError, NoRouteError
 from rmq_core.client.message import SendStatus
 from rmq_core.client.options import ClientOptions
-from rmq_core.client.producer.packet import MAX_GROUP_CHARACTERS, check_name
+from rmq_core.client.producer.packet import MAX_GROUP_CHARACTERS, check_name, message_ends, message_properties
 from rmq_core.remoting.access.acl import Credentials
 from rmq_core.remoting.bodies.codec import MessageQueue
 from rmq_core.remoting.clock import now_ms

@@ -1,4 +1,4 @@
-"""Encodes a message as a send request: properties, compression, size limits, batches.
+"""Encodes a message as a send request: properties, compression, size limits, batches; reads a batch's messages.
 
 Source: ``DefaultMQProducerImpl#sendKernelImpl``, ``MessageDecoder#encodeMessage``, ``Validators``.
 """
@@ -17,7 +17,7 @@ from rmq_core.remoting.header import RemotingCommand, encode_json, request
 from rmq_core.remoting.uniq_key import UniqKeys
 from rmq_formats.codecs.compression import compress
 from rmq_formats.codecs.layout import MAX_PROPERTIES_BYTES, PROPERTY_UNIQ_KEY, PROPERTY_WAIT
-from rmq_formats.codecs.properties import encode_properties
+from rmq_formats.codecs.properties import decode_properties, encode_properties
 from rmq_formats.codecs.record_layout import BATCH_HEAD, PROPERTIES_LENGTH
 
 MAX_TOPIC_CHARACTERS: Final = 127
@@ -205,3 +205,21 @@ def split_batch(messages: Sequence[Message], max_bytes: int) -> Iterator[list[Me
         batch_bytes += size
     if batch:
         yield batch
+
+
+def message_ends(data: bytes | memoryview) -> list[int]:
+    """Return where each message of a batch's body ends; empty if the bytes are no messages."""
+    ends, position = [], 0
+    while position + BATCH_HEAD.size <= len(data):
+        size = BATCH_HEAD.unpack_from(data, position)[0]
+        if size < BATCH_HEAD.size + PROPERTIES_LENGTH.size:
+            return []
+        position += size
+        ends.append(position)
+    return ends if position == len(data) else []
+
+
+def message_properties(data: bytes | memoryview) -> dict[str, str]:
+    """Decode the properties of a single message."""
+    *_, body_bytes = BATCH_HEAD.unpack_from(data)
+    return decode_properties(bytes(data[BATCH_HEAD.size + body_bytes + PROPERTIES_LENGTH.size :]))

@@ -21,7 +21,6 @@ from rmq_core.client.options import Backoff, ProducerOptions
 from rmq_core.client.producer.group_client import GroupClient
 from rmq_core.client.producer.packet import Packer, Packet
 from rmq_core.client.producer.request_reply import PendingReplies
-from rmq_core.client.producer.selectors import QueueSelector
 from rmq_core.client.producer.tracer import SEND_TIMEOUT_S, Tracer, trace_sent
 from rmq_core.remoting.access.acl import Credentials
 from rmq_core.remoting.bodies.clients import HeartbeatData, ProducerData
@@ -32,6 +31,28 @@ from rmq_core.remoting.errors import RemotingError, RequestTimeoutError, Transpo
 from rmq_core.remoting.fields import read_fields
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.requests import SendResponse
+from rmq_formats.codecs.hashing import java_string_hash
+
+QueueSelector = Callable[[Sequence[MessageQueue], Message, Any], MessageQueue]
+"""Takes the topic's queues, the message and the caller's argument."""
+
+
+def by_hash(queues: Sequence[MessageQueue], _message: Message, argument: Any) -> MessageQueue:
+    """Choose the same queue for the same argument, as Java's selector does for a String, an Integer or a Long."""
+    if isinstance(argument, int):
+        # Integer#hashCode is the number, Long#hashCode the xor of its halves; both agree for a positive Integer.
+        bits = argument & 0xFFFFFFFFFFFFFFFF
+        code = argument if -(1 << 31) <= argument < 1 << 31 else (bits ^ bits >> 32) & 0xFFFFFFFF
+    else:
+        code = java_string_hash(str(argument))
+    code = (code + (1 << 31)) % (1 << 32) - (1 << 31)
+    return queues[abs(code) % len(queues)]
+
+
+def at_random(queues: Sequence[MessageQueue], _message: Message, _argument: Any) -> MessageQueue:
+    """Choose a random queue."""
+    return random.choice(queues)
+
 
 _UNREACHABLE_MS: Final = 2000  # time for which an unreachable broker is avoided
 DEFAULT_GROUP: Final = "DEFAULT_PRODUCER"

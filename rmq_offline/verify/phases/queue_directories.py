@@ -16,8 +16,8 @@ from rmq_formats.storage.segments import REQUESTS_AT_ONCE, Storage, request_all
 from rmq_formats.storage.store_files import StoreFiles
 from rmq_formats.storage.store_layouts import StoreLayout
 from rmq_offline.tasks.job_steps import JobSteps, TaskBatch
+from rmq_offline.tasks.log_tasks import MAX_PARTITIONS
 from rmq_offline.tasks.spill import partition_of
-from rmq_offline.tasks.split_tasks import MAX_PARTITIONS
 from rmq_offline.verify import finding_kinds
 from rmq_offline.verify.findings import Finding, FindingList
 from rmq_offline.verify.phases.plan import list_or_report

@@ -11,7 +11,7 @@ from rmq_formats.codecs import paths
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX, is_broker_topic
 from rmq_formats.kernels import units as unit_kernel
 from rmq_formats.storage.store_files import StoreFiles
-from rmq_offline.tasks import batch_queues
+from rmq_offline.tasks import spill
 from rmq_offline.tasks.store_sizes import StoreSizes
 from rmq_offline.verify import finding_kinds
 from rmq_offline.verify.absent_queues import AbsentQueues, is_deleted
@@ -134,7 +134,7 @@ class BatchQueueLayout:
     """BatchConsumeQueue files.
 
     Attributes:
-        inner_batches: reads the inner batches of the log, see ``tasks.batch_queues.read_batches``.
+        inner_batches: reads the inner batches of the log, see ``tasks.spill.read_batches``.
     """
 
     partition: PartitionState
@@ -155,7 +155,7 @@ class BatchQueueLayout:
         if files is None:
             return None
         partition.queue_count += 1
-        units = batch_queues.make_batch_units(rows, self.inner_batches() if len(rows) else rows)
+        units = spill.make_batch_units(rows, self.inner_batches() if len(rows) else rows)
         is_known = not is_deleted(name.topic, partition.known_topics)
         check = BatchQueueCheck(
             name, units, partition.facts, partition.findings, partition.race_findings, is_known=is_known

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from rmq_formats.kernels import units as unit_kernel
 from rmq_formats.kernels.live_dispatch_tables import LIGHT_UNIT
 from rmq_formats.storage.store_files import open_store
-from rmq_offline.tasks import batch_queues, spill
+from rmq_offline.tasks import spill
 from rmq_offline.tasks.store_sizes import StoreSizes
 from rmq_offline.tasks.work_area import WorkArea
 from rmq_offline.tasks.work_files import read_longs, write_longs, write_text
@@ -182,7 +182,7 @@ def queue_layouts(
         topics: what ``write_queue_inputs`` wrote.
         split_count: number of splits that were scanned.
     """
-    inner_batches = functools.cache(lambda: batch_queues.read_batches(work, split_count))
+    inner_batches = functools.cache(lambda: spill.read_batches(work, split_count))
     reference = None if topics["database"] is None else DatabaseReference(*topics["database"])
     with reopen_database(partition.store.storage, reference, partition.findings) as database:
         layouts: list[QueueLayout] = [BatchQueueLayout(partition, inner_batches)]

@@ -15,7 +15,7 @@ from rmq_formats.kernels import dispatch as dispatch_kernel
 from rmq_formats.scan.dispatch import Dispatcher, drop_light_units, with_store_times
 from rmq_formats.scan.splits import Split, split_frames
 from rmq_formats.storage.segments import open_storage
-from rmq_offline.tasks import batch_queues, spill
+from rmq_offline.tasks import spill
 from rmq_offline.tasks.store_sizes import StoreSizes
 from rmq_offline.tasks.work_area import WorkArea
 from rmq_offline.tasks.work_files import read_longs, write_longs
@@ -140,7 +140,7 @@ def check_split(split: Split, options: ScanOptions, work: WorkArea, *, begin: in
     if options.has_database:
         units = with_store_times(units)
     work.write(f"spill/units-{file_name}", lambda target: spill.write_units(target, units, names, options.partitions))
-    batch_queues.spill_batches(work, split.number, dispatcher.inner_batches())
+    spill.spill_batches(work, split.number, dispatcher.inner_batches())
     work.write(f"spill/keys-{file_name}", lambda target: spill.write_keys(target, keys))
     damages = [] if check is None else list(check.damages)
     if failed:

@@ -6,8 +6,8 @@ import struct
 import pytest
 
 from rmq_core.client import BrokerError, MessageQueue, NoRouteError
-from rmq_core.client.bulk.batch_body import message_ends
 from rmq_core.client.bulk.send import BulkSender, BulkUniqKeys, RefusedMessage
+from rmq_core.client.producer.packet import message_ends
 from rmq_core.remoting.connection import Connection, Handler
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.uniq_key import UniqKeys
