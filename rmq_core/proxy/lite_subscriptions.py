@@ -25,7 +25,7 @@ from rmq_core.remoting.codes import RequestCode
 from rmq_core.remoting.connection import Connection
 from rmq_core.remoting.fields import read_fields
 from rmq_core.remoting.header import RemotingCommand
-from rmq_core.remoting.pop_requests import NotifyUnsubscribeLite
+from rmq_core.remoting.pop import NotifyUnsubscribeLite
 from rmq_formats.errors import RmqError
 
 log = logging.getLogger("rmq.proxy")

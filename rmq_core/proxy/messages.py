@@ -18,8 +18,7 @@ from rmq_core.proxy import checks
 from rmq_core.proxy.checks import may_be_child
 from rmq_core.proxy.wire import StatusError, ms_of, v2
 from rmq_core.remoting import clock
-from rmq_core.remoting.pop import PopHandle, TopicKind
-from rmq_core.remoting.pop_requests import PopResponse
+from rmq_core.remoting.pop import PopHandle, PopResponse, TopicKind
 from rmq_formats.codecs.batch_consumequeue import inner_messages
 from rmq_formats.codecs.compression import decompress
 from rmq_formats.codecs.hosts import Host

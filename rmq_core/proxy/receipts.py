@@ -26,8 +26,7 @@ from rmq_core.proxy.wire import StatusError, combined_status, ms_of, ok, rpc, st
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.errors import TransportError
 from rmq_core.remoting.fields import read_fields
-from rmq_core.remoting.pop import retry_topic
-from rmq_core.remoting.pop_requests import ChangeInvisibleTime, ChangeInvisibleTimeResponse
+from rmq_core.remoting.pop import ChangeInvisibleTime, ChangeInvisibleTimeResponse, retry_topic
 from rmq_core.remoting.requests import SendBackFields
 from rmq_formats.codecs.record import StoredMessage
 from rmq_formats.errors import RmqError

@@ -24,7 +24,7 @@ from rmq_core.proxy.wire import StatusError, ms_of, ok, rpc, v2
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.fields import read_fields
 from rmq_core.remoting.header import RemotingCommand
-from rmq_core.remoting.pop_requests import PopLiteMessage, PopMessage, PopResponse
+from rmq_core.remoting.pop import PopLiteMessage, PopMessage, PopResponse
 from rmq_formats.codecs.layout import PROPERTY_TAGS, PROPERTY_UNIQ_KEY
 from rmq_formats.codecs.record import StoredMessage
 from rmq_formats.errors import RmqError

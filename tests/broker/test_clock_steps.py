@@ -18,7 +18,7 @@ from rmq_core.remoting.codes import RequestCode
 from rmq_core.remoting.connection import Connection, Handler
 from rmq_core.remoting.fields import read_fields, write_fields
 from rmq_core.remoting.header import RemotingCommand
-from rmq_core.remoting.pop_requests import PopResponse
+from rmq_core.remoting.pop import PopResponse
 from tests.broker.conftest import Asker, Clock, eventually, messages, small_store
 
 STEPS_MS = [-3_600_000, 3 * 3_600_000]

@@ -21,7 +21,7 @@ from rmq_core.remoting.bodies.configs import SubscriptionGroupConfig
 from rmq_core.remoting.bodies.pop import LiteSubscriptions
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.header import request
-from rmq_core.remoting.pop_requests import PopResponse
+from rmq_core.remoting.pop import PopResponse
 from rmq_formats.codecs.properties import encode_properties
 from rmq_formats.codecs.record import encode_record
 from tests.broker.conftest import eventually

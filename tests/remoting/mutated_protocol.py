@@ -3,7 +3,7 @@
 import random
 from contextlib import suppress
 
-from rmq_core.remoting import namesrv_requests, pop_requests, requests
+from rmq_core.remoting import namesrv_requests, pop, requests
 from rmq_core.remoting.bodies.codec import decode_body, encode_body
 from rmq_core.remoting.errors import ResponseError
 from rmq_core.remoting.fields import Fields, read_fields
@@ -19,7 +19,7 @@ BODIES = [bodies.HEARTBEAT, bodies.ROUTE, bodies.TOPICS, bodies.GROUP, bodies.CO
 KINDS = bodies.all_structs()
 FIELDS = [
     kind
-    for module in (requests, namesrv_requests, pop_requests)
+    for module in (requests, namesrv_requests, pop)
     for kind in vars(module).values()
     if isinstance(kind, type) and issubclass(kind, Fields) and kind is not Fields
 ]

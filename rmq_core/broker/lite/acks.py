@@ -20,8 +20,14 @@ from rmq_core.remoting.connection import Connection, Handler, HandlerResponse
 from rmq_core.remoting.errors import ResponseError
 from rmq_core.remoting.fields import has_field, read_fields, write_fields
 from rmq_core.remoting.header import RemotingCommand
-from rmq_core.remoting.pop import IN_ORDER, MOST_INVISIBLE_MS, PopHandle
-from rmq_core.remoting.pop_requests import AckMessage, ChangeInvisibleTime, ChangeInvisibleTimeResponse
+from rmq_core.remoting.pop import (
+    IN_ORDER,
+    MOST_INVISIBLE_MS,
+    AckMessage,
+    ChangeInvisibleTime,
+    ChangeInvisibleTimeResponse,
+    PopHandle,
+)
 
 _LITE_TOPIC: Final = "liteTopic"
 _QUEUE_ID: Final = 0

@@ -30,7 +30,7 @@ from rmq_core.remoting.connection import Connection, Handler
 from rmq_core.remoting.errors import ResponseError
 from rmq_core.remoting.fields import read_fields
 from rmq_core.remoting.header import RemotingCommand
-from rmq_core.remoting.pop_requests import LiteClientName, LiteDispatch, LiteGroupName, LiteTopicName
+from rmq_core.remoting.pop import LiteClientName, LiteDispatch, LiteGroupName, LiteTopicName
 from rmq_core.remoting.requests import Topic
 from rmq_formats.codecs.topics import lite_parts
 

@@ -26,8 +26,15 @@ from rmq_core.remoting.connection import Connection, Handler, HandlerResponse
 from rmq_core.remoting.errors import ResponseError
 from rmq_core.remoting.fields import has_field, read_fields, write_fields
 from rmq_core.remoting.header import RemotingCommand
-from rmq_core.remoting.pop import IN_ORDER, MOST_INVISIBLE_MS, MOST_MESSAGES
-from rmq_core.remoting.pop_requests import Notification, NotificationResponse, PopLiteMessage, PopLiteResponse
+from rmq_core.remoting.pop import (
+    IN_ORDER,
+    MOST_INVISIBLE_MS,
+    MOST_MESSAGES,
+    Notification,
+    NotificationResponse,
+    PopLiteMessage,
+    PopLiteResponse,
+)
 from rmq_core.store.results import GetResult, GetStatus, split_records
 
 _QUEUE_ID: Final = 0

@@ -26,7 +26,7 @@ from rmq_core.remoting.connection import Connection, Handler, HandlerResponse
 from rmq_core.remoting.errors import ResponseError
 from rmq_core.remoting.fields import write_fields
 from rmq_core.remoting.header import RemotingCommand, request
-from rmq_core.remoting.pop_requests import NotifyUnsubscribeLite
+from rmq_core.remoting.pop import NotifyUnsubscribeLite
 from rmq_formats.codecs.topics import lite_parts
 from rmq_formats.errors import DecodeError
 

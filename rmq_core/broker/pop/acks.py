@@ -25,12 +25,14 @@ from rmq_core.remoting.pop import (
     IN_ORDER,
     MOST_INVISIBLE_MS,
     MOST_MESSAGES,
+    AckMessage,
+    ChangeInvisibleTime,
+    ChangeInvisibleTimeResponse,
     PopHandle,
     TopicKind,
     normal_topic,
     retry_topic,
 )
-from rmq_core.remoting.pop_requests import AckMessage, ChangeInvisibleTime, ChangeInvisibleTimeResponse
 from rmq_core.store.results import PutResult, PutStatus
 from rmq_formats.errors import DecodeError
 

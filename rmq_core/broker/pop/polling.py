@@ -17,14 +17,16 @@ from rmq_core.remoting.connection import Connection, Handler
 from rmq_core.remoting.errors import ResponseError
 from rmq_core.remoting.fields import read_fields, write_fields
 from rmq_core.remoting.header import RemotingCommand
-from rmq_core.remoting.pop import MOST_MESSAGES, TopicKind, retry_topic
-from rmq_core.remoting.pop_requests import (
+from rmq_core.remoting.pop import (
+    MOST_MESSAGES,
     Notification,
     NotificationResponse,
     PeekMessage,
     PollingInfo,
     PollingInfoResponse,
     PopResponse,
+    TopicKind,
+    retry_topic,
 )
 from rmq_core.store.results import GetResult, GetStatus
 

@@ -31,12 +31,13 @@ from rmq_core.remoting.pop import (
     MOST_INVISIBLE_MS,
     MOST_MESSAGES,
     PopHandle,
+    PopMessage,
+    PopResponse,
     TopicKind,
     encode_offsets,
     encode_starts,
     retry_topic,
 )
-from rmq_core.remoting.pop_requests import PopMessage, PopResponse
 from rmq_core.store.results import GetResult, GetStatus, PutStatus, split_records
 from rmq_formats.codecs.layout import PROPERTY_POP_CK
 from rmq_formats.codecs.properties import encode_properties, parse_decimal

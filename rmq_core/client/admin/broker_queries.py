@@ -21,7 +21,7 @@ from rmq_core.remoting.bodies.stats import BrokerConsumeStats, BrokerStats, Cons
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.fields import Fields
 from rmq_core.remoting.header import RemotingCommand
-from rmq_core.remoting.pop_requests import LiteClientName, LiteDispatch, LiteGroupName, LiteTopicName
+from rmq_core.remoting.pop import LiteClientName, LiteDispatch, LiteGroupName, LiteTopicName
 from rmq_core.remoting.requests import (
     AccessFields,
     CloneGroupOffset,

@@ -8,8 +8,16 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from rmq_core.remoting.bodies.pop import BatchAck
-from rmq_core.remoting.pop import IN_ORDER, PopHandle, TopicKind, decode_starts, retry_topic
-from rmq_core.remoting.pop_requests import AckMessage, ChangeInvisibleTimeResponse, PopResponse
+from rmq_core.remoting.pop import (
+    IN_ORDER,
+    AckMessage,
+    ChangeInvisibleTimeResponse,
+    PopHandle,
+    PopResponse,
+    TopicKind,
+    decode_starts,
+    retry_topic,
+)
 from rmq_formats.codecs.layout import PROPERTY_POP_CK
 
 _MAX_BITS: Final = 4096  # bits of a check point in a batch

@@ -20,14 +20,16 @@ from rmq_core.remoting.bodies.codec import encode_body
 from rmq_core.remoting.bodies.pop import BatchAcks
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.fields import read_fields
-from rmq_core.remoting.pop import MOST_MESSAGES, PopHandle, retry_topic
-from rmq_core.remoting.pop_requests import (
+from rmq_core.remoting.pop import (
+    MOST_MESSAGES,
     ChangeInvisibleTime,
     ChangeInvisibleTimeResponse,
     Notification,
     NotificationResponse,
+    PopHandle,
     PopMessage,
     PopResponse,
+    retry_topic,
 )
 from rmq_core.remoting.requests import SendBackFields
 from rmq_core.remoting.uniq_key import UniqKeys
