@@ -26,6 +26,7 @@ from rmq_core.client import (
 from rmq_core.client.options import ConsumerOptions
 from rmq_core.client.producer.producer import by_hash
 from rmq_core.client.pull.request import QueueOffsets
+from rmq_core.remoting.clock import now_ms
 from rmq_core.remoting.loop import run
 from tests.client.scenarios import (
     FIRST,
@@ -90,15 +91,19 @@ def test_a_push_consumer_may_start_where_no_topic_of_it_exists(namesrv: str) -> 
     run(main())
 
 
-def test_a_subscription_may_change_while_it_is_consumed(namesrv: str) -> None:
+@pytest.mark.parametrize("set_back_ms", [0, 60_000])
+def test_a_subscription_may_change_while_it_is_consumed(namesrv: str, set_back_ms: int) -> None:
     async def main() -> None:
         topic, seen = fresh("Changing"), Seen()
         await send_all(namesrv, topic, [b"1"], tags="A")
+        times_ms = [now_ms()]  # the clock stands still, but for a step back
         # The pull that is held now is held for the old subscription.
-        consumer = PushConsumer(namesrv, fresh("group"), seen, replaced(FIRST, suspend_timeout_s=1))
+        options = replaced(FIRST, suspend_timeout_s=1, clock_ms=lambda: times_ms[-1])
+        consumer = PushConsumer(namesrv, fresh("group"), seen, options)
         consumer.subscribe(topic, "A")
         async with consumer:
             await seen.until(1)
+            times_ms.append(times_ms[0] - set_back_ms)
             consumer.subscribe(topic, "A || B")
             async with Admin(namesrv) as admin, asyncio.timeout(60):
                 while (await subscribed(admin, consumer, topic)) != "A || B":

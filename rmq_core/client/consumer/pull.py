@@ -154,7 +154,7 @@ class PullConsumer(GroupClient):
         Raises:
             OptionError: the tags are invalid, or queues are assigned.
         """
-        data = subscription(topic, tags, sql=sql, version=self.options.clock_ms())
+        data = subscription(topic, tags, sql=sql, version=self._next_version())
         is_first = self._is_subscribed is None
         self._set_mode(subscribes=True)
         self._subscriptions[topic] = data
@@ -228,7 +228,7 @@ class PullConsumer(GroupClient):
         Raises:
             OptionError: the tags are invalid, or the consumer has subscribed.
         """
-        version = self.options.clock_ms()
+        version = self._next_version()
         subscriptions = {queue: subscription(queue.topic, tags, sql=sql, version=version) for queue in queues}
         self._set_mode(subscribes=False)
         for queue in self._assigned.keys() - subscriptions.keys():

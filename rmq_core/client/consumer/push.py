@@ -124,7 +124,7 @@ class PushConsumer(GroupClient):
         Raises:
             OptionError: the tags are invalid.
         """
-        data = self._subscriptions[topic] = subscription(topic, tags, sql=sql, version=self.options.clock_ms())
+        data = self._subscriptions[topic] = subscription(topic, tags, sql=sql, version=self._next_version())
         for queue, work in self._rebalancer.works.items():
             if queue.topic == topic:
                 work.subscription = data

@@ -182,7 +182,7 @@ class PopConsumer(GroupClient):
         Raises:
             OptionError: the tags are invalid.
         """
-        self._subscriptions[topic] = subscription(topic, tags, sql=sql, version=self.options.clock_ms())
+        self._subscriptions[topic] = subscription(topic, tags, sql=sql, version=self._next_version())
         self._send_heartbeat()
 
     def unsubscribe(self, topic: str) -> None:

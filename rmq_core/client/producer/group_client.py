@@ -74,11 +74,20 @@ class GroupClient(Service):
         self._groups = {f"{role}_group": group}
         self._started_ms = 0
         self._clock_ms = options.clock_ms
+        self._version = 0
 
     @property
     def client_id(self) -> str:
         """The client's id at brokers."""
         return self._cluster.client_id
+
+    def _next_version(self) -> int:
+        """Return a version for a subscription: the time, ms since 1970, but later than all versions before it.
+
+        Brokers ignore a subscription without a higher version, such as one of the same millisecond.
+        """
+        self._version = max(self._clock_ms(), self._version + 1)
+        return self._version
 
     async def _join(self, topics: Iterable[str] = ()) -> None:
         """Lock the membership, start the client, and register at the brokers of topics; undo all if one step fails.
