@@ -187,6 +187,7 @@ class Records(ds.UnionDataset):  # type: ignore[misc] # pyarrow ships no types
         """Describe the answer of a SQL query by DuckDB, in which the records are the table ``messages``.
 
         DuckDB reads the columns and the rows that the query needs when the answer is fetched, shown or converted.
+        Times without a zone, and days and hours of times, are UTC.
 
         Args:
             query: as ``select topic, count(*) from messages group by topic``.
@@ -196,6 +197,7 @@ class Records(ds.UnionDataset):  # type: ignore[misc] # pyarrow ships no types
             duckdb.Error: the query is wrong.
         """
         connection = _import("duckdb").connect()
+        connection.execute("SET TimeZone = 'UTC'")  # DuckDB's default is the machine's zone
         connection.register("messages", self)
         answer: duckdb.DuckDBPyRelation = connection.sql(query)
         return answer

@@ -442,6 +442,15 @@ def test_sql_reads_the_records_as_messages(mixed: Store, reads: list[tuple[tuple
         mixed.sql("select * from nowhere")
 
 
+def test_sql_reads_times_without_a_zone_as_utc_on_any_machine(mixed: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    times = mixed.to_table(["store_timestamp"])["store_timestamp"].to_pylist()
+    monkeypatch.setenv("TZ", "Asia/Shanghai")
+    since = f"store_timestamp >= TIMESTAMP '{times[2000]:%Y-%m-%d %H:%M:%S.%f}'"
+    (answer,) = mixed.sql(f"select count(*), min(store_timestamp)::varchar from messages where {since}").fetchall()
+    later = [time for time in times if time >= times[2000]]
+    assert answer == (len(later), f"{min(later):%Y-%m-%d %H:%M:%S.%f}".rstrip("0") + "+00")
+
+
 def test_a_store_has_a_length_and_is_true(mixed: Store, tmp_path: Path) -> None:
     assert len(mixed) == mixed.count_rows()
     assert len(mixed.filter(field("topic") == "Orders")) == mixed.count_rows(field("topic") == "Orders")
