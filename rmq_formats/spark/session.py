@@ -48,7 +48,7 @@ _ALWAYS: Final = {
     "spark.sql.session.timeZone": "UTC",
     # Forks of one Python process that has the kernels loaded, see ``daemon``.
     "spark.python.daemon.module": "rmq_formats.spark.daemon",
-    # Spark then plans each query over a view anew, and the view sees what has come since. No source takes filters.
+    # Spark then plans each query with a condition anew, which sees what has come since. No source takes filters.
     "spark.sql.python.filterPushdown.enabled": "true",
 }
 _LOCAL: Final = {

@@ -21,6 +21,8 @@ from rmq_lakehouse.live.options import ACCESS_OPTIONS
 from tests.read.test_lag import commit, lag
 from tests.spark.live.test_pages import first_cells
 from tests.support.oracles.light_queues import light_places
+from tests.support.stores.record_strategies import plain_message
+from tests.support.stores.store_files import write_commitlog
 
 pytestmark = pytest.mark.spark
 
@@ -87,6 +89,17 @@ def test_views_are_of_each_table_and_see_what_comes_later(
     before = spark.sql(waits).collect()[0][0]
     commit(copy, "Orders@golden_cg_ok", {0: 100})
     assert spark.sql(waits).collect()[0][0] == before + 82 + 3 * 182
+
+
+@pytest.mark.parametrize("view", ["messages", "message_headers", "message_positions"])
+def test_a_query_without_a_condition_sees_what_has_come_since(spark: SparkSession, tmp_path: Path, view: str) -> None:
+    messages = [plain_message(queue_id=number % 2) for number in range(8)]
+    query = f"SELECT queue_id, count(*) FROM grown_{view} GROUP BY ALL ORDER BY ALL"
+    write_commitlog(tmp_path, messages[:6], 4096)
+    create_views(spark, str(tmp_path), prefix="grown_")
+    assert [tuple(row) for row in spark.sql(query).collect()] == [(0, 3), (1, 3)]
+    write_commitlog(tmp_path, messages, 4096)
+    assert [tuple(row) for row in spark.sql(query).collect()] == [(0, 4), (1, 4)]
 
 
 @pytest.mark.long
