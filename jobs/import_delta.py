@@ -227,6 +227,9 @@ def main(arguments: argparse.Namespace, spark: SparkSession) -> tuple[dict[str, 
     frame, left_out = rows(spark, arguments)
     observation = Observation("import")
     sound = F.col("record_error").isNull() if "record_error" in frame.columns else F.lit(True)
+    # Delta cannot read deletion vectors in the plan of a write through a sink in Python, so the rows have a plan apart.
+    planned_rows = frame._jdf.queryExecution().toRdd()
+    frame = DataFrame(spark._jsparkSession.internalCreateDataFrame(planned_rows, frame._jdf.schema(), False), spark)
     frame = frame.observe(
         observation,
         F.count_if(sound).alias("messages"),

@@ -117,6 +117,18 @@ def test_bodies_may_be_texts_and_integers_wider_or_narrower(spark: SparkSession,
     assert (record["queue_id"], record["flag"], record["reconsume_times"]) == (3, 7, 5)
 
 
+def test_rows_that_deletion_vectors_hide_are_left_out(spark: SparkSession, tmp_path: Path) -> None:
+    table = f"delta.`{tmp_path / 'table'}`"
+    spark.sql(
+        f"CREATE TABLE {table} USING delta TBLPROPERTIES ('delta.enableDeletionVectors' = 'true') "
+        "AS SELECT 'T' AS topic, CAST(id AS STRING) AS body FROM range(6)"
+    )
+    spark.sql(f"DELETE FROM {table} WHERE body = '3'")
+    report, code = run(spark, tmp_path / "table", tmp_path / "store", "--commitlog-file-bytes", "65536")
+    bodies = {base64.b64decode(json.loads(line)["body_base64"]) for line in lines(tmp_path / "store")}
+    assert (code, report["messages"], bodies) == (0, 5, {b"0", b"1", b"2", b"4", b"5"})
+
+
 def test_of_a_table_of_several_brokers_one_is_written(spark: SparkSession, tmp_path: Path) -> None:
     rows = "VALUES ('T', X'31', 'a'), ('T', X'32', 'b'), ('T', X'33', 'b') AS messages(topic, body, broker_name)"
     spark.sql(f"SELECT * FROM {rows}").write.format("delta").save(str(tmp_path / "table"))
