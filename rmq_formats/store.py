@@ -42,7 +42,7 @@ from rmq_formats.read.task import read_task
 from rmq_formats.records import Records
 from rmq_formats.storage.queue_files import named_topics, topic_queues
 from rmq_formats.storage.segments import Segment
-from rmq_formats.times import check_milliseconds
+from rmq_formats.times import bound_ms, check_milliseconds
 
 Time = int | datetime
 OnPlan = Callable[[ReadPlan], None]
@@ -389,8 +389,7 @@ def _milliseconds(time: Time) -> int:
             return check_milliseconds(time)
         except ValueError as error:
             raise OptionError(f"time: {error}") from None
-    moment = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
-    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
+    return bound_ms(time)
 
 
 def _utc(message: StoredMessage) -> str:

@@ -3,13 +3,13 @@
 import json
 import re
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
 from rmq_formats.arrow.schema import Mode
 from rmq_formats.read.query import AccessPath, LogKind, Queue
-from rmq_formats.times import check_milliseconds
+from rmq_formats.times import bound_ms, check_milliseconds
 
 EARLIEST: Final = -2  # Kafka's numbers for the two ends of a queue
 LATEST: Final = -1
@@ -249,8 +249,7 @@ def timestamp_ms(text: str) -> int:
         moment = datetime.fromisoformat(text.strip())
     except ValueError:
         raise ValueError("expected milliseconds, or a time as 2026-03-01T08:00:00Z") from None
-    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
+    return bound_ms(moment)
 
 
 def mode(text: str) -> Mode:
