@@ -6,6 +6,7 @@ and ``body`` are enough. Bodies may be texts, and integers wider than the store'
 
 import argparse
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, IntegralType, StringType, StructField
 
-from rmq_formats.arrow.schema import BROKER_NAME
+from rmq_formats.arrow.schema import BROKER_NAME, CLUSTER
 from rmq_formats.codecs import paths
 from rmq_formats.errors import OptionError, StoreError, StoreLayoutError, StoreNotFoundError
 from rmq_formats.spark.options import schemas
@@ -135,7 +136,7 @@ def rows(spark: SparkSession, arguments: argparse.Namespace) -> tuple[DataFrame,
     except AnalysisException as error:
         raise StoreError(f"{arguments.table}: cannot be read ({str(error).splitlines()[0]})") from error
     names_by_lower = {name.lower(): name for name in table.columns}  # as Spark compares names
-    table = _select_broker(table, names_by_lower.get(BROKER_NAME), arguments)
+    table = _select_broker(table, names_by_lower, arguments)
     store_columns = {name: names_by_lower[name] for name in schemas.COMMITLOG.fieldNames() if name in names_by_lower}
     frame = table.select(
         *(_as_stored(table.schema[table_column], name).alias(name) for name, table_column in store_columns.items())
@@ -169,26 +170,47 @@ def rows(spark: SparkSession, arguments: argparse.Namespace) -> tuple[DataFrame,
     return frame, [name for name in table.columns if name not in store_columns.values()]
 
 
-def _select_broker(table: DataFrame, broker_column: str | None, arguments: argparse.Namespace) -> DataFrame:
-    """Select the rows of the broker that the arguments name. Raises OptionError where they have to name one."""
-    if broker_column is None:
+def _select_broker(table: DataFrame, names_by_lower: Mapping[str, str], arguments: argparse.Namespace) -> DataFrame:
+    """Select the rows of the broker that the arguments name. Raises OptionError where they have to name one.
+
+    A name that brokers of several clusters have is ``cluster/name``.
+    """
+    if BROKER_NAME not in names_by_lower:
         if arguments.broker_name is not None:
             raise OptionError(f"--broker-name {arguments.broker_name}: {arguments.table} has no column {BROKER_NAME}")
         return table
     if arguments.broker_name == _ALL_BROKERS:
         return table
-    brokers = [row[0] for row in table.select(column(broker_column)).distinct().collect()]
-    listed = ", ".join(sorted("(null)" if broker is None else broker for broker in brokers)) or "none"
-    if arguments.broker_name is None and len(brokers) > 1:
+    name = column(names_by_lower[BROKER_NAME])
+    cluster = column(names_by_lower[CLUSTER]) if CLUSTER in names_by_lower else F.lit(None)
+    clusters_by_broker: dict[str | None, set[str | None]] = {}
+    for broker, broker_cluster in table.select(name, cluster).distinct().collect():
+        clusters_by_broker.setdefault(broker, set()).add(broker_cluster)
+    conditions = {}
+    for broker, clusters in clusters_by_broker.items():
+        is_broker = name.eqNullSafe(F.lit(broker))
+        if len(clusters - {None}) < 2:  # what does not name its cluster may be of the one that the others name
+            conditions[_shown(broker)] = is_broker
+        else:
+            conditions |= {
+                f"{_shown(cluster_name)}/{_shown(broker)}": is_broker & cluster.eqNullSafe(F.lit(cluster_name))
+                for cluster_name in clusters
+            }
+    listed = ", ".join(sorted(conditions)) or "none"
+    if arguments.broker_name is None and len(conditions) > 1:
         raise OptionError(
             f"{arguments.table}: has messages of the brokers {listed}, whose queues have the same numbers. "
             "Give --broker-name NAME for one broker's, or --broker-name '*' for all in one store"
         )
-    if arguments.broker_name is not None and arguments.broker_name not in brokers:
+    if arguments.broker_name is not None and arguments.broker_name not in conditions:
         raise OptionError(
             f"--broker-name {arguments.broker_name}: {arguments.table} has no such broker, it has {listed}"
         )
-    return table if arguments.broker_name is None else table.where(column(broker_column) == arguments.broker_name)
+    return table if arguments.broker_name is None else table.where(conditions[arguments.broker_name])
+
+
+def _shown(name: str | None) -> str:
+    return "(null)" if name is None else name
 
 
 def _as_stored(field: StructField, stored_name: str) -> Column:

@@ -142,6 +142,19 @@ def test_of_a_table_of_several_brokers_one_is_written(spark: SparkSession, tmp_p
         assert (report["messages"], len(lines(tmp_path / broker)), code) == (messages, messages, 0)
 
 
+def test_brokers_of_one_name_in_two_clusters_are_not_mixed(spark: SparkSession, tmp_path: Path) -> None:
+    rows = "VALUES ('T', X'31', 'a', 'west'), ('T', X'32', 'a', 'east'), ('T', X'33', 'b', 'east')"
+    columns = "messages(topic, body, broker_name, cluster)"
+    spark.sql(f"SELECT * FROM {rows} AS {columns}").write.format("delta").save(str(tmp_path / "table"))
+    small = ["--commitlog-file-bytes", "65536"]
+    for arguments in ([], ["--broker-name", "a"]):
+        with pytest.raises(OptionError, match=r"b, east/a, west/a"):
+            run(spark, tmp_path / "table", tmp_path / "store", *small, *arguments)
+    for broker, bodies in (("west/a", [b"1"]), ("b", [b"3"])):
+        run(spark, tmp_path / "table", tmp_path / broker, *small, "--broker-name", broker)
+        assert [base64.b64decode(json.loads(line)["body_base64"]) for line in lines(tmp_path / broker)] == bodies
+
+
 def test_an_integer_that_a_store_cannot_hold_is_named(spark: SparkSession, tmp_path: Path) -> None:
     spark.sql("SELECT 'T' topic, 'x' body, 4294967296L flag").write.format("delta").save(str(tmp_path / "table"))
     with pytest.raises(Exception, match="column flag: 4294967296 is no int"):
