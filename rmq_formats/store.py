@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from os import PathLike, fspath
-from typing import Final
+from typing import Final, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ from rmq_formats.read.query import (
     ANY_QUEUE,
     COMMITLOG_ONLY,
     MAX_LONG,
+    MIN_LONG,
     Include,
     LogKind,
     Logs,
@@ -156,6 +157,10 @@ class Store(Records):
             OptionError: a queue or a queue offset without what it belongs to, or an ``include`` that is none.
             StoreNotFoundError: there is no store, or no CommitLog in it.
         """
+        _check_integers(
+            queue_id=queue_id, from_offset=from_offset, to_offset=to_offset,
+            from_physical_offset=from_physical_offset, to_physical_offset=to_physical_offset,
+        )  # fmt: skip
         if topic is None and not (queue_id is None and from_offset is None and to_offset is None):
             raise OptionError("queue_id, from_offset and to_offset need a topic")
         queues, bounds = None, {}
@@ -257,6 +262,7 @@ class Store(Records):
             OptionError: another combination of arguments.
             StoreNotFoundError: there is no store, or no CommitLog in it.
         """
+        _check_integers(queue_id=queue_id, offset=offset)
         ways = [key is not None, uniq_key is not None, msg_id is not None, offset is not None, time is not None]
         if sum(ways) != 1:
             raise OptionError("give one of key, uniq_key, msg_id, offset and time")
@@ -383,13 +389,27 @@ class Store(Records):
 
 
 def _milliseconds(time: Time) -> int:
-    """Convert a store time to ms; a datetime without a zone is UTC. Raises OptionError at a number of seconds."""
+    """Convert a store time to ms; a datetime without a zone is UTC.
+
+    Raises:
+        OptionError: a number of seconds, or neither an integer nor a datetime.
+    """
     if isinstance(time, int):
         try:
             return check_milliseconds(time)
         except ValueError as error:
             raise OptionError(f"time: {error}") from None
-    return bound_ms(time)
+    milliseconds = bound_ms(time) if isinstance(time, datetime) else None
+    if not isinstance(milliseconds, int):  # pandas' NaT is a datetime
+        raise OptionError(f"time {time!r}: give a datetime, or milliseconds since 1970 as an int")
+    return milliseconds
+
+
+def _check_integers(**numbers: int | None) -> None:
+    """Refuse numbers that no queue or offset can be. Raises OptionError."""
+    for name, number in numbers.items():
+        if number is not None and not (isinstance(number, SupportsIndex) and MIN_LONG <= number <= MAX_LONG):
+            raise OptionError(f"{name} {number!r}: give an int of 64 bits")
 
 
 def _utc(message: StoredMessage) -> str:

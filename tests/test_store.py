@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+import pandas
 import pyarrow as pa
 import pytest
 
@@ -336,6 +337,31 @@ def test_a_notebook_shows_names_as_text(tmp_path: Path) -> None:
     assert "<b>" not in shown
     assert "<script>" not in shown
     assert "no messages" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ({"queue_id": "0"}, "queue_id '0': give an int of 64 bits"),
+        ({"from_offset": 1.5}, r"from_offset 1\.5: give an int of 64 bits"),
+        ({"to_offset": 1 << 63}, "to_offset 9223372036854775808: give an int of 64 bits"),
+        ({"from_time": "2026-01-01"}, "time '2026-01-01': give a datetime, or milliseconds since 1970 as an int"),
+        ({"from_time": 1.7e12}, "time 1700000000000.0: give a datetime"),
+        ({"to_time": pandas.NaT}, "time NaT: give a datetime"),
+    ],
+)
+def test_an_argument_of_another_type_is_named(golden: Golden, arguments: dict[str, Any], problem: str) -> None:
+    with pytest.raises(OptionError, match=problem):
+        list(Store(golden("mixed") / "store").messages("Orders", **arguments))
+
+
+def test_numbers_of_numpy_and_times_of_pandas_are_taken(golden: Golden) -> None:
+    store = Store(golden("mixed") / "store")
+    frame = store.arrow(topic="Orders").to_pandas(["queue_id", "queue_offset", "store_timestamp"])
+    row = frame.iloc[40]
+    (message,) = store.query(topic="Orders", queue_id=frame["queue_id"][40], offset=frame["queue_offset"][40])
+    later = store.messages("Orders", row["queue_id"], from_time=row["store_timestamp"])
+    assert message.physical_offset in offsets(later)
 
 
 def test_a_time_beyond_the_calendar_is_shown_as_a_number(tmp_path: Path) -> None:
