@@ -33,6 +33,7 @@ from rmq_formats.read.query import (
     QueueBounds,
     ReadOptions,
     parse_include,
+    parse_tags,
 )
 from rmq_formats.read.queue_choice import queue_file_topics
 from rmq_formats.read.queue_logs import QueueLogsTask, queue_log_messages, queue_log_query
@@ -144,7 +145,7 @@ class Store(Records):
             queue_id: only that queue of the topic.
             from_offset: smallest queue offset.
             to_offset: one past the largest.
-            tags: any of these.
+            tags: any of these; a text is an expression ``a || b``, as of subscriptions.
             from_time: earliest store time, in ms or as a datetime.
             to_time: end of the store times.
             from_physical_offset: records that begin there or later.
@@ -178,7 +179,7 @@ class Store(Records):
             end_ms=None if to_time is None else _milliseconds(to_time),
             first_physical_offset=from_physical_offset,
             end_physical_offset=MAX_LONG if to_physical_offset is None else to_physical_offset,
-            tags=None if tags is None else frozenset([tags] if isinstance(tags, str) else tags),
+            tags=parse_tags(tags) if isinstance(tags, str) else None if tags is None else frozenset(tags),
             include=parse_include(include),
         )
         return self._read(query, Mode.FAILFAST if strict else Mode.DROPMALFORMED)

@@ -18,6 +18,7 @@ import rmq_formats
 from rmq_formats import Query, Store, StoredMessage
 from rmq_formats.arrow.schema import COMMITLOG
 from rmq_formats.codecs.layout import FLAG_TRANSACTION_MASK, FLAG_TRANSACTION_ROLLBACK
+from rmq_formats.codecs.properties import encode_properties
 from rmq_formats.errors import DecodeError, FormatError, OptionError, StoreNotFoundError
 from rmq_formats.read.plan import ReadPlan
 from tests.support.stores.record_strategies import plain_message
@@ -337,6 +338,16 @@ def test_a_notebook_shows_names_as_text(tmp_path: Path) -> None:
     assert "<b>" not in shown
     assert "<script>" not in shown
     assert "no messages" in shown
+
+
+@pytest.mark.parametrize(
+    ("tags", "queue_offsets"),
+    [("a || b", [0, 1]), ("a", [0]), (["a", "c||d"], [0, 2]), ("*", [0, 1, 2, 3]), ("", [0, 1, 2, 3]), ([], [])],
+)
+def test_a_text_of_tags_is_an_expression(tmp_path: Path, tags: str | list[str], queue_offsets: list[int]) -> None:
+    messages = [plain_message(properties_bytes=encode_properties({"TAGS": tag})) for tag in ("a", "b", "c||d")]
+    write_commitlog(tmp_path, [*messages, plain_message()], 4096)
+    assert [message.queue_offset for message in Store(tmp_path).messages(tags=tags)] == queue_offsets
 
 
 @pytest.mark.parametrize(
