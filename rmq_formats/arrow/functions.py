@@ -1,5 +1,7 @@
 """Vectorised functions over Arrow columns: tags codes, Index key hashes, body CRCs, plain bodies, properties."""
 
+from typing import Final
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -8,10 +10,12 @@ from numpy.typing import NDArray
 from rmq_formats.arrow.builder import bitmap
 from rmq_formats.codecs.compression import decompress
 from rmq_formats.codecs.layout import FLAG_COMPRESSED
-from rmq_formats.errors import FormatError
+from rmq_formats.errors import FormatError, OptionError
 from rmq_formats.kernels.columns import functions as function_kernel
 from rmq_formats.kernels.columns import gather as kernel
 from rmq_formats.kernels.columns import text as text_kernel
+
+_MAX_COLUMN_BYTES: Final = (1 << 31) - 1  # of binary values
 
 
 def tags_codes(tags: pa.Array) -> pa.Array:
@@ -54,6 +58,9 @@ def plain_bodies(bodies: pa.Array, sys_flags: pa.Array) -> pa.Array:
     """Decompress the bodies that their ``sys_flag`` calls compressed, binary; null for null, and for what is damaged.
 
     Source: ``MessageDecoder#decode``.
+
+    Raises:
+        OptionError: more bytes than a column of Arrow can have.
     """
     bodies = bodies.cast(pa.binary())
     compressed = pc.not_equal(pc.bit_wise_and(sys_flags.cast(pa.int32()), FLAG_COMPRESSED), 0)
@@ -63,6 +70,12 @@ def plain_bodies(bodies: pa.Array, sys_flags: pa.Array) -> pa.Array:
     decompressed = [_plain_body(body, flag) for body, flag in zip(
         bodies.take(pa.array(rows)).to_pylist(), sys_flags.take(pa.array(rows)).to_pylist(), strict=True
     )]  # fmt: skip
+    byte_count = bodies.nbytes + sum(len(body) for body in decompressed if body is not None)
+    if byte_count > _MAX_COLUMN_BYTES:
+        raise OptionError(
+            f"rmq_body: {len(bodies)} decompressed bodies take up to {byte_count} bytes, and a batch of Arrow's 2 GiB. "
+            f"Set spark.sql.execution.arrow.maxRecordsPerBatch to less than {len(bodies)}"
+        )
     return pc.replace_with_mask(bodies, compressed.fill_null(False), pa.array(decompressed, pa.binary()))
 
 

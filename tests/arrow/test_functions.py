@@ -3,13 +3,16 @@
 import zlib
 
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rmq_formats.arrow import functions
 from rmq_formats.arrow.functions import body_crcs, key_hashes, plain_bodies, properties, tags_codes
 from rmq_formats.codecs.compression import Compression, compress
 from rmq_formats.codecs.hashing import index_key_hash, tags_code
 from rmq_formats.codecs.properties import decode_properties
+from rmq_formats.errors import OptionError
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 
@@ -83,3 +86,11 @@ def test_compressed_bodies_are_plain_and_damaged_ones_null() -> None:
     plain = plain_bodies(bodies, pa.array([*flags, 0, flags[0], flags[0], None], pa.int32()))
     assert plain.to_pylist() == [*[b"sent" * 50] * len(stored), b"plain", None, None, stored[0]]
     assert plain_bodies(bodies[:0], pa.array([], pa.int32())).to_pylist() == []
+
+
+def test_bodies_beyond_a_column_of_arrow_are_an_error_that_says_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    codec = Compression.ZLIB
+    bodies = pa.array([compress(b"sent" * 50, codec)] * 3, pa.binary())
+    monkeypatch.setattr(functions, "_plain_body", lambda body, flag, large=bytes(1 << 30): large)  # noqa: ARG005
+    with pytest.raises(OptionError, match=r"rmq_body: 3 .* Set spark.sql.execution.arrow.maxRecordsPerBatch to less"):
+        plain_bodies(bodies, pa.array([codec.sys_flag] * 3, pa.int32()))
