@@ -35,6 +35,7 @@ _PLAIN: Final = frozenset(
 )
 _COUNTED: Final = 32  # columns with statistics
 _PREFIX_CHARACTERS: Final = 32  # characters that Delta keeps of a text
+_LAST_CHARACTER: Final = "\U0010ffff"
 MAP_VALUE: Final = "key_value.value"  # the end of a leaf's path; these values hardly ever repeat, either
 
 Key = tuple[str | None, ...]
@@ -65,9 +66,19 @@ class ColumnStats:
         if isinstance(smallest, date):
             return smallest.isoformat(), largest.isoformat()
         if isinstance(smallest, str):
-            # The prefix of a text is a lower bound; an upper bound would have to be made up.
-            return smallest[:_PREFIX_CHARACTERS], largest if len(largest) <= _PREFIX_CHARACTERS else None
+            return smallest[:_PREFIX_CHARACTERS], _upper_bound(largest)
         return smallest, largest
+
+
+def _upper_bound(largest: str) -> str:
+    """Return a short text that is not less than a text: its prefix and the last character of Unicode, as Delta does.
+
+    delta-rs takes a missing upper bound for null, and its filters lose all rows of the file.
+    """
+    end = _PREFIX_CHARACTERS
+    while largest[end : end + 1] == _LAST_CHARACTER:
+        end += 1
+    return largest if end >= len(largest) else largest[:end] + _LAST_CHARACTER
 
 
 def _format_time(time: datetime) -> str:

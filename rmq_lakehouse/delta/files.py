@@ -77,7 +77,7 @@ class DeltaFiles:
             "size": file.bytes,
             "modificationTime": file.modified_ms,
             "dataChange": True,
-            "stats": json.dumps(stats),
+            "stats": json.dumps(stats, ensure_ascii=False),  # delta-rs misreads escaped characters from U+20000 on
         }
         return json.dumps({"add": add})
 

@@ -593,6 +593,18 @@ def test_filters_of_delta_rs_find_rows_by_columns_without_bounds(tmp_path: Path)
         assert table.to_pyarrow_table(filters=[condition]).num_rows == count, condition
 
 
+def test_filters_of_delta_rs_find_long_texts_and_dead_letters_by_their_reason(tmp_path: Path) -> None:
+    exporter = TypedExporter(tmp_path, "delta")
+    texts = ["a", "b" * 33, "𠮷野家", "\U0010ffff" * 40]
+    exporter.send([*(json.dumps({"txt": text}).encode() for text in texts), LATE])
+    assert exporter.typed(*exporter.dead)[0]["messages"] == 4
+    found = [
+        DeltaTable(str(tmp_path / table)).to_pyarrow_table(filters=[(column, "=", text)]).num_rows
+        for table, column, text in [*(("typed", "txt", text) for text in texts), ("dead", "reason", REASON)]
+    ]
+    assert found == [1] * 5
+
+
 def test_a_struct_without_members_is_refused_at_the_start(tmp_path: Path) -> None:
     schema = {
         "type": "record", "name": "R",

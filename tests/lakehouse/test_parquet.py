@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from rmq_formats.arrow.schema import TIMESTAMP
 from rmq_formats.errors import StoreError
 from rmq_lakehouse.delta.files import DeltaFiles
-from rmq_lakehouse.parquet import Layout, PartitionedFiles, WrittenFile
+from rmq_lakehouse.parquet import ColumnStats, Layout, PartitionedFiles, WrittenFile
 
 SCHEMA = pa.schema(
     [("topic", pa.string()), ("queue_id", pa.int32()), ("uniq_key", pa.string()), ("body", pa.binary()),
@@ -100,7 +100,8 @@ def check_stats(stats: Row, own: list[Row]) -> None:
         if name == "uniq_key" and values:
             assert stats["minValues"][name] == min(values, key=str.encode)[:32]
             largest = max(values, key=str.encode)
-            assert stats["maxValues"].get(name) == (largest if len(largest) <= 32 else None)
+            bound = stats["maxValues"][name]
+            assert bound == largest if len(largest) <= 32 else bound.encode() >= largest.encode()
         elif values:
             assert datetime.fromisoformat(stats["minValues"][name]) == min(values)
             assert datetime.fromisoformat(stats["maxValues"][name]) == max(values)
@@ -139,3 +140,19 @@ def test_what_cannot_be_written_is_told_with_its_path_and_leaves_nothing(tmp_pat
         files.write(pa.RecordBatch.from_pylist([row_of("B", b"two")], SCHEMA))
     files.abort()
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["topic=B"]
+
+
+@pytest.mark.parametrize(
+    ("text", "bound"),
+    [
+        ("x" * 32, "x" * 32),
+        ("x" * 33, "x" * 32 + "\U0010ffff"),
+        ("x" * 32 + "\U0010ffffy", "x" * 32 + "\U0010ffff" * 2),
+        ("\U0010ffff" * 40, "\U0010ffff" * 40),
+    ],
+)
+def test_a_long_text_has_a_short_upper_bound_that_is_not_less(text: str, bound: str) -> None:
+    stats = ColumnStats()
+    stats.add(pa.chunked_array([["a", text]]))
+    assert stats.bounds() == ("a", bound)
+    assert bound.encode() >= text.encode()
