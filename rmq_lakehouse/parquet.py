@@ -199,6 +199,8 @@ class PartitionedFiles:
     def __init__(self, layout: Layout, schema: pa.Schema) -> None:
         self._layout = layout
         self._schema = layout.files.file_schema(schema, layout.partitions)
+        lower_names = [name.lower() for name in schema.names]  # a table's columns may have another case
+        self._positions = [lower_names.index(name.lower()) for name in self._schema.names]
         self._pending: dict[Key, list[pa.RecordBatch]] = {}
         self._pending_bytes: dict[Key, int] = {}
         self._open: dict[Key, _ParquetFile] = {}  # in order of the last write
@@ -209,7 +211,8 @@ class PartitionedFiles:
         """Buffer the rows of a batch, and write the partitions whose buffers are full. Raises StoreError."""
         for key, rows in _split(batch, self._layout):
             try:
-                arrays = [convert_array(rows.column(field.name), field) for field in self._schema]
+                columns = map(rows.column, self._positions)
+                arrays = [convert_array(values, field) for values, field in zip(columns, self._schema, strict=True)]
                 converted = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
             except ValueError as error:  # a null, or a value out of range
                 raise StoreError(f"{self._layout.table}: {str(error).splitlines()[0]}") from error
@@ -331,18 +334,19 @@ class _ParquetFile:
 def convert_array(array: pa.Array, field: pa.Field, parent_is_null: pa.Array | None = None) -> pa.Array:
     """Convert an array to a field's type, whose members may be required. Raises ValueError as Arrow's cast does.
 
-    Arrow's cast refuses a required member that is null since its whole struct is null.
+    Members of structs are those of the same position: Arrow's cast finds them by name, and makes null of one that has
+    another case. It also refuses a required member that is null since its whole struct is null.
     """
     kind = field.type
     has_hidden_nulls = not field.nullable and array.null_count > 0
-    if not has_hidden_nulls and not _has_required(kind):
+    if not has_hidden_nulls and _is_castable(array.type, kind):
         return array.cast(kind)
     is_null = array.is_null()
     if has_hidden_nulls:
         missing = is_null if parent_is_null is None else pc.and_not(is_null, parent_is_null)
         if missing.true_count:
             raise ValueError(f"field {field.name!r} has nulls, and is NOT NULL")
-    if not _has_required(kind):
+    if _is_castable(array.type, kind):
         return _without_nulls(array.cast(kind))
     whole = array.take(pa.array(np.arange(len(array))))  # no slice, and null lists are empty
     mask = None if has_hidden_nulls else is_null
@@ -369,15 +373,25 @@ def _without_nulls(array: pa.Array) -> pa.Array:
     return pa.Array.from_buffers(kind, len(array), [None, *array.buffers()[1:]], offset=array.offset)
 
 
-def _has_required(kind: pa.DataType) -> bool:
-    """Return whether a type has NOT NULL members, elements or values; keys of maps always are."""
+def _is_castable(given: pa.DataType, kind: pa.DataType) -> bool:
+    """Return whether Arrow's cast converts a type: members of structs have its names, and nothing within is NOT NULL.
+
+    Keys of maps always are NOT NULL.
+    """
     if pa.types.is_struct(kind):
-        return any(not member.nullable or _has_required(member.type) for member in kind)
+        return all(
+            member.nullable and member.name == given_member.name and _is_castable(given_member.type, member.type)
+            for given_member, member in zip(given, kind, strict=True)
+        )
     if pa.types.is_list(kind):
-        return not kind.value_field.nullable or _has_required(kind.value_type)
+        return kind.value_field.nullable and _is_castable(given.value_type, kind.value_type)
     if pa.types.is_map(kind):
-        return not kind.item_field.nullable or _has_required(kind.item_type) or _has_required(kind.key_type)
-    return False
+        return (
+            kind.item_field.nullable
+            and _is_castable(given.item_type, kind.item_type)
+            and _is_castable(given.key_type, kind.key_type)
+        )
+    return True
 
 
 def _leaves(path: str, kind: pa.DataType) -> Iterator[str]:

@@ -94,3 +94,14 @@ def test_a_member_that_was_renamed_is_refused_and_so_is_another_format(place: Ic
         update.rename_column("lines.sku", "article")
     with pytest.raises(StoreError, match="its member sku is article now, and cannot be written anew"):
         read(place, ARROW)
+
+
+def test_columns_and_members_of_another_case_are_those_of_the_table(place: IcebergLocation) -> None:
+    line = pa.struct([("N", pa.int32()), ("SKU", pa.string())])
+    schema = pa.schema([("Lines", pa.list_(line)), ("AT", pa.int64())])
+    table = loaded(place)
+    files = PartitionedFiles(table_layout(table, place.table, "zstd"), schema)
+    files.write(pa.RecordBatch.from_pylist([{"AT": 3, "Lines": [{"N": 2, "SKU": "b"}, None]}], schema))
+    IcebergTransaction(place, table).commit(files.close(), {"app": 4}, None)
+    found = loaded(place).scan(row_filter="at = 3").to_arrow().to_pylist()
+    assert found == [{"at": 3, "lines": [{"sku": "b", "n": 2}, None]}]

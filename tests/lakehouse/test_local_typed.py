@@ -605,6 +605,15 @@ def test_filters_of_delta_rs_find_long_texts_and_dead_letters_by_their_reason(tm
     assert found == [1] * 5
 
 
+def test_columns_of_another_case_are_those_of_the_iceberg_table(tmp_path: Path) -> None:
+    exporter = TypedExporter(tmp_path, "iceberg")
+    exporter.send(SOUND[:1])
+    exporter.typed(schema="id BIGINT, txt STRING")
+    exporter.send([SOUND[0], b'{"id":2,"TXT":"b"}'])
+    assert exporter.typed(schema="TXT STRING, id BIGINT")[0]["messages"] == 1
+    assert [(row["id"], row["txt"]) for row in exporter.rows()] == [(1, "a"), (2, "b")]
+
+
 def test_a_struct_without_members_is_refused_at_the_start(tmp_path: Path) -> None:
     schema = {
         "type": "record", "name": "R",
