@@ -33,6 +33,7 @@ from pyiceberg.types import (
     MapType,
     NestedField,
     PrimitiveType,
+    StringType,
     StructType,
 )
 from pyiceberg.utils.datetime import date_str_to_days
@@ -173,6 +174,8 @@ def _partition(kind: IcebergType, text: str | None) -> Any:
     """Convert a partition's text to the value that manifests have."""
     if text is None:
         return None
+    if isinstance(kind, StringType):  # of which pyiceberg takes one, __HIVE_DEFAULT_PARTITION__, for null
+        return text
     if isinstance(kind, DateType):
         return date_str_to_days(text)
     assert isinstance(kind, PrimitiveType)  # a partition is no struct

@@ -614,6 +614,16 @@ def test_columns_of_another_case_are_those_of_the_iceberg_table(tmp_path: Path) 
     assert [(row["id"], row["txt"]) for row in exporter.rows()] == [(1, "a"), (2, "b")]
 
 
+def test_a_partition_of_iceberg_by_the_text_of_hive_s_null_is_that_text(tmp_path: Path) -> None:
+    exporter = TypedExporter(tmp_path, "iceberg")
+    exporter.send([b'{"txt":"__HIVE_DEFAULT_PARTITION__"}', b'{"id":2}'])
+    exporter.typed(schema="id BIGINT, txt STRING", partition_by=["txt"])
+    table = IcebergLocation(str(tmp_path / "typed"), {}).load()
+    assert table is not None
+    assert table.scan(row_filter="txt = '__HIVE_DEFAULT_PARTITION__'").to_arrow().num_rows == 1
+    assert table.scan(row_filter="txt IS NULL").to_arrow()["id"].to_pylist() == [2]
+
+
 def test_a_struct_without_members_is_refused_at_the_start(tmp_path: Path) -> None:
     schema = {
         "type": "record", "name": "R",
