@@ -80,8 +80,11 @@ class DeltaRsTableLog:
         """Refuse a table that needs more of a writer than plain Parquet files, see ``is_plain``.
 
         Raises:
-            NeedsSparkError: only Delta's own writer has what the table needs.
+            NeedsSparkError: only Delta's own writer has what the table needs, or delta-rs opens another directory.
         """
+        path = str(self._path)
+        if unquote(path) != path or "\\" in path:  # delta-rs would open /lake/a b for /lake/a%20b
+            raise NeedsSparkError(f"{self._name}: delta-rs cannot open a path with \\ or escapes such as %20")
         table = self._find()
         if table is None:
             return

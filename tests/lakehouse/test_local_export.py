@@ -439,3 +439,11 @@ def test_a_file_of_the_log_that_is_deleted_before_it_is_read_is_no_silent_loss(
     begin = int(deleted.name)
     assert (report["missing_bytes"], code) == (FILE_BYTES, 1)
     assert local.offsets() == [offset for offset in placed if not begin <= offset < begin + FILE_BYTES]
+
+
+@pytest.mark.parametrize("name", ["a%20b", "a\\b"])
+def test_a_path_that_delta_rs_takes_for_another_is_left_to_the_job(tmp_path: Path, name: str) -> None:
+    write(tmp_path / "store", plain(3))
+    with pytest.raises(NeedsSparkError, match="delta-rs cannot open a path with"):
+        LocalExporter(tmp_path / "store", tmp_path / name).run()
+    assert not (tmp_path / name).exists()
