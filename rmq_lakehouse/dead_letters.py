@@ -101,23 +101,31 @@ class DeadLetters:
         return commit_with_retry(self.path, self.table.log, [start_and_record], write_rows).files, pending
 
 
-def table_constraints(schema: StructType, properties: Mapping[str, str]) -> dict[str, str]:
+def table_constraints(log: SparkTableLog) -> dict[str, str]:
     """Map the reason for a dead letter to the condition that each row of a table has to meet."""
     checks = {
         f"the table's constraint {name.removeprefix(_CHECK)}, {condition}, is not met": condition
-        for name, condition in properties.items()
+        for name, condition in log.configuration().items()
         if name.startswith(_CHECK)
     }
-    return {**checks, **dict(_of_columns(schema, (), ""))}
+    unless = "" if log.null_breaks_members else "{} IS NULL OR "
+    return {**checks, **dict(_of_columns(log.schema(), (), "", unless))}
 
 
-def _of_columns(schema: StructType, around: tuple[str, ...], unless: str) -> Iterator[tuple[str, str]]:
-    """List the conditions of columns; conditions of members apply if the struct around them is not null."""
+def _of_columns(
+    schema: StructType, around: tuple[str, ...], condition_start: str, unless: str
+) -> Iterator[tuple[str, str]]:
+    """List the conditions of columns.
+
+    Args:
+        condition_start: exception of NOT NULL, as SQL.
+        unless: exception of NOT NULL of a struct's members; ``{}`` is the struct.
+    """
     for field in schema:
         path = (*around, field.name)
         name, column, metadata = ".".join(path), ".".join(map(quoted, path)), field.metadata or {}
         if not field.nullable:
-            yield f"column {name}: null, wanted NOT NULL", f"{unless}{column} IS NOT NULL"
+            yield f"column {name}: null, wanted NOT NULL", f"{condition_start}{column} IS NOT NULL"
         text_type = str(metadata.get(_LENGTH, ""))  # of a struct, too, with the types of its members
         lengths = _nested_condition(_limit_length, _parse_text_type(text_type), column) if text_type else None
         if lengths is not None:
@@ -129,7 +137,7 @@ def _of_columns(schema: StructType, around: tuple[str, ...], unless: str) -> Ite
             condition = json.loads(metadata[_INVARIANT])["expression"]["expression"]
             yield f"column {name}: the table's {condition} is not met", condition
         if isinstance(field.dataType, StructType):
-            yield from _of_columns(field.dataType, path, f"{column} IS NULL OR ")
+            yield from _of_columns(field.dataType, path, unless.format(column), unless)
         elif (elements := _nested_condition(_forbid_null, field.dataType, column)) is not None:
             yield f"column {name}: null in an element, wanted NOT NULL", elements
 

@@ -129,7 +129,7 @@ class RawExport(RawTable):
     def _constraints(self) -> dict[str, str]:
         """Return the conditions that the table has for its rows, by the reason of a dead letter."""
         log = self.table.log
-        return table_constraints(log.schema(), log.configuration()) if log.exists() else {}
+        return table_constraints(log) if log.exists() else {}
 
     def _checked_dead_letters(self) -> DeadLetters | None:
         """Return the dead letters if the table may refuse messages."""

@@ -199,6 +199,8 @@ class TableLog(Protocol):
     """Errors of a commit when another writer was faster: nothing was committed."""
     takes_any_partition_text: bool
     """Whether each text is a value of a partition, see ``decode.partition_texts``."""
+    null_breaks_members: bool
+    """Whether a struct that is null breaks NOT NULL of its members."""
 
     def exists(self) -> bool:
         """Return whether the table exists. Raises StoreError."""

@@ -230,7 +230,7 @@ class TypedExport(ExportTables):
 
         def layout() -> Layout:
             properties = {name: value for name, value in table.log.configuration().items() if name.startswith("delta.")}
-            if table_constraints(table.log.schema(), properties) or demanding_property(properties) is not None:
+            if table_constraints(table.log) or demanding_property(properties) is not None:
                 raise NeedsWriterError
             stats = counted_columns(schema, partitions)
             of_tasks = table.layout(self._spark, columns, stats)
@@ -347,7 +347,7 @@ class TypedExport(ExportTables):
         ]
         if self._topic.delete_when:
             row_reasons.append(condition_reason(self._topic.delete_when))
-        constraints = table_constraints(self._table.log.schema(), self._table.log.configuration())
+        constraints = table_constraints(self._table.log)
         if constraints:
             former = self._table.log.former_columns()
             renamed = {former.get(name, name): column for name, column in self._table_columns(F.col(VALUE)).items()}

@@ -150,6 +150,7 @@ class DeltaTableLog:
 
     conflicts: tuple[type[Exception], ...] = CONFLICTS
     takes_any_partition_text = False
+    null_breaks_members = True
 
     def __init__(self, spark: SparkSession, table: str) -> None:
         check_class(spark, "org.apache.spark.sql.delta.DeltaLog", delta_package())

@@ -53,6 +53,7 @@ class IcebergLog:
 
     conflicts: tuple[type[Exception], ...] = _CONFLICTS
     takes_any_partition_text = True
+    null_breaks_members = False
 
     def __init__(self, location: IcebergLocation) -> None:
         self._location = location

@@ -52,6 +52,7 @@ class DeltaRsTableLog:
 
     conflicts: tuple[type[Exception], ...] = (CommitConflictError,)
     takes_any_partition_text = False
+    null_breaks_members = True
 
     def __init__(self, table: str) -> None:
         self._name, self._path = table, Path(table)

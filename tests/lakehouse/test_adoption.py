@@ -72,6 +72,19 @@ class TestDelta:
         with pytest.raises(StoreError, match=r"holds the messages of .*store, not of other"):
             exporter.run("--adopt", "--store-id", "other")
 
+    def test_a_null_struct_with_a_required_member_is_a_dead_letter(self, exporter: Exporter) -> None:
+        make(exporter, "physical_offset BIGINT, id BIGINT, place STRUCT<city: STRING NOT NULL, zip: STRING>")
+        columns = "id BIGINT, place STRUCT<city: STRING, zip: STRING>"
+        topic = {"topic": "T", "format": "json", "schema": columns, "table": str(exporter.table)}
+        spec = exporter.work / "spec.json"
+        spec.write_text(json.dumps({"topics": [topic]}))
+        bodies = [b'{"id":1,"place":{"city":"Rome"}}', b'{"id":2,"place":{"zip":"1"}}', b'{"id":3}']
+        write(exporter.store, [("T", body) for body in bodies])
+        arguments = ("--typed", str(spec), "--adopt", "--dlq-table", str(exporter.work / "dead"))
+        report, code = exporter.run(*arguments, table=False)
+        assert (report["messages"], report["undecoded"], code) == (1, 2, 0)
+        assert [row.reason for row in exporter.rows("dead")] == ["column place.city: null, wanted NOT NULL"] * 2
+
     def test_constraints_hold_and_nothing_of_the_owner_s_changes(self, exporter: Exporter) -> None:
         make(exporter, COLUMNS)
         exporter.spark.sql(f"ALTER TABLE delta.`{exporter.table}` ADD CONSTRAINT known CHECK (topic <> 'Odd')")

@@ -3,6 +3,7 @@
 import json
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -44,12 +45,22 @@ def test_conditions_of_a_table_are_listed_with_what_a_dead_letter_says() -> None
             StructField("c", inner, metadata={"delta.invariants": '{"expression":{"expression":"c.x > 3"}}'}),
         ]
     )
-    assert table_constraints(schema, {"delta.constraints.big": "a > 'x'", "delta.other": "1"}) == {
+    properties = {"delta.constraints.big": "a > 'x'", "delta.other": "1"}
+
+    def constraints(*, null_breaks_members: bool) -> dict[str, str]:
+        log: Any = SimpleNamespace(
+            schema=lambda: schema, configuration=lambda: properties, null_breaks_members=null_breaks_members
+        )
+        return table_constraints(log)
+
+    member = "column c.n`m: null, wanted NOT NULL"
+    assert constraints(null_breaks_members=True)[member] == "`c`.`n``m` IS NOT NULL"
+    assert constraints(null_breaks_members=False) == {
         "the table's constraint big, a > 'x', is not met": "a > 'x'",
         "column a: null, wanted NOT NULL": "`a` IS NOT NULL",
         "column b: a longer text, wanted VARCHAR(3)": "`b` IS NULL OR char_length(`b`) <= 3",
         "column c: the table's c.x > 3 is not met": "c.x > 3",
-        "column c.n`m: null, wanted NOT NULL": "`c` IS NULL OR `c`.`n``m` IS NOT NULL",
+        member: "`c` IS NULL OR `c`.`n``m` IS NOT NULL",
     }
 
 
