@@ -36,6 +36,7 @@ _REPLACEMENTS = frozenset({"RESTORE", "CLONE"})
 _ROW = "__rmq_row"  # beside the key, whose columns may have any names of a body's
 _WRITE = "spark.databricks.delta.write"
 _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+_REPARTITION = "spark.databricks.delta.merge.repartitionBeforeWrite.enabled"
 
 
 def upsert(
@@ -62,10 +63,10 @@ def upsert(
 
     def write(attempts: Mapping[int, CommitAttempt]) -> CommitResult:
         (attempt,) = attempts.values()
-        settings: dict[str, str] = {}
+        settings = {_REPARTITION: "false"} if any(map(_has_parts, log.partition_columns())) else {}
         watermark: dict[str, int] = {}
         if not is_backfill:
-            settings = {f"{_WRITE}.txnAppId": attempt.app_id}
+            settings[f"{_WRITE}.txnAppId"] = attempt.app_id
             settings[f"{_WRITE}.txnVersion"] = str(attempt.versions[attempt.app_id])
             metadata = join_metadata([attempt])
             if metadata is not None:
@@ -83,6 +84,11 @@ def upsert(
     commit_with_retry(location.table, log, [start_if_pending], write)
     if is_backfill:
         commit_progress_with_retry(location.table, log, start, last_row)
+
+
+def _has_parts(name: str) -> bool:
+    """Return whether the shuffle before a MERGE writes files takes a column's name apart, and does not find it."""
+    return "." in name or "`" in name
 
 
 def _check_not_replaced(snapshot: TableSnapshot, read_version: int) -> None:

@@ -300,7 +300,7 @@ def test_columns_may_have_any_names(
 ) -> None:
     names = [name for name in NAMES if (table_format, name) != ("iceberg", "_file")]  # which is Iceberg's own
     schema = ", ".join(f"{quoted(name)} INT" for name in names)
-    keyed = {**ORDERS, "schema": schema, "key": names, "metadata_prefix": "m."}
+    keyed = {**ORDERS, "schema": schema, "key": names, "metadata_prefix": "m.", "partition_by": ["a.b", "t`k"]}
     plain = {**keyed, "topic": "Others", "key": [], "table": "others"}
     bodies = [json.dumps(dict.fromkeys(names, number % 2)).encode() for number in range(4)]
     arguments = ("--format", table_format)
