@@ -17,6 +17,7 @@ from pyiceberg.manifest import DataFile, ManifestContent, ManifestFile
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.table import FileScanTask, Table, TableProperties
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.types import DoubleType
 
 from rmq_formats.errors import StoreError
 from rmq_lakehouse.exactly_once import ATTEMPTS, commit_with_retry, join_metadata, with_high_watermark
@@ -27,7 +28,7 @@ from rmq_lakehouse.iceberg.files import METRICS_OF_BODY, IcebergFiles, data_file
 from rmq_lakehouse.iceberg.io import TableFileSystem
 from rmq_lakehouse.iceberg.snapshot import LOG_FINGERPRINT, TRANSACTION, IcebergSnapshot
 from rmq_lakehouse.parquet import Layout, WrittenFile
-from rmq_lakehouse.partitions import Partition
+from rmq_lakehouse.partitions import Partition, parse_partition
 from rmq_lakehouse.table_fit import moved_columns
 from rmq_lakehouse.table_log import CommitAttempt, CommitResult, RowRange, StartAttempt, TableSpec
 from rmq_offline.tasks.publish import sync_file_system
@@ -147,6 +148,14 @@ class IcebergLog:
         defaults = {"format-version": "2", **({"comment": table_spec.comment} if table_spec.comment else {})}
         defaults |= dict([METRICS_OF_BODY]) if "body" in schema.names else {}
         columns = iceberg_schema(schema, self._location.table)
+        for text in table_spec.partitions:
+            partition = parse_partition(text)
+            if partition.transform == "identity" and columns.find_type(partition.column) == DoubleType():
+                # pyiceberg reads a DOUBLE of a manifest as a FLOAT, and writes it so when files are replaced.
+                raise StoreError(
+                    f"{self._location.table}: is to be partitioned by {text}, a DOUBLE, which pyiceberg rounds. "
+                    "Partition by another column"
+                )
         self._location.create(columns, table_spec.partitions, {**defaults, **properties})
 
     def add_arrow_columns(self, schema: pa.Schema) -> None:

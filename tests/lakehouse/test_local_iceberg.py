@@ -15,7 +15,9 @@ from rmq_formats.errors import StoreError
 from rmq_lakehouse.iceberg.catalog import IcebergLocation
 from rmq_lakehouse.iceberg.expire import check_directory
 from rmq_lakehouse.iceberg.table import IcebergTransaction, iceberg_schema
+from rmq_lakehouse.local.iceberg_log import LocalIcebergLog
 from rmq_lakehouse.local.table_log import NeedsSparkError
+from rmq_lakehouse.table_log import TableSpec
 from tests.lakehouse.exported_stores import Exporter
 from tests.lakehouse.local_exports import LocalExporter
 from tests.lakehouse.small_stores import plain, write
@@ -154,3 +156,10 @@ def test_a_column_that_iceberg_has_not_is_named_in_one_line() -> None:
     for kind in (pa.null(), pa.month_day_nano_interval()):
         with pytest.raises(StoreError, match="orders: Iceberg has no such column: "):
             iceberg_schema(pa.schema([("sound", pa.int32()), ("odd", kind)]), "orders")
+
+
+def test_a_partition_by_double_is_refused_for_pyiceberg_rounds_it(tmp_path: Path) -> None:
+    log = LocalIcebergLog(IcebergLocation(str(tmp_path / "table"), {}))
+    with pytest.raises(StoreError, match=r"partitioned by x, a DOUBLE, which pyiceberg rounds\. Partition"):
+        log.create(pa.schema([("x", pa.float64()), ("y", pa.float32())]), TableSpec(("y", "x")), {})
+    assert not log.exists()
