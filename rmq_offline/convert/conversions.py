@@ -1,6 +1,6 @@
 """The ways of conversion: a classic store, whose queues and config are files, and one that has them in RocksDB.
 
-Each is made of any store. Queues and Index are rebuilt from the new store's log. Queues of a RocksDB whose
+Each is made of any store. Queues and Index are rebuilt from the new store's log. In a classic store queues whose
 messages have all expired keep their ends.
 """
 
@@ -21,7 +21,7 @@ from rmq_formats.read.broker_config import lists_all_topics, stored_batch_topics
 from rmq_formats.read.config_documents import GROUPS, OFFSETS, TOPICS
 from rmq_formats.read.log_end import readable_segments
 from rmq_formats.read.query import Include, Queue
-from rmq_formats.read.queue_choice import open_queue
+from rmq_formats.read.queue_choice import file_queues, open_queue
 from rmq_formats.read.queue_offset_lookup import QueueOffsetLookup
 from rmq_formats.read.queues import ConsumeQueue
 from rmq_formats.read.ranges import log_bounds
@@ -139,6 +139,8 @@ def convert_to_classic(source: Source, new: Path, runner: Runner) -> Converted:
     if layouts.queue_database is not None:
         write_expired_queues(store, layouts.queue_database, new, source.sizes.consumequeue_file_bytes)
         changes += (_TO_FILES,)
+    else:
+        copy_expired_queues(store, new)
     return _done(new, report, changes, findings)
 
 
@@ -258,6 +260,18 @@ def _live_messages(store: str) -> Counter[Queue]:
     ):
         counts.update(zip(batch["topic"].to_pylist(), batch["queue_id"].to_pylist(), strict=True))
     return counts
+
+
+def copy_expired_queues(store: StoreFiles, new: Path) -> None:
+    """Copy the files of each queue that has no message in the log: the log alone does not give the queue's end."""
+    log_begin, _ = log_bounds(store.storage, readable_segments(store))
+    for queue in file_queues(store):
+        files = queue.files
+        directory = Path(paths.queue_dir(queue.directory(str(new)), files.topic, files.queue_id))
+        if not directory.exists() and queue.first_since(log_begin) is None:
+            directory.mkdir(parents=True)
+            for segment in files.segments:
+                copy_file(store.storage, segment.path, directory / Path(segment.path).name, segment.size_bytes)
 
 
 def write_expired_queues(store: StoreFiles, database_path: str, new: Path, file_bytes: int) -> None:

@@ -1,6 +1,7 @@
 """Conversion of stores with a DLedger CommitLog into classic ones: the same messages, sound files, and what changes."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,15 +9,17 @@ import pytest
 
 from rmq_formats.codecs.consumequeue import delay_levels_ms
 from rmq_formats.codecs.record import StoredMessage
+from rmq_formats.read.queue_choice import file_queues
+from rmq_formats.storage.store_files import open_store
 from rmq_formats.store import Store
 from rmq_offline.tasks.runner import ProcessRunner
 from rmq_offline.verify.job import verify_store
 from rmq_offline.verify.phases.plan import VerifyOptions
 from tests.cli.conftest import Rmq, rmq
 from tests.conftest import MIXED_DELAY_LEVELS
-from tests.layouts.conftest import Untouched, refusal, untouched
+from tests.layouts.conftest import Untouched, golden_copy, refusal, untouched
 
-__all__ = ["rmq", "untouched"]  # fixtures
+__all__ = ["golden_copy", "rmq", "untouched"]  # fixtures
 LEVELS = ("--delay-levels", MIXED_DELAY_LEVELS)
 DLEDGER = ("dledger", "dledger_crash", "dledger_mixed")
 Golden = Callable[[str], Path]
@@ -86,3 +89,17 @@ def test_what_cannot_be_converted_is_refused(rmq: Rmq, golden: Golden, untouched
         with untouched(store), untouched(classic):
             assert words in refusal(rmq, "convert", *arguments)
     assert [path.name for path in tmp_path.iterdir()] == ["full"]
+
+
+def test_queues_whose_messages_have_expired_keep_their_ends(rmq: Rmq, golden_copy: Golden, tmp_path: Path) -> None:
+    store, out = golden_copy("dledger_mixed"), tmp_path / "out"
+    shutil.rmtree(store / "commitlog")  # the older half has expired, and with it all messages of a queue
+    result = rmq("convert", store, "--to", "classic", "--out", out, *LEVELS)
+    assert result.exit_code == 0, result.output
+    before, after = (
+        {(queue.files.topic, queue.files.queue_id): queue.max_offset() for queue in file_queues(open_store(str(path)))}
+        for path in (store, out)
+    )
+    assert len(after) == 16
+    assert after == before
+    assert faults(out) == set()
