@@ -297,6 +297,13 @@ def offset_at_time(root: str, time: Time) -> NewOffset:
         if position.min_offset == position.max_offset:
             return position.max_offset
         messages = store.query(topic=committed.topic, queue_id=committed.queue_id, time=time)
-        return messages[0].queue_offset if messages else position.max_offset
+        offset = messages[0].queue_offset if messages else position.max_offset
+        if position.min_offset < position.min_offset_in_log and offset <= position.min_offset_in_log:
+            raise OptionError(
+                f"--time: {committed.topic}/{committed.queue_id} has the offsets {position.min_offset} to "
+                f"{position.min_offset_in_log} in tiered storage, which is not searched by time. Find the "
+                "offset by rmq query --topic --time --tier, and give it by rmq offsets set"
+            )
+        return offset
 
     return new_offset

@@ -1,15 +1,18 @@
 """Positions of committed offsets in their queues."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
+from rmq_formats.errors import RmqError
 from rmq_formats.read.dirty import dirty_reason
 from rmq_formats.read.lag import GroupQueue, LagTask, read_lag
+from rmq_formats.read.query import Queue
 from rmq_formats.read.queue_choice import choose_queues
 from rmq_formats.storage.store_files import StoreFiles
 from rmq_offline.verify.committed_offsets import CommittedOffset
+from rmq_offline.verify.tier_metadata import read_tier_begins
 
 
 class State(StrEnum):
@@ -26,13 +29,15 @@ class Position:
     """A committed offset and its queue.
 
     Attributes:
-        min_offset: of the queue's first message that is still stored.
-        max_offset: one past its last message; both are 0 for a queue that is not there.
+        min_offset: of the queue's first message that is still stored, in the log or in tiered storage.
+        max_offset: one past its last message; all three are 0 for a queue that is not there.
+        min_offset_in_log: of the first message that the log has; ``max_offset`` without one.
     """
 
     committed: CommittedOffset
     min_offset: int
     max_offset: int
+    min_offset_in_log: int
 
     @property
     def queue(self) -> tuple[str, int]:
@@ -69,8 +74,9 @@ def read_positions(store: StoreFiles, committed_offsets: Sequence[CommittedOffse
     wants_light = any(row.topic.startswith(LIGHT_QUEUE_PREFIX) for row in rows)
     choice = choose_queues(store, wants_light=wants_light)
     lag = read_lag(store.root, LagTask(rows, is_dirty=dirty_reason(store) is not None, choice=choice))
+    tier_begins = _read_tier_begins(store, by_queue)
     ends = {
-        row.queue: (least, end)
+        row.queue: (min(least, tier_begins.get(row.queue, least)), end, least)
         for row, least, end in zip(
             rows, lag.column("min_offset").to_pylist(), lag.column("max_offset").to_pylist(), strict=True
         )
@@ -80,3 +86,11 @@ def read_positions(store: StoreFiles, committed_offsets: Sequence[CommittedOffse
         key=lambda committed: (committed.group is None, committed.group or "", committed.topic, committed.queue_id),
     )
     return [Position(committed, *ends[committed.topic, committed.queue_id]) for committed in ordered]
+
+
+def _read_tier_begins(store: StoreFiles, queues: Iterable[Queue]) -> dict[Queue, int]:
+    """Read where queues begin in tiered storage: at 0 where the metadata cannot be read, so that nothing is skipped."""
+    try:
+        return read_tier_begins(store)
+    except (RmqError, OSError):
+        return dict.fromkeys(queues, 0)

@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -182,6 +183,28 @@ def test_the_offsets_of_light_queues_are_set_in_their_table(rmq: Rmq, store: Pat
     path.write_text('{"lmqOffsetTable":{"%LMQ%a@%LMQ%g":5},"offsetTable":{"Orders@g":{0:99}}}')
     assert shown(rmq, store, "clamp", "--apply")["applied"]
     assert loads(path.read_text()) == {"lmqOffsetTable": {"%LMQ%a@%LMQ%g": 0}, "offsetTable": {"Orders@g": {"0": 15}}}
+
+
+@pytest.mark.parametrize("is_metadata_readable", [True, False])
+def test_messages_in_tiered_storage_are_no_expired_ones(
+    rmq: Rmq, golden: Callable[[str], Path], tmp_path: Path, is_metadata_readable: bool
+) -> None:
+    store = copied(golden("tiered") / "store", tmp_path / "store")
+    *expired, _ = sorted((store / "commitlog").iterdir())
+    for path in expired:
+        path.unlink()
+    if not is_metadata_readable:
+        (store / "config" / "tieredStoreMetadata.json").write_text("{")
+    rows = shown(rmq, store, "--group", "variant_cg")["offsets"]
+    assert [(row["committed_offset"], row["min_offset"], row["max_offset"], row["state"]) for row in rows] == [
+        (3, 0, 180, "inside"), (4, 0, 179, "inside"),
+    ]  # fmt: skip
+    assert shown(rmq, store, "clamp")["changes"] == []
+    assert "have expired before the group" not in rmq("doctor", store).stdout
+    reset = ("offsets", store, "reset", "--group", "variant_cg", "--time", FIRST_MS)
+    assert "Orders/0 has the offsets 0 to 141 in tiered storage" in one_line(rmq(*reset).stderr)
+    chosen = ("--group", "variant_cg", "--topic", "Orders", "--queue", 0)
+    assert [row["skipped"] for row in shown(rmq, store, "set", *chosen, "--offset", 140)["changes"]] == [137]
 
 
 def test_a_running_broker_is_refused(rmq: Rmq, store: Path) -> None:

@@ -18,15 +18,14 @@ from rmq_formats.storage.queue_logs import (
     tiered_queue_log,
     tiered_queues,
 )
-from rmq_formats.storage.segments import Storage, open_storage
+from rmq_formats.storage.segments import open_storage
 from rmq_formats.storage.store_files import StoreFiles, open_store
 from rmq_offline.verify import layout_finding_kinds
-from rmq_offline.verify.config_files import MAX_CONFIG_BYTES
 from rmq_offline.verify.consumequeue import QueueName
 from rmq_offline.verify.findings import Finding, FindingList
 from rmq_offline.verify.queue_log import QueueLogCheck, check_metadata_segments
+from rmq_offline.verify.tier_metadata import COMMIT_LOG_SEGMENTS, SegmentsByQueue, read_text, read_tier_segments
 
-_DELETED: Final = 2  # status of a segment whose file will be deleted
 _MAX_POSITIONS_BYTES: Final = 1 << 26  # limit: some million queues
 
 
@@ -89,44 +88,14 @@ def _list_tiered_logs(store: StoreFiles, tier: str, findings: FindingList) -> It
             )
 
 
-def _segment_sizes(store: StoreFiles, findings: FindingList) -> dict[tuple[str, str, int], dict[str, int]]:
+def _segment_sizes(store: StoreFiles, findings: FindingList) -> SegmentsByQueue:
     """Read the sizes of segments by broker, topic and queue; empty where the metadata does not parse."""
-    path = f"{paths.config_dir(store.root)}/{tiered.METADATA}"
-    if not store.storage.exists(path):
-        return {}
     try:
-        return dict(_sizes_by_queue(fastjson.loads(_read_text(store.storage, path, MAX_CONFIG_BYTES))))
+        return read_tier_segments(store, COMMIT_LOG_SEGMENTS)
     except (RmqError, OSError) as error:
+        path = f"{paths.config_dir(store.root)}/{tiered.METADATA}"
         findings.add(Finding(layout_finding_kinds.TIER_METADATA, str(error), path))
         return {}
-
-
-def _sizes_by_queue(value: object) -> Iterator[tuple[tuple[str, str, int], dict[str, int]]]:
-    tables = value.get("commitLogFileSegmentTable") if isinstance(value, dict) else None
-    if not isinstance(tables, dict):
-        raise DecodeError("no commitLogFileSegmentTable")
-    for name, segments in tables.items():
-        broker, _, rest = name.partition("/")
-        topic, _, queue = rest.rpartition("/")
-        if not topic or paths.parse_queue_id(queue) is None or not isinstance(segments, dict):
-            raise DecodeError(f"no queue's segments at {name!r}")
-        sizes = {}
-        for base, segment in segments.items():
-            size = segment.get("size") if isinstance(segment, dict) else None
-            if not isinstance(size, int) or not base.isdecimal():
-                raise DecodeError(f"no segment at {name!r}, {base}")
-            if segment.get("status") != _DELETED:
-                sizes[base] = size
-        yield (broker, topic, int(queue)), sizes
-
-
-def _read_text(storage: Storage, path: str, limit: int) -> str:
-    """Read a small file. Raises StoreError."""
-    directory, _, name = path.rpartition("/")
-    sizes = {entry.name: entry.size_bytes for entry in storage.entries(directory) if not entry.is_directory}
-    if sizes.get(name, 0) > limit:
-        raise StoreError(f"{path}: has {sizes[name]} bytes, more than {limit}")
-    return storage.read_bytes(path).decode("utf-8", "replace")
 
 
 def check_queue_log(
@@ -159,7 +128,7 @@ def _check_position(store: StoreFiles, name: QueueName, end_offset: int, finding
     """Compare a compacted queue's entry in ``position-checkpoint`` with the queue's last message."""
     path = f"{store.root}/{COMPACTION}/position-checkpoint"
     try:
-        value = fastjson.loads(_read_text(store.storage, path, _MAX_POSITIONS_BYTES))
+        value = fastjson.loads(read_text(store.storage, path, _MAX_POSITIONS_BYTES))
         table = value.get("queueOffsetMap") if isinstance(value, dict) else None
         if not isinstance(table, dict):
             raise DecodeError("no queueOffsetMap")
