@@ -203,6 +203,17 @@ def _is_record(storage: Storage, segments: Sequence[Segment], place: int, queue_
     return False
 
 
+def first_queue_offset(storage: Storage, log: QueueLog) -> int | None:
+    """Return the queue offset of a log's first record, 0 if no sound one is there; None of a log without records."""
+    for segment in log.segments:
+        with storage.open(segment.path) as file:
+            head = read_range(file, 0, _HEAD.size)
+        if any(head):
+            magic, queue_offset, _ = _HEAD.unpack(head.ljust(_HEAD.size, b"\0"))
+            return max(0, queue_offset) if magic in RECORD_VERSIONS else 0
+    return None
+
+
 def _bundle_tasks(root: str, parts: Sequence[QueueLogPart], split_bytes: int, min_tasks: int) -> list[QueueLogsTask]:
     """Cut parts that are large, and put small ones together, to tasks of about the same size."""
     task_bytes = usual_split_bytes(sum(part.split.size_bytes for part in parts), split_bytes, min_tasks)

@@ -300,9 +300,9 @@ def offset_at_time(root: str, time: Time) -> NewOffset:
         offset = messages[0].queue_offset if messages else position.max_offset
         if position.min_offset < position.min_offset_in_log and offset <= position.min_offset_in_log:
             raise OptionError(
-                f"--time: {committed.topic}/{committed.queue_id} has the offsets {position.min_offset} to "
-                f"{position.min_offset_in_log} in tiered storage, which is not searched by time. Find the "
-                "offset by rmq query --topic --time --tier, and give it by rmq offsets set"
+                f"--time: {committed.topic}/{committed.queue_id} has offsets from {position.min_offset} on, and the "
+                f"log from {position.min_offset_in_log} on; tiered storage and compacted logs have no search by time. "
+                "Find the offset by rmq query --tier, or rmq dump of the compacted log, and give it by rmq offsets set"
             )
         return offset
 

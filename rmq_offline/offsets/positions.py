@@ -10,6 +10,8 @@ from rmq_formats.read.dirty import dirty_reason
 from rmq_formats.read.lag import GroupQueue, LagTask, read_lag
 from rmq_formats.read.query import Queue
 from rmq_formats.read.queue_choice import choose_queues
+from rmq_formats.read.queue_logs import first_queue_offset
+from rmq_formats.storage.queue_logs import compacted_logs
 from rmq_formats.storage.store_files import StoreFiles
 from rmq_offline.verify.committed_offsets import CommittedOffset
 from rmq_offline.verify.tier_metadata import read_tier_begins
@@ -29,7 +31,7 @@ class Position:
     """A committed offset and its queue.
 
     Attributes:
-        min_offset: of the queue's first message that is still stored, in the log or in tiered storage.
+        min_offset: of the queue's first message that is still stored, in the log, its compacted log or tiered storage.
         max_offset: one past its last message; all three are 0 for a queue that is not there.
         min_offset_in_log: of the first message that the log has; ``max_offset`` without one.
     """
@@ -74,9 +76,9 @@ def read_positions(store: StoreFiles, committed_offsets: Sequence[CommittedOffse
     wants_light = any(row.topic.startswith(LIGHT_QUEUE_PREFIX) for row in rows)
     choice = choose_queues(store, wants_light=wants_light)
     lag = read_lag(store.root, LagTask(rows, is_dirty=dirty_reason(store) is not None, choice=choice))
-    tier_begins = _read_tier_begins(store, by_queue)
+    begins = _begins_elsewhere(store, by_queue)
     ends = {
-        row.queue: (min(least, tier_begins.get(row.queue, least)), end, least)
+        row.queue: (min(least, begins.get(row.queue, least)), end, least)
         for row, least, end in zip(
             rows, lag.column("min_offset").to_pylist(), lag.column("max_offset").to_pylist(), strict=True
         )
@@ -88,9 +90,17 @@ def read_positions(store: StoreFiles, committed_offsets: Sequence[CommittedOffse
     return [Position(committed, *ends[committed.topic, committed.queue_id]) for committed in ordered]
 
 
-def _read_tier_begins(store: StoreFiles, queues: Iterable[Queue]) -> dict[Queue, int]:
-    """Read where queues begin in tiered storage: at 0 where the metadata cannot be read, so that nothing is skipped."""
+def _begins_elsewhere(store: StoreFiles, queues: Iterable[Queue]) -> dict[Queue, int]:
+    """Find where queues begin in compacted logs and tiered storage, from which a broker delivers what the log lacks.
+
+    Where that cannot be read it is 0, so that no offset is moved past a message.
+    """
     try:
-        return read_tier_begins(store)
+        begins = read_tier_begins(store)
+        for log in compacted_logs(store):
+            begin = first_queue_offset(store.storage, log)
+            if begin is not None:
+                begins[log.topic, log.queue_id] = min(begin, begins.get((log.topic, log.queue_id), begin))
     except (RmqError, OSError):
         return dict.fromkeys(queues, 0)
+    return begins

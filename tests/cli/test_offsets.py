@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from rmq_formats.codecs.fastjson import loads
+from rmq_formats.store import Store
 from tests.cli.conftest import Rmq, one_line
 from tests.support.stores.store_files import tree
 from tests.support.stores.verified_stores import FIRST_MS, copied, message, sound_store
@@ -202,9 +203,27 @@ def test_messages_in_tiered_storage_are_no_expired_ones(
     assert shown(rmq, store, "clamp")["changes"] == []
     assert "have expired before the group" not in rmq("doctor", store).stdout
     reset = ("offsets", store, "reset", "--group", "variant_cg", "--time", FIRST_MS)
-    assert "Orders/0 has the offsets 0 to 141 in tiered storage" in one_line(rmq(*reset).stderr)
+    assert "Orders/0 has offsets from 0 on, and the log from 141 on; tiered" in one_line(rmq(*reset).stderr)
     chosen = ("--group", "variant_cg", "--topic", "Orders", "--queue", 0)
     assert [row["skipped"] for row in shown(rmq, store, "set", *chosen, "--offset", 140)["changes"]] == [137]
+
+
+def test_messages_in_compacted_logs_are_no_expired_ones(
+    rmq: Rmq, golden: Callable[[str], Path], tmp_path: Path
+) -> None:
+    store = copied(golden("compaction") / "store", tmp_path / "store")
+    *expired, _ = sorted((store / "commitlog").iterdir())
+    for path in expired:
+        path.unlink()
+    first = next(item for item in Store(store).compacted().messages() if item.topic == "Profiles")
+    assert first.queue_offset < 177  # with which the log begins
+    offset = first.queue_offset + 1
+    (store / "config" / "consumerOffset.json").write_text(f'{{"offsetTable":{{"Profiles@g":{{"0":{offset}}}}}}}')
+    (row,) = shown(rmq, store)["offsets"]
+    assert (row["min_offset"], row["max_offset"], row["state"]) == (first.queue_offset, 250, "inside")
+    assert shown(rmq, store, "clamp")["changes"] == []
+    reset = ("offsets", store, "reset", "--group", "g", "--time", FIRST_MS)
+    assert "the log from 177 on" in one_line(rmq(*reset).stderr)
 
 
 def test_a_running_broker_is_refused(rmq: Rmq, store: Path) -> None:
