@@ -48,7 +48,9 @@ _MADE_ANEW: Final = frozenset({
     "commitlog", "config", "consumequeue", "consumequeue_ext", "consumequeue_rocksdb", "batchconsumequeue", "index",
     "checkpoint", "abort", "lock",
 })  # fmt: skip
+_OWN_OFFSETS: Final = ("compaction",)  # of the logs of compacted topics, which may have what the CommitLog lacks
 _WITH_THE_LOG: Final = ("timerlog", "timerwheel", "compaction", "epochFileCheckpoint", "brokerIdentity", "rocksdbstore")
+_TOLD: Final = ("dledger-", "timerlog", "timerwheel")  # as left out, by _FROM_DLEDGER
 _FROM_DLEDGER: Final = (
     "each message of the DLedger CommitLog has another physical offset, and so another offset message id: ids that "
     "clients, logs and traces have kept, and the marks of exports and streams, lead to no message or to another one; "
@@ -182,7 +184,9 @@ def _make(
     segments = readable_segments(store)
     prepare()  # config is small, and what is wrong with it is told before the log is copied
     damages = write_log(store.storage, segments, new, source.sizes.commitlog_file_bytes)
-    changes = _FROM_DLEDGER if StoreLayout.DLEDGER in store.layouts else _copy_rest(store, new)
+    is_dledger = StoreLayout.DLEDGER in store.layouts
+    changes = _copy_rest(store, new, _OWN_OFFSETS if is_dledger else _WITH_THE_LOG)
+    changes = (*_FROM_DLEDGER, *changes) if is_dledger else changes
     old = store.root if _retains_units(store, options) else str(new)
     report = rebuild_store(old, str(new), options, runner)
     if finding_kinds.QUEUE_OFFSET_REPEATED.code in report.finding_counts:
@@ -195,13 +199,14 @@ def _retains_units(store: StoreFiles, options: RebuildOptions) -> bool:
     return options.queue_database and store.storage.is_local and StoreLayout.DLEDGER not in store.layouts
 
 
-def _copy_rest(store: StoreFiles, new: Path) -> tuple[str, ...]:
-    """Copy the files that refer to physical offsets; report the names of all other entries as a change."""
+def _copy_rest(store: StoreFiles, new: Path, copied: tuple[str, ...]) -> tuple[str, ...]:
+    """Copy files that remain valid, by the begins of their names; report the names of all other entries as a change."""
     unconverted: list[str] = []
     for entry in store.storage.entries(store.root):
         path, target = f"{store.root}/{entry.name}", new / entry.name
-        if not entry.name.startswith(_WITH_THE_LOG):
-            unconverted += [entry.name] * (entry.name not in _MADE_ANEW and not entry.name.startswith("."))
+        if not entry.name.startswith(copied):
+            is_told = entry.name in _MADE_ANEW or entry.name.startswith((".", *_TOLD))
+            unconverted += [entry.name] * (not is_told)
         elif entry.is_directory:
             copy_tree(store.storage, path, target)
         else:

@@ -60,7 +60,9 @@ def test_the_classic_store_has_the_same_messages(
     # DLedger takes a record's time before its turn in the log: a classic log whose times fall was not written so.
     falling = {"commitlog.store_timestamp"} if name == "dledger_crash" else set()
     assert faults(out) == faults(store) | falling
-    assert sorted(path.name for path in out.iterdir()) == ["checkpoint", "commitlog", "config", "consumequeue", "index"]
+    made = {"checkpoint", "commitlog", "config", "consumequeue", "index"}
+    assert {path.name for path in out.iterdir()} - {"compaction"} == made
+    assert (out / "compaction").exists() == (store / "compaction").exists()
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
@@ -103,3 +105,15 @@ def test_queues_whose_messages_have_expired_keep_their_ends(rmq: Rmq, golden_cop
     assert len(after) == 16
     assert after == before
     assert faults(out) == set()
+
+
+def test_compacted_logs_are_copied_and_what_is_left_out_is_told(rmq: Rmq, golden_copy: Golden, tmp_path: Path) -> None:
+    store, out = golden_copy("dledger"), tmp_path / "out"
+    log = store / "compaction" / "compactionLog" / "Profiles" / "0" / f"{0:020d}"
+    log.parent.mkdir(parents=True)
+    log.write_bytes(b"of a compaction")
+    (store / "tiered_index_file").mkdir()
+    result = rmq("convert", store, "--to", "classic", "--out", out, "--json", *LEVELS)
+    assert result.exit_code == 0, result.output
+    assert (out / log.relative_to(store)).read_bytes() == b"of a compaction"
+    assert json.loads(result.stdout)["changes"][-1].endswith("queues or config: tiered_index_file")
