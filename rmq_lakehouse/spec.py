@@ -21,6 +21,10 @@ _MAX_SPEC_BYTES: Final = 64 << 20  # limit: a spec is written by hand, but descr
 METADATA: Final = ("topic", "queue_id", "queue_offset", "physical_offset", "store_timestamp", "keys", "tags")
 
 
+class SharedUnits(dict[str, Unit]):
+    """Units of a whole spec by column, which may name columns that only other topics have."""
+
+
 class TypedTopic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Spec of one topic whose bodies become columns.
 
@@ -135,8 +139,9 @@ def _placed(path: str, beside: Path, topic: TypedTopic) -> TypedTopic:
 
 def _with_unit(topic: TypedTopic, unit: Unit | dict[str, Unit] | None) -> TypedTopic:
     """Give a JSON topic the unit of the whole spec, where it has none of its own."""
-    is_own = unit is None or topic.timestamp_unit is not None or topic.format != "json"
-    return topic if is_own else msgspec.structs.replace(topic, timestamp_unit=unit)
+    if unit is None or topic.timestamp_unit is not None or topic.format != "json":
+        return topic
+    return msgspec.structs.replace(topic, timestamp_unit=SharedUnits(unit) if isinstance(unit, dict) else unit)
 
 
 def read_writer_schemas(topic: TypedTopic) -> dict[int, str] | None:

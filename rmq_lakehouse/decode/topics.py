@@ -1,6 +1,6 @@
 """Columns and decoders of topics' bodies, of the schemas that their specs have, without Spark."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 
 import pyarrow as pa
@@ -12,7 +12,7 @@ from rmq_lakehouse.decode.json_structs import bodies_decoder
 from rmq_lakehouse.decode.mismatch import RESCUE, RESCUED, UNKNOWN_FIELDS
 from rmq_lakehouse.decode.spark_ddl import json_columns
 from rmq_lakehouse.decode.times import TimeUnits
-from rmq_lakehouse.spec import TypedTopic, read_spec_file, read_writer_schemas
+from rmq_lakehouse.spec import SharedUnits, TypedTopic, read_spec_file, read_writer_schemas
 
 
 def schema_columns(topic: TypedTopic) -> pa.Schema:
@@ -78,7 +78,7 @@ def build_decoder(topic: TypedTopic, columns: pa.Schema, selected_columns: pa.Sc
 
 def _json_decoder(topic: TypedTopic, columns: pa.Schema, selected_columns: pa.Schema, zone: str) -> BodyDecoder:
     units = TimeUnits(*topic.time_units)
-    _check_units(columns, units.by_column)
+    _check_units(topic, columns)
     value_type, selected = _value_type(topic, selected_columns), pa.struct(list(selected_columns))
     make = partial(
         json_body.decoder,
@@ -102,13 +102,15 @@ def _value_type(topic: TypedTopic, columns: pa.Schema) -> pa.StructType:
     return pa.struct([*columns, *(pa.field(name, pa.string()) for name, is_there in texts.items() if is_there)])
 
 
-def _check_units(columns: pa.Schema, paths: Iterable[str]) -> None:
-    """Refuse units of numbers for columns that have no times in them. Raises ValueError.
-
-    A unit of the whole spec may name columns that only other topics have.
-    """
+def _check_units(topic: TypedTopic, columns: pa.Schema) -> None:
+    """Refuse units of numbers for columns that do not exist, or have no times in them. Raises ValueError."""
     kinds = list(column_types(columns))
+    paths = {path for path, _ in kinds}
     times = [path for path, kind in kinds if pa.types.is_timestamp(kind) or kind == pa.date32()]
-    for path in {path for path, _ in kinds}.intersection(paths):
+    for path in topic.time_units[1]:
+        if path not in paths:
+            if isinstance(topic.timestamp_unit, SharedUnits):
+                continue
+            raise ValueError(f"timestamp_unit names {path}, which is no column of the schema")
         if not any(time == path or time.startswith(f"{path}.") for time in times):
             raise ValueError(f"timestamp_unit names {path}, which is no column of times")

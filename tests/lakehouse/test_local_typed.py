@@ -324,11 +324,20 @@ def test_schemas_that_cannot_be_used_are_refused(local: TypedExporter) -> None:
     for more, problem in (
         ({"schema": "m MAP<INT, INT>"}, "keys of JSON are STRING"),
         ({"timestamp_unit": {"id": "ms"}}, "timestamp_unit names id, which is no column of times"),
+        ({"timestamp_unit": {"tS": "ms"}}, "timestamp_unit names tS, which is no column of the schema"),
         ({"columns": ["ids"]}, "topic 'T': columns has 'ids', which is no column of the schema"),
         ({"schema": "keys STRING"}, "column 'keys' of the schema is a column of the message or comes twice"),
     ):
         with pytest.raises(OptionError, match=problem):
             local.typed(**more)
+
+
+def test_units_of_a_whole_spec_may_name_columns_of_other_topics(local: TypedExporter) -> None:
+    local.send([LATE])
+    spec = local.work / "spec.json"
+    spec.write_text(json.dumps({"topics": [TOPIC], "timestamp_unit": {"ts": "ms", "placed": "us"}}))
+    report, _ = local.run("--typed", str(spec), "--format", local.format, table=False)
+    assert (report["messages"], report["undecoded"]) == (1, 0)
 
 
 def test_a_table_has_the_columns_of_the_spec_only(local: TypedExporter) -> None:
