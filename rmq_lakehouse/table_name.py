@@ -1,5 +1,6 @@
 """Names of tables: a path, or ``catalog.schema.table``; and names as SQL has them."""
 
+import os
 import re
 from pathlib import Path
 from typing import Final
@@ -33,3 +34,8 @@ def placed(table: str, beside: Path | None = None) -> str:
     if not table or _URI.match(table) or in_catalog(table):
         return table
     return str((beside or Path.cwd()) / table)
+
+
+def table_place(table: str) -> str:
+    """Return a text that is the same for all names of one table: its path without links, its URI, or its name."""
+    return table.rstrip("/") if _URI.match(table) or in_catalog(table) else os.path.realpath(table)

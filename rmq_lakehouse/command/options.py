@@ -4,6 +4,7 @@ import argparse
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Final
 
 from rmq_formats.codecs.topics import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
@@ -17,7 +18,7 @@ from rmq_lakehouse.selection import BrokerKey, ExcludedTopics, ExportSelection, 
 from rmq_lakehouse.spec import TypedTopic, load_spec
 from rmq_lakehouse.stores import ExportBounds
 from rmq_lakehouse.table_log import TableLog, TableSpec
-from rmq_lakehouse.table_name import in_catalog
+from rmq_lakehouse.table_name import in_catalog, table_place
 from rmq_offline.job_arguments import is_several, option_name, parse_argument
 
 _SAFE_VACUUM_HOURS: Final = 168  # Delta's own bound: an export or reader that runs longer would lose its files
@@ -200,7 +201,7 @@ def export_options(
         maintenance=Maintenance(arguments.optimize, arguments.retention, arguments.vacuum),
         access=access,
     )
-    _check_tables(options)
+    _check_tables(options, arguments.typed)
     _check_format(options, arguments.typed)
     needs_checkpoint = streams_by_checkpoint and options.has_one_log
     _check_mode(arguments, options, needs_checkpoint=needs_checkpoint)
@@ -244,14 +245,24 @@ def _check_order(arguments: argparse.Namespace) -> None:
             )
 
 
-def _check_tables(options: ExportOptions) -> None:
+def _check_tables(options: ExportOptions, spec: str | None) -> None:
     """Refuse tables without a name, one table for two purposes, and properties that exports set. Raises OptionError."""
-    tables = {"--table": options.table, "--dlq-table": options.dlq_table}
-    for option, table in tables.items():
-        if table is not None and not table.strip("/. "):
+    named = [("--table", options.table), ("--dlq-table", options.dlq_table)]
+    named += [(f"{spec}: topic {topic.topic!r}: table", topic.table) for topic in options.typed_topics]
+    places: dict[str, str] = {}
+    for option, table in named:
+        if table is None:
+            continue
+        if not table.strip("/. "):
             raise OptionError(f"{option} {table!r}: expected a path, or catalog.schema.name")
-    if options.table is not None and options.table == options.dlq_table:
-        raise OptionError(f"--dlq-table {options.dlq_table}: is the raw table, too; give another one")
+        place = table_place(table)
+        if place in places:
+            raise OptionError(f"{option} {table}: is the table of {places[place]}, too; give another one")
+        places[place] = option
+    for place, option in places.items():
+        around = next((str(path) for path in Path(place).parents if str(path) in places), None)
+        if around is not None and not Path(place).exists():
+            raise OptionError(f"{option} {place}: is within the table {around}; give another one")
     for name, _ in options.table_spec.initial_properties:
         if name.startswith("rmq."):
             raise OptionError(f"--table-property {name}: exports set the properties rmq.*; give another name")

@@ -401,7 +401,7 @@ def test_bounds_that_select_nothing_are_refused(local: LocalExporter, words: tup
     ("words", "problem"),
     [
         (("--table", "/"), "expected a path"),
-        (("--table", "d", "--dlq-table", "d"), "is the raw table, too"),
+        (("--table", "d", "--dlq-table", "d"), "is the table of --table, too"),
         (("--table", "d", "--table-property", "rmq.topic=X"), "give another name"),
         (("--table", "d", "--starting-offsets", '{"T":{"0":1,"0":2}}'), "'0' comes twice"),
         (("--table", "d", "--starting-offsets", '{"T":{"0":99999999999999999999}}'), "is no 64-bit integer"),

@@ -58,6 +58,32 @@ def test_a_batch_may_have_a_checkpoint_and_offsets_in_words(tmp_path: Path) -> N
     assert export_delta.check(wordily).selection == export_delta.check(plainly).selection
 
 
+@pytest.mark.parametrize(
+    ("table", "dead_letters", "typed", "problem"),
+    [
+        ("t", None, "t", r"spec.toml: topic 'Odd': table .*/t: is the table of --table, too"),
+        ("t", None, "link/../t", r"topic 'Odd': table .*: is the table of --table, too"),
+        (None, "t", "link", r"topic 'Odd': table .*/link: is the table of --dlq-table, too"),
+        ("t", "./t/", "odd", r"--dlq-table .*: is the table of --table, too"),
+        ("s3a://lake/t", None, "s3a://lake/t/", r"topic 'Odd': table .*: is the table of --table, too"),
+        ("t", None, "t/odd", r"topic 'Odd': table .*/t/odd: is within the table .*/t; give another one"),
+    ],
+)
+def test_one_place_for_two_tables_is_refused_before_either_is_made(
+    tmp_path: Path, table: str | None, dead_letters: str | None, typed: str, problem: str
+) -> None:
+    write(tmp_path / "store", plain(1))
+    (tmp_path / "link").symlink_to(tmp_path / "t")
+    spec = tmp_path / "spec.toml"
+    spec.write_text(f'[[topics]]\ntopic = "Odd"\ntable = "{typed}"\nformat = "json"\nschema = "n int"\n')
+    words = ["--store", str(tmp_path / "store"), "--typed", str(spec)]
+    for option, name in (("--table", table), ("--dlq-table", dead_letters)):
+        if name is not None:
+            words += [option, name if "://" in name else f"{tmp_path}/{name}"]
+    with pytest.raises(OptionError, match=problem):
+        export_delta.check(export_delta.parser().parse_args(words))
+
+
 def test_a_spec_is_done_as_it_was_checked(tmp_path: Path) -> None:
     write(tmp_path / "store", plain(2))
     spec = tmp_path / "spec.toml"
