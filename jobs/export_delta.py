@@ -22,7 +22,7 @@ from rmq_formats.storage.store_files import open_store
 from rmq_lakehouse.cluster.brokers import BrokerQueues, ClusterExportOptions, check_queue_options
 from rmq_lakehouse.cluster.sources import ClusterExportSource, QueueExportSource
 from rmq_lakehouse.command.arguments import QUEUE_BOUNDS
-from rmq_lakehouse.command.options import ExportOptions, export_options
+from rmq_lakehouse.command.options import ExportOptions, export_options, named_tables
 from rmq_lakehouse.command.reports import report_of
 from rmq_lakehouse.dead_letters import DeadLetters
 from rmq_lakehouse.delta.location import DeltaLocation
@@ -36,6 +36,7 @@ from rmq_lakehouse.selection import ExportSelection
 from rmq_lakehouse.store_log import StoreLog, check_topics, find_topics_by_spark, snapshot_log
 from rmq_lakehouse.stores import StoreExports, StoreLogs, name_brokers, snapshot_logs
 from rmq_lakehouse.stream import ExportCheckpoint, stream_batches
+from rmq_lakehouse.table_name import check_hadoop_path
 from rmq_lakehouse.tier import TierExportSource, TierQueues
 from rmq_lakehouse.typed import TypedExport
 from rmq_offline.job_arguments import follow_broker_conf, is_several, option_name
@@ -57,6 +58,11 @@ def check(arguments: argparse.Namespace) -> ExportOptions:
     options = export_options(arguments, {name: value for name, value in settings if value is not None})
     if not options.has_one_log and options.checkpoint is not None:
         raise OptionError("--checkpoint is for streams of one store: the tables have the progress")
+    paths = named_tables(options, arguments.typed) if options.format == "delta" else []
+    if options.mode != "batch" and options.has_one_log:
+        paths.append(("--checkpoint", options.checkpoint or f"{options.table}/_rmq_checkpoint"))
+    for option, path in paths:
+        check_hadoop_path(option, path)
     if options.has_one_log:
         open_store(options.stores[0]).require_log()
     elif options.namesrv is not None:

@@ -5,7 +5,10 @@ import re
 from pathlib import Path
 from typing import Final
 
+from rmq_formats.errors import OptionError
+
 _URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
+_AUTHORITY: Final = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*:(//[^/]*)?/")  # scheme, host and port of a URI
 _IN_CATALOG: Final = re.compile(r"[A-Za-z_]\w*\.[A-Za-z_]\w*\.[A-Za-z_]\w*", re.ASCII)
 
 
@@ -39,3 +42,9 @@ def placed(table: str, beside: Path | None = None) -> str:
 def table_place(table: str) -> str:
     """Return a text that is the same for all names of one table: its path without links, its URI, or its name."""
     return table.rstrip("/") if _URI.match(table) or in_catalog(table) else os.path.realpath(table)
+
+
+def check_hadoop_path(option: str, path: str) -> None:
+    """Refuse a path with a colon in a name, which Hadoop cannot list. Raises OptionError."""
+    if ":" in _AUTHORITY.sub("/", path, count=1):
+        raise OptionError(f"{option} {path}: Hadoop takes no ':' in names of files and directories. Give another path")

@@ -245,14 +245,17 @@ def _check_order(arguments: argparse.Namespace) -> None:
             )
 
 
-def _check_tables(options: ExportOptions, spec: str | None) -> None:
-    """Refuse tables without a name, one table for two purposes, and properties that exports set. Raises OptionError."""
+def named_tables(options: ExportOptions, spec: str | None) -> list[tuple[str, str]]:
+    """List the tables of an export, each with the option or the member of the spec that names it."""
     named = [("--table", options.table), ("--dlq-table", options.dlq_table)]
     named += [(f"{spec}: topic {topic.topic!r}: table", topic.table) for topic in options.typed_topics]
+    return [(option, table) for option, table in named if table is not None]
+
+
+def _check_tables(options: ExportOptions, spec: str | None) -> None:
+    """Refuse tables without a name, one table for two purposes, and properties that exports set. Raises OptionError."""
     places: dict[str, str] = {}
-    for option, table in named:
-        if table is None:
-            continue
+    for option, table in named_tables(options, spec):
         if not table.strip("/. "):
             raise OptionError(f"{option} {table!r}: expected a path, or catalog.schema.name")
         place = table_place(table)

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from rmq_formats.storage.store_files import open_store
-from rmq_lakehouse.command.options import ExportOptions, export_options
+from rmq_lakehouse.command.options import ExportOptions, export_options, named_tables
 from rmq_lakehouse.command.reports import report_of
 from rmq_lakehouse.exports import ExportLoop, commit_each
 from rmq_lakehouse.local.raw import LocalExport, LocalRawExport, LocalRunner
@@ -45,19 +45,12 @@ def check(arguments: argparse.Namespace) -> ExportOptions:
     for text in options.table_spec.partitions:
         if parse_partition(text).transform != "identity":
             raise NeedsSparkError(f"--partition-by {text}, a transform, is an option of the job")
-    for option, table in _tables(options):
+    for option, table in named_tables(options, arguments.typed):
         if options.format == "delta" and ("://" in table or in_catalog(table)):
             raise NeedsSparkError(f"{option} {table}: no directory of this machine, is for the job")
     follow_broker_conf(arguments)
     open_store(options.stores[0]).require_log()
     return options
-
-
-def _tables(options: ExportOptions) -> list[tuple[str, str]]:
-    """List the tables of an export, each with the option that names it."""
-    tables = [("--table", options.table), ("--dlq-table", options.dlq_table)]
-    named = [(option, table) for option, table in tables if table is not None]
-    return [*named, *(("--typed", topic.table) for topic in options.typed_topics)]
 
 
 def export(options: ExportOptions, runner: LocalRunner) -> tuple[dict[str, Any], int]:

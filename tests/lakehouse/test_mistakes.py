@@ -37,6 +37,11 @@ ONCE = ("--mode", "available-now")
         (["--table", "t", "--typed", "nowhere.toml"], "nowhere.toml: cannot be read"),
         (["--table", "t", "--retention", "0"], "--retention 0"),
         (["--table", "t", "--vacuum", "1"], "--vacuum 1: at least 168 hours"),
+        (["--table", "a:b/t"], "a:b/t: Hadoop takes no ':' in names of files and directories"),
+        (["--table", "hdfs://host:8020/lake/a:b"], "--table hdfs://host:8020/lake/a:b: Hadoop takes no ':' in names"),
+        (["--table", "t", "--dlq-table", "d:"], "d:: Hadoop takes no ':' in names"),
+        (["--table", "t", "--checkpoint", "a:b", *ONCE], "--checkpoint a:b: Hadoop takes no ':' in names"),
+        (["--table", "a:b", "--format", "iceberg", *ONCE], "a:b/_rmq_checkpoint: Hadoop takes no ':' in names"),
         (["--table", "t", "--cluster", "c"], "--cluster is for several stores"),
         (["--table", "t", "--max-messages-per-trigger", "5"], "is for --namesrv and --tier"),
         (["--table", "t", "--namesrv", "127.0.0.1:1"], "one of --store and --namesrv is needed"),
@@ -48,6 +53,12 @@ def test_arguments_are_refused_before_a_session_is_started(tmp_path: Path, argum
     with pytest.raises(OptionError) as told:
         export_delta.check(given)
     assert said in str(told.value)
+
+
+@pytest.mark.parametrize("arguments", [["--table", "hdfs://host:8020/t"], ["--table", "a:b", "--format", "iceberg"]])
+def test_ports_and_paths_of_iceberg_may_have_a_colon(tmp_path: Path, arguments: list[str]) -> None:
+    write(tmp_path / "store", plain(1))
+    export_delta.check(export_delta.parser().parse_args(["--store", str(tmp_path / "store"), *arguments]))
 
 
 def test_a_batch_may_have_a_checkpoint_and_offsets_in_words(tmp_path: Path) -> None:
