@@ -426,11 +426,13 @@ def _split(batch: pa.RecordBatch, layout: Layout) -> Iterator[tuple[Key, pa.Reco
 
 
 def _directory(name: str, value: str | None) -> str:
-    if value is None:
-        return f"{name}={NULL_PARTITION}"
-    escaped = "".join(chr(byte) if byte in _AS_IT_IS else f"%{byte:02X}" for byte in value.encode())
-    # The directory's name means nothing to readers: the log has the value. A cut name may be that of several.
-    return f"{name}={escaped}"[:MAX_DIRECTORY_BYTES]
+    # The directory's name means nothing to readers, but for Polars: the log has the value. A cut name may be that of
+    # several.
+    return f"{_escape(name)}={NULL_PARTITION if value is None else _escape(value)}"[:MAX_DIRECTORY_BYTES]
+
+
+def _escape(text: str) -> str:
+    return "".join(chr(byte) if byte in _AS_IT_IS else f"%{byte:02X}" for byte in text.encode())
 
 
 def _store_error(path: str, error: OSError) -> StoreError:

@@ -1,5 +1,6 @@
 """Partitions by columns, by hours and days of times, and by Iceberg's transforms."""
 
+import json
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -24,6 +25,7 @@ from rmq_lakehouse.partition_columns import check_partitions
 from rmq_lakehouse.partitions import parse_partition, partition_texts
 from rmq_lakehouse.spec import load_spec
 from tests.lakehouse.exported_stores import Exporter
+from tests.lakehouse.local_exports import LocalExporter
 from tests.lakehouse.small_stores import FILE_BYTES, HOST, write
 from tests.support.stores.store_files import write_commitlog
 
@@ -281,6 +283,29 @@ class TestTyped:
         (task,) = table.scan(row_filter=GreaterThanOrEqual("placed", "2024-03-01T00:00:00+00:00")).plan_files()
         assert task.file.partition[0] == (datetime(2024, 3, 1) - datetime(1970, 1, 1)).days
         assert sorted(table.scan().to_arrow().column("id").to_pylist()) == [1, 2]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("is_local", [False, True])
+def test_a_vacuum_keeps_files_of_partitions_whose_column_has_any_name(exporter: Exporter, is_local: bool) -> None:
+    names, texts = ["gr\u00f6\u00dfe", "\u57ce\u5e02", "a&b'#%+:x", "z"], ["Berlin", "\u6771\u4eac/1 %"]
+    bodies = [json.dumps({"id": number, **dict.fromkeys(names, text)}) for number, text in enumerate(texts)]
+    write(exporter.store, [("Orders", body.encode()) for body in bodies])
+    spec = exporter.work / "spec.json"
+    schema = ", ".join(f"`{name}` STRING" for name in names)
+    topic = {"topic": "Orders", "format": "json", "schema": f"id BIGINT, {schema}", "table": "table"}
+    spec.write_text(json.dumps({"topics": [{**topic, "partition_by": names}]}))
+    runner: Any = LocalExporter(exporter.store, exporter.table) if is_local else exporter
+    report, _ = runner.run("--typed", str(spec), table=False)
+    assert report["messages"] == len(texts)
+    exporter.spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
+    exporter.spark.sql(f"VACUUM delta.`{exporter.table}` RETAIN 0 HOURS")
+    exporter.spark.conf.unset("spark.databricks.delta.retentionDurationCheck.enabled")
+    DeltaTable(exporter.table).vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
+    frame = pl.read_delta(str(exporter.table), use_pyarrow=True).sort("id")
+    for name in names:
+        assert [row[name] for row in exporter.spark_rows("table")] == texts
+        assert frame[name].to_list() == texts
 
 
 def test_a_spec_has_partitions_or_clusters(tmp_path: Path) -> None:
