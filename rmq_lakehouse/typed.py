@@ -36,6 +36,7 @@ from rmq_lakehouse.comments import with_comments
 from rmq_lakehouse.dead_letters import REFUSED, DeadLetters, table_constraints, with_refusals
 from rmq_lakehouse.decode.bodies import ELEMENT
 from rmq_lakehouse.decode.spark import build_body_decoder
+from rmq_lakehouse.delta.columns import partition_reason
 from rmq_lakehouse.delta.features import demanding_property, unbounded_column
 from rmq_lakehouse.evolution import column, with_wider_types
 from rmq_lakehouse.exactly_once import (
@@ -120,6 +121,8 @@ class TypedExport(ExportTables):
         former = log.former_columns() if log.exists() else {}
         partition_texts = find_partition_texts(log, topic, self._body.decoder.value_type, former)
         self._body = replace(self._body, decoder=replace(self._body.decoder, partition_texts=partition_texts))
+        tags = pa.struct([pa.field(self._names["tags"], pa.string())])
+        self._tag_partitions = find_partition_texts(log, topic, tags, former)
         body_names = self._body.columns.fieldNames()
         self._time_columns = [name for name in self._partitions if name in TIME_COLUMNS and name not in body_names]
         self._times = [name for name in source_columns(self._time_columns) if name not in self._metadata]
@@ -347,6 +350,10 @@ class TypedExport(ExportTables):
         ]
         if self._topic.delete_when:
             row_reasons.append(condition_reason(self._topic.delete_when))
+        for name in self._tag_partitions.columns:
+            is_named = self._tag_partitions.names_directories
+            fault = partition_reason(name, F.col("tags"), in_directories=is_named)
+            row_reasons.append(F.when(~F.col(DELETED), fault))
         constraints = table_constraints(self._table.log)
         if constraints:
             former = self._table.log.former_columns()

@@ -133,19 +133,27 @@ def writable_partitions_condition(unwritable: Mapping[str, Sequence[str]]) -> st
 
 def _with_check(name: str, *, in_directories: bool) -> Column:
     value = column(name)
+    reason = partition_reason(name, value, in_directories=in_directories)
+    return F.when(reason.isNotNull(), F.raise_error(F.concat(reason, F.lit(_REMEDY)))).otherwise(value)
 
-    def raise_refusal(*reason: str | Column) -> Column:
-        message = [
-            part if isinstance(part, Column) else F.lit(part) for part in (f"{name} '", value, "' ", *reason, _REMEDY)
-        ]
-        return F.raise_error(F.concat(*message))
 
-    result = F.when(value == NULL_PARTITION, raise_refusal("is what Spark writes for null"))
+def partition_reason(name: str, value: Column, *, in_directories: bool) -> Column:
+    """Return why Spark's writer cannot make a partition of a text; null if it can.
+
+    Args:
+        name: of the partition's column.
+        in_directories: see ``has_named_directories``.
+    """
+
+    def refusal(*reason: str | Column) -> Column:
+        parts = [f"{name} '", value, "' ", *reason]
+        return F.concat(*(part if isinstance(part, Column) else F.lit(part) for part in parts))
+
+    result = F.when(value == NULL_PARTITION, refusal("is what Spark writes for null"))
     if in_directories:
         bytes_ = F.octet_length(F.regexp_replace(value, ESCAPED, "%00")) + len(f"{name}=")
-        length_reason = ("of ", F.length(value), " characters makes a directory's name of ", bytes_)
-        result = result.when(
-            bytes_ > MAX_DIRECTORY_BYTES,
-            raise_refusal(*length_reason, f" bytes, where {MAX_DIRECTORY_BYTES} is the most"),
-        )
-    return result.otherwise(value)
+        length = F.length(value).cast("string")
+        reason = ("of ", length, " characters makes a directory's name of ", bytes_.cast("string"))
+        is_long = bytes_ > MAX_DIRECTORY_BYTES
+        result = result.when(is_long, refusal(*reason, f" bytes, where {MAX_DIRECTORY_BYTES} is the most"))
+    return result

@@ -308,6 +308,27 @@ def test_a_vacuum_keeps_files_of_partitions_whose_column_has_any_name(exporter: 
         assert frame[name].to_list() == texts
 
 
+@pytest.mark.spark
+def test_tags_that_are_no_partition_are_dead_letters_of_a_table_with_a_key(exporter: Exporter) -> None:
+    tags = ["blue", "t" * 300, "__HIVE_DEFAULT_PARTITION__", "", "\u6771" * 90, None]
+    messages = [
+        MessageToStore(
+            topic="Orders", queue_id=0, body=b'{"id":%d}' % number, born_timestamp_ms=FIRST_MS, born_host=HOST,
+            store_host=HOST, properties_bytes=encode_properties({} if tag is None else {"TAGS": tag}),
+        )
+        for number, tag in enumerate(tags)
+    ]  # fmt: skip
+    write_commitlog(exporter.store, messages, FILE_BYTES, FIRST_MS, HOUR_MS)
+    spec = write_spec(exporter, '["tags"]', 'key = ["id"]')
+    report, code = exporter.run("--typed", spec, "--dlq-table", str(exporter.work / "dead"), table=False)
+    assert (code, report["messages"], report["undecoded"]) == (0, 3, 3)
+    assert [(row.id, row.tags) for row in exporter.rows()] == [(0, "blue"), (3, None), (5, None)]
+    too_long, null, wide = (row.reason for row in exporter.rows("dead"))
+    assert too_long.endswith("' of 300 characters makes a directory's name of 305 bytes, where 255 is the most")
+    assert null == "tags '__HIVE_DEFAULT_PARTITION__' is what Spark writes for null"
+    assert wide.endswith("' of 90 characters makes a directory's name of 275 bytes, where 255 is the most")
+
+
 def test_a_spec_has_partitions_or_clusters(tmp_path: Path) -> None:
     path = tmp_path / "spec.toml"
     path.write_text(
