@@ -120,9 +120,8 @@ class PendingQueueMessages:
         for app_id in ids:
             transaction.watch(app_id)
         snapshot = transaction.snapshot
-        progress = _decode_progress(
-            table, table.progress_in(snapshot, queues_id), table.progress_in(snapshot, table.app_id)
-        )
+        store_progress = table.progress_in(snapshot, table.app_id)
+        progress = _decode_progress(table, table.progress_in(snapshot, queues_id), store_progress)
         begins = {
             queue: max(begin, progress.offsets.get(queue_key(queue), 0))
             for queue, begin in self.begins[table.path].items()
@@ -147,6 +146,8 @@ class PendingQueueMessages:
             committed_offsets, self.reconciled_offset[table.path], max(self.pulled_end, progress.pulled_end)
         )
         versions = {queues_id: sum(committed_offsets.values()), table.selection.lock_id: snapshot.version + 1}
+        if store_progress.fault is not None:  # a backfill: the table holds what a RESTORE left of the store's log
+            versions[table.app_id] = max(store_progress.verified_offset, 0)
         return CommitAttempt(transaction, 0, 0, needs_dedup, queues_id, versions, metadata, table.broker_id, spans)
 
     def tasks(self, attempt: CommitAttempt) -> tuple[Sequence[TaskRows], int]:

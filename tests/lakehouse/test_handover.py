@@ -138,3 +138,22 @@ def test_what_the_queues_do_not_have_yet_when_the_store_has_landed_it_lands_once
     exporter.send(10, 12)
     assert exporter.run()[0]["messages"] == 2
     assert exporter.bodies() == list(range(12))
+
+
+@pytest.mark.long
+def test_a_table_of_the_store_that_was_restored_goes_on_after_a_backfill_from_the_cluster(
+    exporter: ClusterExporter,
+) -> None:
+    for end in (10, 20):
+        exporter.send(end - 10, end)
+        assert exporter.run_store()[0]["messages"] == 10
+    exporter.sql("RESTORE {} TO VERSION AS OF 1")
+    for turn in (exporter.run_store, exporter.run):
+        with pytest.raises(StoreError, match="table was restored"):
+            turn()
+    assert exporter.run("--from-offset", "0")[0]["messages"] == 10
+    exporter.send(20, 25)
+    assert exporter.run()[0]["messages"] == 5
+    exporter.send(25, 30)
+    assert exporter.run_store()[0]["messages"] == 5
+    assert exporter.bodies() == list(range(30))
