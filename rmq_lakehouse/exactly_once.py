@@ -135,6 +135,12 @@ class ExactlyOnceTable:
         """Whether the export begins at ``--from-offset``, so that the table may already contain its rows."""
         return self.selection.from_offset is not None
 
+    def backfill_option(self, offset: int) -> str:
+        """Return what to give for a backfill from a physical offset: several stores have one by their cluster alone."""
+        if self.selection.with_tier:
+            return "another table"
+        return f"--from-offset {offset}" if self.broker_id is None else "--namesrv with --from-offset 0"
+
     def is_store_id(self, app_id: str) -> bool:
         """Return whether an application id belongs to any selection of the store."""
         return self.selection.is_own_id(app_id)
@@ -272,7 +278,10 @@ class ExactlyOnceTable:
         from_offset = self.selection.from_offset
         if from_offset is None:
             if progress.fault is not None:
-                raise StoreError(f"{self.path}: {progress.fault}")
+                fault, _, remedy = progress.fault.partition("; ")
+                if self.broker_id is not None:
+                    remedy = f"{self.backfill_option(0)} exports missing messages"
+                raise StoreError(f"{self.path}: {fault}; {remedy}")
             return progress.verified_offset
         if progress.recorded_offset is not None and from_offset > max(progress.recorded_offset, 0):
             recorded = max(progress.recorded_offset, 0)

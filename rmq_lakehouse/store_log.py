@@ -156,5 +156,5 @@ def check_log(log: StoreLog, exported_end: int, fingerprint: str | None, table: 
         raise StoreError(
             f"{log.store}: bytes {differing[0]} to {differing[1]} of the CommitLog are not those that {table} was "
             "exported from: the log was cut off and written anew, or it is another store's; give another table, "
-            "or --from-offset N to go on from there"
+            "or, of one store, --from-offset N to go on from there"
         )

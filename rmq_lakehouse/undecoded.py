@@ -121,8 +121,8 @@ def resolve_undecoded(
     if undecoded.count:
         _log.warning(
             "%s: %d messages of topic %s are undecoded, the first at physical offset %d: mend the spec and give "
-            "--from-offset %d, or give --dlq-table, or --accept-undecoded %s",
-            table.path, undecoded.count, topic, undecoded.first, undecoded.first, topic,
+            "%s, or give --dlq-table, or --accept-undecoded %s",
+            table.path, undecoded.count, topic, undecoded.first, table.backfill_option(undecoded.first), topic,
         )  # fmt: skip
     return undecoded.count
 
@@ -133,8 +133,8 @@ def resolve_refused(table: ExactlyOnceTable, dead_letters: ExactlyOnceTable | No
     if undecoded.count:
         _log.warning(
             "%s: %d messages are undecoded, which constraints of the table refuse, the first at physical offset "
-            "%d: change the constraint and give --from-offset %d, or give --dlq-table, or --accept-undecoded %s",
-            table.path, undecoded.count, undecoded.first, undecoded.first, table.path,
+            "%d: change the constraint and give %s, or give --dlq-table, or --accept-undecoded %s",
+            table.path, undecoded.count, undecoded.first, table.backfill_option(undecoded.first), table.path,
         )  # fmt: skip
     return undecoded.count
 

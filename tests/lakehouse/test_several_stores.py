@@ -211,3 +211,19 @@ def test_each_row_of_exploded_messages_of_several_stores_is_exported_once(spark:
 def latest(spark: SparkSession, work: Path) -> list[str]:
     """The values of the table of orders, by key."""
     return [row.n for row in spark.read.format("delta").load(str(work / "orders")).orderBy("id").collect()]
+
+
+@pytest.mark.long
+def test_remedies_are_options_that_several_stores_take(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    spec = tmp_path / "spec.toml"
+    spec.write_text('[[topics]]\ntopic = "Odd"\ntable = "typed"\nformat = "json"\nschema = "n int"\n')
+    for count in (1, 2):
+        for letter in "ab":
+            write(tmp_path / f"broker-{letter}" / "store", [("Odd", b'{"n":1}'), ("Odd", b"bad")] * count)
+        export(spark, tmp_path, "--typed", str(spec))
+    assert "mend the spec and give --namesrv with --from-offset 0, or give --dlq-table" in caplog.text
+    spark.sql(f"RESTORE delta.`{tmp_path / 'table'}` TO VERSION AS OF 1")
+    with pytest.raises(StoreError, match=r"restored: .*; --namesrv with --from-offset 0 exports missing messages$"):
+        export(spark, tmp_path, "--typed", str(spec))
