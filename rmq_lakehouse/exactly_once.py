@@ -136,7 +136,7 @@ class ExactlyOnceTable:
         return self.selection.from_offset is not None
 
     def backfill_option(self, offset: int) -> str:
-        """Return what to give for a backfill from a physical offset: several stores have one by their cluster alone."""
+        """Return the options of a backfill from a physical offset; several stores have one by their cluster alone."""
         if self.selection.with_tier:
             return "another table"
         return f"--from-offset {offset}" if self.broker_id is None else "--namesrv with --from-offset 0"

@@ -69,12 +69,13 @@ class Undecoded:
     def after(self, attempt: CommitAttempt, table: ExactlyOnceTable, added: "Undecoded") -> "Undecoded":
         """Return the undecoded messages after an attempt in which some messages did not decode.
 
-        A backfill counts its messages anew, if its range contains all messages that were undecoded before.
+        A backfill counts its messages anew, if its range contains all messages that were undecoded before. So does the
+        first export of a store after one of its cluster.
         """
-        is_after_begin = table.is_backfill and attempt.begin <= self.first
-        if is_after_begin and (attempt.spans or attempt.end >= self.end):
+        is_repeated = table.is_backfill or (not attempt.spans and attempt.begin < self.end)
+        if is_repeated and attempt.begin <= self.first and (attempt.spans or attempt.end >= self.end):
             return added
-        if table.is_backfill and added.count and added.first < self.end:  # some of them are counted in both
+        if is_repeated and added.count and added.first < self.end:  # some of them are counted in both
             return replace(self + added, count=max(self.count, added.count))
         return self + added
 

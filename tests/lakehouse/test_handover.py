@@ -157,3 +157,20 @@ def test_a_table_of_the_store_that_was_restored_goes_on_after_a_backfill_from_th
     exporter.send(25, 30)
     assert exporter.run_store()[0]["messages"] == 5
     assert exporter.bodies() == list(range(30))
+
+
+@pytest.mark.long
+def test_undecoded_messages_that_store_and_cluster_both_read_count_once(exporter: ClusterExporter) -> None:
+    spec = exporter.table.with_name("spec.json")
+    topic = {"topic": exporter.topic, "format": "json", "schema": "n INT", "table": "numbers"}
+    spec.write_text(json.dumps({"topics": [topic]}))
+    exporter.send(0, 3)  # none is an object
+    dead_letters = ("--dlq-table", str(exporter.table.with_name("dead")))
+    for turn in (exporter.run, exporter.run_store, exporter.run):
+        report, code = turn("--typed", str(spec))
+        assert (report["pending_undecoded"], code) == (3, 1)
+    for turn in (exporter.run_store, exporter.run):
+        report, code = turn("--typed", str(spec), *dead_letters)
+        assert (report["pending_undecoded"], code) == (0, 0)
+    letters = exporter.spark.read.format("delta").load(dead_letters[1]).collect()
+    assert sorted(bytes(row.body) for row in letters) == [b"000", b"001", b"002"]
