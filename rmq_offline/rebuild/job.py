@@ -50,6 +50,7 @@ from rmq_offline.tasks.work_area import LocalArea, WorkArea, temporary_area, wor
 from rmq_offline.tasks.work_files import write_text
 from rmq_offline.verify import finding_kinds
 from rmq_offline.verify.findings import Finding
+from rmq_offline.verify.phases.plan import refuse_inside_store
 from rmq_offline.verify.phases.queue_directories import QueuesByPartition
 
 _WRITTEN: Final = "written.json"
@@ -142,6 +143,7 @@ class _Rebuild:
         if options.consumequeue:
             database = options.queue_database or layouts.rebuilds_as_database
             options = replace(options, batch_topics=layouts.batch_topics, queue_database=database)
+        refuse_inside_store(self.store.root, "--work", publishing.work)
         self.is_repair_plan = publishing.is_plan and publishing.repair is not None
         if publishing.repair is not None and publishing.is_plan:
             self.segments = list(publishing.repair.segments)
@@ -352,6 +354,7 @@ def check_rebuild(store: StoreFiles, out: str | None, options: RebuildOptions) -
     area = work_area(out if out is not None else store.root)
     target = store if area.target == store.root else open_store(area.target)
     if not area.is_at(store.root):
+        refuse_inside_store(store.root, "--out", out)
         _refuse_layouts(target, options)
     refuse_unknown_files(target, _directories(options))
     if area.is_at(store.root):

@@ -17,6 +17,7 @@ from rmq_formats.storage.store_lock import store_lock
 from rmq_offline.rebuild import queue_sources
 from rmq_offline.rebuild.job import rebuild_store
 from rmq_offline.rebuild.options import options_from_arguments
+from rmq_offline.rebuild.publication import PublishOptions
 from rmq_offline.tasks.runner import ProcessRunner, Progress
 from rmq_offline.tasks.store_sizes import StoreSizes
 from rmq_offline.verify.phases.plan import VerifyOptions
@@ -94,6 +95,17 @@ def test_another_store_that_a_broker_has_is_no_place_to_write_to(store: Path, tm
         before = snapshot(store)
         refused(StoreLockedError, other, store)
         assert snapshot(store) == before
+
+
+@pytest.mark.parametrize("out", ["consumequeue", "index", "new/below", "link"])
+def test_no_directory_of_the_store_is_written_to(store: Path, out: str) -> None:
+    (store / "link").symlink_to(store / "commitlog")
+    before = snapshot(store)
+    assert f"--out {store / out}: is in the store" in refused(OptionError, store, store / out)
+    plan = PublishOptions(is_plan=True, work=str(store / out))
+    with pytest.raises(OptionError, match=f"--work {store / out}: is in the store"):
+        rebuild_store(str(store), None, SMALL, ProcessRunner(1), publishing=plan)
+    assert snapshot(store) == before
 
 
 @pytest.mark.parametrize("out", ["file", "file/below"])
