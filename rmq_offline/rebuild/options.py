@@ -78,7 +78,9 @@ def options_from_arguments(
     Raises:
         OptionError: an unknown ``what``, or a ``topics.json`` that cannot be read or names no topic.
         StoreLayoutError: the store's own topics are asked for, and are in RocksDB of v2, which does not have all.
+        StoreSizeError: a size that no broker could use.
     """
+    sizes.check()
     if what not in {"all", "consumequeue", "index"}:
         raise OptionError(f"--what {what}: give all, consumequeue or index")
     live_topics = None

@@ -201,6 +201,12 @@ def test_sizes_that_do_not_fit_are_refused(store: Path, changed: dict[str, int],
     assert snapshot(store) == before
 
 
+def test_the_option_with_the_wrong_size_is_named(store: Path) -> None:
+    for slots, says in ((0, "--index-slots 0: must be 1 or more"), (1 << 40, "an IndexFile above 2 GiB")):
+        with pytest.raises(StoreSizeError, match=says):
+            options_from_arguments("all", VerifyOptions(index_slots=slots), str(store))
+
+
 def test_other_sizes_are_accepted_if_the_store_s_own_files_stay(store: Path, tmp_path: Path) -> None:
     larger = with_sizes(SMALL, consumequeue_file_bytes=800, index_slots=51)
     rebuild(store, tmp_path / "out", larger)
