@@ -51,6 +51,13 @@ def test_a_rebuild_writes_javas_bytes_and_a_report(
     assert report["job"] == "rebuild"
 
 
+def test_a_plan_has_no_count_of_an_index_that_it_does_not_make(rmq: Rmq, copy_of: Golden) -> None:
+    done = rmq("rebuild", copy_of("mixed"), "--plan", "--workers", 1)
+    assert done.exit_code == 0
+    assert "3,234 units" in done.stdout
+    assert "Index" not in done.stdout
+
+
 def test_in_place_the_old_files_are_replaced(rmq: Rmq, copy_of: Golden, golden: Golden, golden_settings: Any) -> None:
     store = copy_of("mixed")
     unit_file = store / "consumequeue" / "Orders" / "0" / f"{0:020d}"
