@@ -176,16 +176,24 @@ def write_file(root: str | Path, path: str, data: bytes) -> None:
 
 
 def replace_file(directory: int, name: str, data: bytes) -> None:
-    """Replace a small file of an open directory atomically, and flush it and the directory to the disk."""
+    """Replace a small file of an open directory atomically, and flush it and the directory to the disk.
+
+    After an error, such as a full disk, the directory is as it was.
+    """
     beside = f"{name}.part"
     with suppress(FileNotFoundError):
         os.unlink(beside, dir_fd=directory)
     descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _REAL, 0o644, dir_fd=directory)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(beside, name, src_dir_fd=directory, dst_dir_fd=directory)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, name, src_dir_fd=directory, dst_dir_fd=directory)
+    except OSError:
+        with suppress(OSError):
+            os.unlink(beside, dir_fd=directory)
+        raise
     os.fsync(directory)
 
 
