@@ -243,9 +243,11 @@ def java_proxy(store: Path) -> Iterator[tuple[str, str, int]]:
 def _java(command: list[str], address: str) -> Iterator["subprocess.Popen[bytes]"]:
     """Run a Java process of RocketMQ, from when it listens on; ended by SIGTERM."""
     process = subprocess.Popen(
-        ["bash", str(PEER), *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        ["bash", str(PEER), *command],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
         env={**os.environ, "PEER_HEAP": "4g"},
-    )  # fmt: skip
+    )
     try:
         _wait_for(address)
         yield process

@@ -74,9 +74,13 @@ def _rates(command: str, store: Path, dledger: Path, work: Path) -> Iterator[Fig
             best[root] = max(rate, report["bytes"] / report["seconds"])
     ratio = best[dledger] / best[store]
     yield Figure(
-        f"`rmq {command}` of a DLedger CommitLog", f"{best[dledger] / 1e6:,.0f} MB/s", "0.8 of the classic log's",
-        ratio >= SHARE, f"{best[store] / 1e6:,.0f} MB/s (classic)", ratio,
-    )  # fmt: skip
+        f"`rmq {command}` of a DLedger CommitLog",
+        f"{best[dledger] / 1e6:,.0f} MB/s",
+        "0.8 of the classic log's",
+        ratio >= SHARE,
+        f"{best[store] / 1e6:,.0f} MB/s (classic)",
+        ratio,
+    )
 
 
 def _verified_in_turns(store: Path, dledger: Path) -> Figure:
@@ -89,9 +93,13 @@ def _verified_in_turns(store: Path, dledger: Path) -> Figure:
             best[root] = max(rate, report.bytes / (time.process_time() - begin))
     ratio = best[dledger] / best[store]
     return Figure(
-        "the same on one processor, by processor time", f"{best[dledger] / 1e6:,.0f} MB/s", "0.8 of the classic log's",
-        ratio >= SHARE, f"{best[store] / 1e6:,.0f} MB/s (classic)", ratio,
-    )  # fmt: skip
+        "the same on one processor, by processor time",
+        f"{best[dledger] / 1e6:,.0f} MB/s",
+        "0.8 of the classic log's",
+        ratio >= SHARE,
+        f"{best[store] / 1e6:,.0f} MB/s (classic)",
+        ratio,
+    )
 
 
 def _rocksdb(store: Path, work: Path) -> Figure:
@@ -112,9 +120,13 @@ def _rocksdb(store: Path, work: Path) -> Figure:
         shutil.rmtree(beside)
     rate, java_rate = rates
     return Figure(
-        "`rmq rebuild` of queues in RocksDB, and the Index", f"{rate / 1e6:,.0f} MB/s", "1.0 × Java",
-        rate >= java_rate, f"{java_rate / 1e6:,.0f} MB/s", rate / java_rate,
-    )  # fmt: skip
+        "`rmq rebuild` of queues in RocksDB, and the Index",
+        f"{rate / 1e6:,.0f} MB/s",
+        "1.0 × Java",
+        rate >= java_rate,
+        f"{java_rate / 1e6:,.0f} MB/s",
+        rate / java_rate,
+    )
 
 
 def _java(store: Path, log_bytes: int) -> float:
@@ -130,9 +142,11 @@ def _java(store: Path, log_bytes: int) -> float:
 def _opened_by_java(store: Path) -> None:
     subprocess.run(
         ["bash", PEER, "variant-rebuild", str(store), "storeType=defaultRocksDB"],
-        check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        check=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
         env={**os.environ, "PEER_JAVA_OPTS": "-Dvariant.settle.ms=0"},
-    )  # fmt: skip
+    )
 
 
 def make_dledger(store: Path, root: Path) -> None:
@@ -149,9 +163,7 @@ def make_dledger(store: Path, root: Path) -> None:
             for batch in scan_segment(file, segment.start_offset, segment.size_bytes, data_end=file.data_end()):
                 sound = batch.frames[batch.frames[:, kernel.CODE] == kernel.SOUND]
                 view = batch.data.data
-                for at, size in zip(
-                    sound[:, kernel.POSITION].tolist(), sound[:, kernel.SIZE].tolist(), strict=True
-                ):  # fmt: skip
+                for at, size in zip(sound[:, kernel.POSITION].tolist(), sound[:, kernel.SIZE].tolist(), strict=True):
                     writer.append(bytearray(view[at : at + size]))
     writer.close()
     units = np.zeros(len(writer.places), dtype=INDEX_UNIT_DTYPE)

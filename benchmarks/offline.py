@@ -41,10 +41,21 @@ def generate(store: Path, messages: int) -> Figure:
     """Generate the store that all is measured on."""
     report = json.loads(
         run_rmq(
-            "generate", str(store), "--messages", str(messages), "--body-bytes", "1024",
-            "--topics", "TopicA,TopicB", "--queues", "256", "--keys", "--tags", "--json",
+            "generate",
+            str(store),
+            "--messages",
+            str(messages),
+            "--body-bytes",
+            "1024",
+            "--topics",
+            "TopicA,TopicB",
+            "--queues",
+            "256",
+            "--keys",
+            "--tags",
+            "--json",
         ).splitlines()[-1]
-    )  # fmt: skip
+    )
     rate = report["bytes"] / report["seconds"] / 1e6
     return Figure("`rmq generate`", f"{rate:,.0f} MB/s", "300 MB/s", rate >= 300)
 

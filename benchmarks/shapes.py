@@ -34,9 +34,11 @@ INDEX_FILES: Final = 10_000
 LARGEST_BYTES: Final = 2 << 30
 MOST_TASKS: Final = 1024  # of a wave: no task for each queue or file, but for an IndexFile's, which is its own
 _SIZES: Final = StoreSizes(
-    consumequeue_file_bytes=400, index_slots=50, index_entries=1 << 22,
+    consumequeue_file_bytes=400,
+    index_slots=50,
+    index_entries=1 << 22,
     delay_levels_ms=delay_levels_ms(DEFAULT_DELAY_LEVELS),
-)  # fmt: skip
+)
 _TOPICS: Final = 1000
 _TIME_MS: Final = 1_700_000_000_000
 
@@ -107,9 +109,11 @@ def _measure(store: str, sizes: StoreSizes) -> _Measured:
     rebuild_store(store, None, RebuildOptions(True, True, sizes), runner)
     middle = time.perf_counter()
     options = VerifyOptions(
-        consumequeue_file_bytes=sizes.consumequeue_file_bytes, index_slots=sizes.index_slots,
-        index_entries=sizes.index_entries, delay_levels_ms=sizes.delay_levels_ms,
-    )  # fmt: skip
+        consumequeue_file_bytes=sizes.consumequeue_file_bytes,
+        index_slots=sizes.index_slots,
+        index_entries=sizes.index_entries,
+        delay_levels_ms=sizes.delay_levels_ms,
+    )
     report = verify_store(store, options, runner)
     end = time.perf_counter()
     faults = frozenset(kind.code for kind in report.counts if kind.severity != "info") - {"checkpoint.missing"}
@@ -122,7 +126,7 @@ def _many_queues(store: str) -> None:
     topics = [f"Topic{number}" for number in range(_TOPICS)]
     generate_store(
         store, messages=QUEUES, body_bytes=16, topics=topics, queues=QUEUES // _TOPICS, keys=False, tags=False
-    )  # fmt: skip
+    )
 
 
 def _many_keys(store: str) -> None:
@@ -147,9 +151,14 @@ def _light_queues(store: str) -> None:
             for queue_number in numbers:
                 places[queue_number] += 1
             message = MessageToStore(
-                topic="Devices", queue_id=0, body=b"x" * 16, born_timestamp_ms=_TIME_MS, born_host=host,
-                store_host=host, properties_bytes=encode_properties(properties),
-            )  # fmt: skip
+                topic="Devices",
+                queue_id=0,
+                body=b"x" * 16,
+                born_timestamp_ms=_TIME_MS,
+                born_host=host,
+                store_host=host,
+                properties_bytes=encode_properties(properties),
+            )
             record = encode_record(message, queue_offset=number, physical_offset=at, store_timestamp_ms=_TIME_MS)
             out.write(record)
             at += len(record)

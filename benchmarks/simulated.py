@@ -130,7 +130,7 @@ def _faults(result: Any) -> set[str]:
 def _verify(uri: str, area: str, sizes: StoreSizes) -> JobSteps[Any]:
     options = VerifyOptions(
         consumequeue_file_bytes=sizes.consumequeue_file_bytes, delay_levels_ms=sizes.delay_levels_ms
-    )  # fmt: skip
+    )
     return verify_steps(uri, options, _PROCESSORS, work=area)
 
 
@@ -142,7 +142,7 @@ def _measure(make: Callable[[], ManyQueues], job: Callable[..., JobSteps[Any]], 
     store = make()
     sizes = StoreSizes(
         consumequeue_file_bytes=store.queue_file_bytes, delay_levels_ms=delay_levels_ms(DEFAULT_DELAY_LEVELS)
-    )  # fmt: skip
+    )
     lists: list[_Task] = []
     scans: list[_Task] = []
     with store.at_uri() as uri, TemporaryDirectory(dir=work) as area:

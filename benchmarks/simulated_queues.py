@@ -49,9 +49,14 @@ def record_image(topic: str, properties: dict[str, str]) -> bytes:
     """Encode the record that all of a simulated log are like."""
     host = Host.parse("127.0.0.1:10911")
     message = MessageToStore(
-        topic=topic, queue_id=0, body=b"x" * 16, born_timestamp_ms=_TIME_MS, born_host=host, store_host=host,
+        topic=topic,
+        queue_id=0,
+        body=b"x" * 16,
+        born_timestamp_ms=_TIME_MS,
+        born_host=host,
+        store_host=host,
         properties_bytes=encode_properties(properties),
-    )  # fmt: skip
+    )
     return encode_record(message, queue_offset=0, physical_offset=0, store_timestamp_ms=_TIME_MS)
 
 

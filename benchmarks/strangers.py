@@ -83,9 +83,13 @@ def _figure(work: Path, kind: str) -> Figure:
     ratio = beside.p99_ms / alone.p99_ms
     cpu = f"the broker's processor {beside.cpu_us:.0f} µs a send, alone {alone.cpu_us:.0f}"
     return Figure(
-        f"p99 of a sender beside strangers: {_TITLES[kind]} ({cpu})", f"{beside.p99_ms:.2f} ms",
-        f"at most {MOST:g} × alone", ratio <= MOST, f"alone {alone.p99_ms:.2f} ms", ratio,
-    )  # fmt: skip
+        f"p99 of a sender beside strangers: {_TITLES[kind]} ({cpu})",
+        f"{beside.p99_ms:.2f} ms",
+        f"at most {MOST:g} × alone",
+        ratio <= MOST,
+        f"alone {alone.p99_ms:.2f} ms",
+        ratio,
+    )
 
 
 def _measure(broker: Standalone, sender: "subprocess.Popen[str]", into: _Windows) -> None:

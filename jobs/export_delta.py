@@ -119,9 +119,14 @@ def queue_options(options: ExportOptions) -> ClusterExportOptions:
         source = ClusterExportSource.of(options.namesrv, read_options)
     topics = None if options.table is not None and selected.topics is None else options.requested_topics
     return ClusterExportOptions(
-        source, topics, selected.excluded_topics, read_options, options.store_id, options.max_messages,
+        source,
+        topics,
+        selected.excluded_topics,
+        read_options,
+        options.store_id,
+        options.max_messages,
         options.mode == "stream",
-    )  # fmt: skip
+    )
 
 
 def build_exports(options: ExportOptions, spark: SparkSession, selected: ExportSelection) -> list[Export]:
@@ -132,11 +137,15 @@ def build_exports(options: ExportOptions, spark: SparkSession, selected: ExportS
         dlq = options.dlq_table
         exports.append(
             RawExport(
-                options.table, open_table(options.table), selected, options.columns, options.raw_table_spec(selected),
+                options.table,
+                open_table(options.table),
+                selected,
+                options.columns,
+                options.raw_table_spec(selected),
                 decompresses=options.decompresses,
                 dead_letters=None if dlq is None else DeadLetters(dlq, open_table(dlq), selected),
             )
-        )  # fmt: skip
+        )
     exports += [
         TypedExport(spark, topic, selected, options.dlq_table, open_table, adopts=options.table_spec.adopts)
         for topic in options.typed_topics

@@ -60,17 +60,24 @@ _SINK_OPTIONS = {
 def parser() -> JobParser:
     """Define the job's arguments."""
     job = job_parser("import_delta", "Write a RocketMQ store from the messages of a table.")
-    job.add_argument("--table", type=placed, required=True,
-                     help="as export_delta.py writes it: a path, or catalog.schema.name")  # fmt: skip
+    job.add_argument(
+        "--table", type=placed, required=True, help="as export_delta.py writes it: a path, or catalog.schema.name"
+    )
     job.add_argument("--format", choices=FORMATS, default="delta", help="of the table; default: delta")
-    job.add_argument("--catalog-option", metavar="KEY=VALUE", action="append", default=[],
-                     help="of a catalog that --table names for --format iceberg, such as uri=http://…")  # fmt: skip
+    job.add_argument(
+        "--catalog-option",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="of a catalog that --table names for --format iceberg, such as uri=http://…",
+    )
     job.add_argument("--store", required=True, help="the store's root directory, or a URI")
     add_broker_conf(job)
     job.add_argument("--mode", choices=["append", "overwrite"], help="required if the store has messages")
     job.add_argument("--topics", help="comma list; default: all of the table")
-    job.add_argument("--broker-name", metavar="NAME",
-                     help="of a table of several brokers: whose messages are written; * writes all")  # fmt: skip
+    job.add_argument(
+        "--broker-name", metavar="NAME", help="of a table of several brokers: whose messages are written; * writes all"
+    )
     job.add_argument("--starting-timestamp", help="store time, ms or ISO-8601, inclusive")
     job.add_argument("--ending-timestamp", help="store time, ms or ISO-8601, exclusive")
     job.add_argument("--starting-physical-offset", type=int, help="of the rows in the table, inclusive")

@@ -99,9 +99,11 @@ def parser() -> JobParser:
     job.add_argument("--rate", type=int, metavar="N", help="messages a second; default: no limit")
     job.add_argument("--checkpoint", metavar="DIR", help="directory for the progress; a later run resumes there")
     job.add_argument(
-        "--fail-on-data-loss", choices=["true", "false"], default="true",
+        "--fail-on-data-loss",
+        choices=["true", "false"],
+        default="true",
         help="false: skip segments that were deleted before they were replayed",
-    )  # fmt: skip
+    )
     job.add_argument("--store-id", help="store name in the property RMQ_ORIGIN; default: its path")
     add_access(job)
     job.add_argument("--dry-run", action="store_true", help="count the messages, send none")
@@ -219,10 +221,17 @@ def replay_of(arguments: argparse.Namespace) -> Replay:
     selection = hashlib.sha256(repr(sorted(choices.items())).encode()).hexdigest()[:16]
     checkpoint = ReplayCheckpoint(arguments.checkpoint, f"{store_id}#{selection}") if arguments.checkpoint else None
     return Replay(
-        arguments.store, store_id, choice_of(arguments), arguments.to_namesrv, arguments.to_topic,
-        arguments.rate, checkpoint, _access(arguments), _read(arguments).logs,
+        arguments.store,
+        store_id,
+        choice_of(arguments),
+        arguments.to_namesrv,
+        arguments.to_topic,
+        arguments.rate,
+        checkpoint,
+        _access(arguments),
+        _read(arguments).logs,
         fail_on_data_loss=arguments.fail_on_data_loss == "true",
-    )  # fmt: skip
+    )
 
 
 def _access(arguments: argparse.Namespace) -> Access:

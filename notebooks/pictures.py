@@ -128,6 +128,12 @@ def _byte(ax: Any, place: int, value: int, kind: str) -> None:
     ax.add_patch(Rectangle((column, row), 1, 0.94, color=_KINDS[kind], linewidth=0))
     is_text = kind in {"body", "topic", "properties"} and 32 < value < 127
     ax.text(
-        column + 0.5, row + 0.5, chr(value) if is_text else f"{value:02x}", ha="center", va="center",
-        family="monospace", fontsize=8 if is_text else 7.5, color="#2b3237",
-    )  # fmt: skip
+        column + 0.5,
+        row + 0.5,
+        chr(value) if is_text else f"{value:02x}",
+        ha="center",
+        va="center",
+        family="monospace",
+        fontsize=8 if is_text else 7.5,
+        color="#2b3237",
+    )

@@ -73,9 +73,12 @@ def write_shop(root: Path) -> None:
     """Write ``store`` and ``offsets`` under a directory."""
     messages = sorted((message for message in _two_days() if message.at_ms < END_MS), key=lambda message: message.at_ms)
     config = StoreConfig(
-        root=str(root / "store"), commitlog_file_bytes=1 << 20, consumequeue_file_bytes=6000, index_slots=5000,
+        root=str(root / "store"),
+        commitlog_file_bytes=1 << 20,
+        consumequeue_file_bytes=6000,
+        index_slots=5000,
         index_entries=20_000,
-    )  # fmt: skip
+    )
     store = MessageStore.open(config, START_MS, store_host=_BROKER)
     try:
         _put(store, messages)
@@ -148,9 +151,15 @@ def _put(store: MessageStore, messages: Sequence[Sent]) -> None:
         if message.more:
             properties |= {**message.more, "ORIGIN_MESSAGE_ID": origins[message.uniq_key]}
         result = store.appender.put(
-            message.topic, message.queue_id, message.body, encode_properties(properties), message.born_ms, _PRODUCER,
-            message.at_ms, reconsume_times=message.reconsume_times,
-        )  # fmt: skip
+            message.topic,
+            message.queue_id,
+            message.body,
+            encode_properties(properties),
+            message.born_ms,
+            _PRODUCER,
+            message.at_ms,
+            reconsume_times=message.reconsume_times,
+        )
         origins.setdefault(message.uniq_key, encode_message_id(_BROKER, result.physical_offset))
     store.dispatch()
 

@@ -42,13 +42,21 @@ def checkpoint(
     else:
         console = output.console()
         starts = [("a start reads", report.before), ("with the new one", report.after)]
-        console.print(output.facts(
-            ("store", output.printable(store)),
-            ("new checkpoint", f"up to {output.time_text(report.checkpoint.physic_msg_timestamp_ms)}"),
-            *((name, "-" if start is None else
-               f"{output.counted(start.files, 'file')}, about {start.seconds:g} s: {start.reason}")
-              for name, start in starts),
-        ))  # fmt: skip
+        console.print(
+            output.facts(
+                ("store", output.printable(store)),
+                ("new checkpoint", f"up to {output.time_text(report.checkpoint.physic_msg_timestamp_ms)}"),
+                *(
+                    (
+                        name,
+                        "-"
+                        if start is None
+                        else f"{output.counted(start.files, 'file')}, about {start.seconds:g} s: {start.reason}",
+                    )
+                    for name, start in starts
+                ),
+            )
+        )
         if report.against:
             console.print(f"not written: {output.counted(len(report.against), 'finding')} of log, queues or Index")
             output.print_next(console, "rmq verify", store)

@@ -234,9 +234,13 @@ def progress(title: str, total: int, *, in_bytes: bool = True) -> Iterator[Advan
 
     amount = bars.DownloadColumn(binary_units=True) if in_bytes else bars.MofNCompleteColumn()
     bar = bars.Progress(
-        bars.TextColumn("{task.description}"), bars.BarColumn(), amount, bars.TimeRemainingColumn(),
-        console=Console(stderr=True), transient=True,
-    )  # fmt: skip
+        bars.TextColumn("{task.description}"),
+        bars.BarColumn(),
+        amount,
+        bars.TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
     task = bar.add_task(title, total=total)
     begin = time.monotonic()
 

@@ -51,10 +51,16 @@ def run(store: str, options: QueryOptions, *, as_json: bool, tier: str | None = 
     """Print the messages of a query, with those of a named tiered storage. Returns the exit code. Raises RmqError."""
     opened = Store(store, tier=tier)
     messages = opened.query(
-        key=options.key, uniq_key=options.uniq_key, msg_id=options.msg_id, topic=options.topic,
-        queue_id=options.queue_id, offset=options.offset, time=options.time, include=options.include,
+        key=options.key,
+        uniq_key=options.uniq_key,
+        msg_id=options.msg_id,
+        topic=options.topic,
+        queue_id=options.queue_id,
+        offset=options.offset,
+        time=options.time,
+        include=options.include,
         on_plan=_warn_of_scan,
-    )  # fmt: skip
+    )
     if not messages:
         is_topic = options.topic is None or options.topic in opened.topics()
         output.warn(f"{store}: no such message" if is_topic else f"{store}: no such topic: {options.topic}")

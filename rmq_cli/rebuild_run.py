@@ -26,9 +26,16 @@ _PHASES: Final = {"scan": "Reading the CommitLog", "write": "Writing queues and 
 
 
 def run(
-    store: str, out: str | None, options: RebuildOptions, publishing: PublishOptions, *, workers: int | None,
-    report_file: str | None, as_json: bool, leftover: LeftoverPolicy,
-) -> int:  # fmt: skip
+    store: str,
+    out: str | None,
+    options: RebuildOptions,
+    publishing: PublishOptions,
+    *,
+    workers: int | None,
+    report_file: str | None,
+    as_json: bool,
+    leftover: LeftoverPolicy,
+) -> int:
     """Rebuild, and print the report. Returns the exit code. Raises RmqError."""
     _check_report(report_file)
     with interruptible_workers(), output.progress_by_phase(_PHASES) as on_progress:
@@ -40,9 +47,16 @@ def run(
 
 
 def run_several(
-    stores: list[str], out: str | None, options_of: "OptionsOf", publishing: PublishOptions, *, workers: int | None,
-    report_file: str | None, as_json: bool, leftover: LeftoverPolicy,
-) -> int:  # fmt: skip
+    stores: list[str],
+    out: str | None,
+    options_of: "OptionsOf",
+    publishing: PublishOptions,
+    *,
+    workers: int | None,
+    report_file: str | None,
+    as_json: bool,
+    leftover: LeftoverPolicy,
+) -> int:
     """Rebuild several stores, and print the reports. Returns the exit code. Raises RmqError."""
     from rmq_offline.rebuild.stores import rebuild_stores  # noqa: PLC0415 # one store needs no verification
 

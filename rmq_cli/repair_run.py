@@ -24,15 +24,28 @@ LISTED: Final = 40  # steps, and findings, in the tables: --json has all
 
 
 def run(
-    store: str, options: VerifyOptions, *, apply: bool, accept: Sequence[str], work: str | None, workers: int | None,
-    as_json: bool, leftover: LeftoverPolicy,
-) -> int:  # fmt: skip
+    store: str,
+    options: VerifyOptions,
+    *,
+    apply: bool,
+    accept: Sequence[str],
+    work: str | None,
+    workers: int | None,
+    as_json: bool,
+    leftover: LeftoverPolicy,
+) -> int:
     """Plan or repair, and print the report. Returns the exit code. Raises RmqError."""
     with interruptible_workers(), _status() as on_progress:
         report = repair_store(
-            store, options, ProcessRunner(workers), apply=apply, work=work, on_progress=on_progress, leftover=leftover,
+            store,
+            options,
+            ProcessRunner(workers),
+            apply=apply,
+            work=work,
+            on_progress=on_progress,
+            leftover=leftover,
             accept=accept,
-        )  # fmt: skip
+        )
     if as_json:
         output.print_json(report.to_dict())
     else:

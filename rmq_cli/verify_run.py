@@ -71,14 +71,17 @@ def show(report: VerifyReport, console: Console) -> None:
         output.facts(
             ("store", printable(report.store)),
             *([("layout", ", ".join(report.layouts))] if report.layouts else []),
-            ("log", f"{output.counted(report.messages, 'message')}, {bytes_text(report.bytes)}, "
-                    f"in {output.counted(len(report.segments), 'file')}"),
+            (
+                "log",
+                f"{output.counted(report.messages, 'message')}, {bytes_text(report.bytes)}, "
+                f"in {output.counted(len(report.segments), 'file')}",
+            ),
             ("ConsumeQueue", f"{output.counted(report.queues, 'queue')}, {report.units:,} units"),
             ("Index", f"{output.counted(len(report.index_paths), 'file')}, {report.index_entries:,} keys"),
             ("seconds", f"{report.seconds:.2f} ({seconds}), {report.bytes_per_second / 1e6:,.0f} MB/s"),
             ("verdict", _verdict(report)),
         )
-    )  # fmt: skip
+    )
     if report.counts:
         table = output.table("", "kind", ">count", "remedy")
         for kind, count in report.kinds():
@@ -132,9 +135,12 @@ def _show_findings(findings: list[Finding], console: Console) -> None:
     table = output.table("kind", "where", "what", "expected", "found")
     for finding in findings[:LISTED]:
         table.add_row(
-            Text(finding.kind.code, style=_STYLES[finding.kind.severity]), _where(finding), printable(finding.detail),
-            printable(_shortened(finding.expected)), printable(_shortened(finding.actual)),
-        )  # fmt: skip
+            Text(finding.kind.code, style=_STYLES[finding.kind.severity]),
+            _where(finding),
+            printable(finding.detail),
+            printable(_shortened(finding.expected)),
+            printable(_shortened(finding.actual)),
+        )
     console.print(table)
     output.print_unlisted(console, len(findings), LISTED, "--findings and --html list them")
 

@@ -159,9 +159,12 @@ class Store(Records):
             StoreNotFoundError: there is no store, or no CommitLog in it.
         """
         _check_integers(
-            queue_id=queue_id, from_offset=from_offset, to_offset=to_offset,
-            from_physical_offset=from_physical_offset, to_physical_offset=to_physical_offset,
-        )  # fmt: skip
+            queue_id=queue_id,
+            from_offset=from_offset,
+            to_offset=to_offset,
+            from_physical_offset=from_physical_offset,
+            to_physical_offset=to_physical_offset,
+        )
         if topic is None and not (queue_id is None and from_offset is None and to_offset is None):
             raise OptionError("queue_id, from_offset and to_offset need a topic")
         queues, bounds = None, {}

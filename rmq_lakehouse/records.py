@@ -56,9 +56,13 @@ class PendingRecords:
         store = open_store(options.path)
         self._check_segments(store, attempt.begin)
         plan = plan_read(
-            store, options.query, access_path=options.access_path,
-            split_bytes=options.split_bytes, min_tasks=options.min_partitions, logs=options.read.logs,
-        )  # fmt: skip
+            store,
+            options.query,
+            access_path=options.access_path,
+            split_bytes=options.split_bytes,
+            min_tasks=options.min_partitions,
+            logs=options.read.logs,
+        )
         return [StoreRows(options.path, options.read, task) for task in plan.tasks], plan.scanned_bytes
 
     def _check_segments(self, store: StoreFiles, begin: int) -> None:

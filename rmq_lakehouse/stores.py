@@ -283,8 +283,11 @@ def _report_leftovers(part: StoreExports[AnyExport]) -> None:
         _log.warning(
             "%s: %d bytes behind the log's end at %d are not exported: a broker overwrites them. To keep their "
             "messages: rmq replay --store %s --include unqueued --to-store NEW",
-            log.store, log.leftover_bytes, log.end, quote(log.store),
-        )  # fmt: skip
+            log.store,
+            log.leftover_bytes,
+            log.end,
+            quote(log.store),
+        )
 
 
 def name_brokers(stores: Sequence[BrokerStore], cluster: str | None, table_id: str | None) -> list[BrokerKey]:

@@ -151,8 +151,12 @@ def stream_batches(
 def _log_batch(batch_id: int, counts: ExportCounts, lag_bytes: int) -> None:
     _log.info(
         "batch %d: %d rows, %d files, %d bytes; %d bytes of the log behind",
-        batch_id, counts.messages, counts.files, counts.bytes, lag_bytes,
-    )  # fmt: skip
+        batch_id,
+        counts.messages,
+        counts.files,
+        counts.bytes,
+        lag_bytes,
+    )
 
 
 def _await(query: StreamingQuery, stopped: threading.Event, commit_lock: threading.Lock) -> None:

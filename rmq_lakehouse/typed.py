@@ -134,19 +134,29 @@ class TypedExport(ExportTables):
         check_condition(spark, topic, self._body.columns)
         stats = counted_columns(self._arrow_columns(), self._partitions)
         table_spec = TableSpec(
-            self._partitions, topic.cluster_by,
-            stats=tuple(dict.fromkeys((*stats, *topic.cluster_by))), properties=table_properties(topic),
-            initial_properties=tuple(topic.properties.items()), comment=table_comment(topic), adopts=adopts,
-        )  # fmt: skip
+            self._partitions,
+            topic.cluster_by,
+            stats=tuple(dict.fromkeys((*stats, *topic.cluster_by))),
+            properties=table_properties(topic),
+            initial_properties=tuple(topic.properties.items()),
+            comment=table_comment(topic),
+            adopts=adopts,
+        )
         self.tables = {topic.table: self._names["store_timestamp"]}
         brokers = topic.metadata_prefix + CLUSTER, topic.metadata_prefix + BROKER_NAME
         names = ("store_timestamp", *broker, _OFFSET) if broker else (_OFFSET,)
         self._order = [self._names[name] for name in names]
         order_column = self._order[0] if topic.key else None
         self._table = SparkExactlyOnceTable(
-            topic.table, log, self.selection, table_spec, self._names[_OFFSET], brokers,
-            order_column, [name for part in self._key for name in part.columns],
-        )  # fmt: skip
+            topic.table,
+            log,
+            self.selection,
+            table_spec,
+            self._names[_OFFSET],
+            brokers,
+            order_column,
+            [name for part in self._key for name in part.columns],
+        )
         self._dead_letters = None
         if dead_letters is not None:
             self._dead_letters = DeadLetters(dead_letters, open_table(dead_letters), self.selection)
@@ -286,9 +296,11 @@ class TypedExport(ExportTables):
             else:
                 first_rows = self._first_rows()
                 result = commit_with_retry(
-                    table.path, table.log, [start],
+                    table.path,
+                    table.log,
+                    [start],
                     lambda attempts: table.append(attempts[0], rows(attempts[0]), counted=first_rows),
-                )  # fmt: skip
+                )
                 files += result.files
                 if self._topic.explode and first_rows is None:
                     messages = counted.messages

@@ -123,8 +123,13 @@ def resolve_undecoded(
         _log.warning(
             "%s: %d messages of topic %s are undecoded, the first at physical offset %d: mend the spec and give "
             "%s, or give --dlq-table, or --accept-undecoded %s",
-            table.path, undecoded.count, topic, undecoded.first, table.backfill_option(undecoded.first), topic,
-        )  # fmt: skip
+            table.path,
+            undecoded.count,
+            topic,
+            undecoded.first,
+            table.backfill_option(undecoded.first),
+            topic,
+        )
     return undecoded.count
 
 
@@ -135,8 +140,12 @@ def resolve_refused(table: ExactlyOnceTable, dead_letters: ExactlyOnceTable | No
         _log.warning(
             "%s: %d messages are undecoded, which constraints of the table refuse, the first at physical offset "
             "%d: change the constraint and give %s, or give --dlq-table, or --accept-undecoded %s",
-            table.path, undecoded.count, undecoded.first, table.backfill_option(undecoded.first), table.path,
-        )  # fmt: skip
+            table.path,
+            undecoded.count,
+            undecoded.first,
+            table.backfill_option(undecoded.first),
+            table.path,
+        )
     return undecoded.count
 
 

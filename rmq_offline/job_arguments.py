@@ -70,9 +70,12 @@ def add_sizes(parser: JobParser) -> None:
     for option in SIZE_OPTIONS:
         choices = option.metavar.split("|") if "|" in option.metavar else None
         parser.add_argument(
-            f"--{option.name.replace('_', '-')}", type=option.kind, choices=choices, help=option.help,
+            f"--{option.name.replace('_', '-')}",
+            type=option.kind,
+            choices=choices,
+            help=option.help,
             metavar=None if choices else option.metavar,
-        )  # fmt: skip
+        )
 
 
 def add_broker_conf(parser: JobParser) -> None:

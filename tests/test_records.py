@@ -119,11 +119,13 @@ def test_each_engine_reads_the_messages(engine: Engine, golden: Golden, golden_n
     store = Store(golden(golden_name) / "store")
     rows = engine(store, COLUMNS).sort_by("physical_offset").to_pylist()
     wanted = list(store.messages())
-    assert [(row["physical_offset"], row["topic"], row["queue_id"], row["queue_offset"], row["size"], row["body"])
-            for row in rows] == [
+    assert [
+        (row["physical_offset"], row["topic"], row["queue_id"], row["queue_offset"], row["size"], row["body"])
+        for row in rows
+    ] == [
         (message.physical_offset, message.topic, message.queue_id, message.queue_offset, message.size, message.body)
         for message in wanted
-    ]  # fmt: skip
+    ]
     assert [row["tags"] for row in rows] == [message.tags for message in wanted]
     split = [(message.properties.get("KEYS") or "").split(" ") for message in wanted]
     assert [list(row["keys"]) for row in rows] == [[key for key in keys if key] for keys in split]
@@ -262,9 +264,10 @@ def test_a_filter_that_is_pushed_gives_the_rows_that_it_selects(
     narrower = source.filter(condition)
     assert [place for batch in narrower for place in batch["physical_offset"].to_pylist()] == wanted
     assert pa.table(narrower)["physical_offset"].to_pylist() == wanted
-    assert narrower.filter(field("size") > 300).count_rows() == everything.filter(
-        condition & (field("size") > 300)
-    ).num_rows  # fmt: skip
+    assert (
+        narrower.filter(field("size") > 300).count_rows()
+        == everything.filter(condition & (field("size") > 300)).num_rows
+    )
 
 
 def test_filters_on_times_select_to_the_millisecond(mixed: Store) -> None:

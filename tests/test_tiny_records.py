@@ -16,11 +16,20 @@ def test_records_shorter_than_the_longest_header_are_found_by_point_reads(tmp_pa
     host = Host.parse("127.0.0.1:10911")
     messages = [
         MessageToStore(
-            topic="T", queue_id=0, flag=0, sys_flag=0, born_timestamp_ms=1_700_000_000_000, born_host=host,
-            store_host=host, reconsume_times=0, prepared_transaction_offset=0, body=b"x", properties_bytes=b"",
+            topic="T",
+            queue_id=0,
+            flag=0,
+            sys_flag=0,
+            born_timestamp_ms=1_700_000_000_000,
+            born_host=host,
+            store_host=host,
+            reconsume_times=0,
+            prepared_transaction_offset=0,
+            body=b"x",
+            properties_bytes=b"",
         )
         for _ in range(50)
-    ]  # fmt: skip
+    ]
     offsets = write_commitlog(tmp_path / "store", messages, 4096)
     store = Store(str(tmp_path / "store"))
     rebuild_store(

@@ -83,10 +83,13 @@ def _messages() -> list[Message]:
             body = {"order": f"order-{number:05d}", "event": tags[number % len(tags)], "amount": number % 97 * 1.25}
             messages.append(
                 Message(
-                    topic, json.dumps(body).encode(), tags=body["event"], keys=body["order"],
+                    topic,
+                    json.dumps(body).encode(),
+                    tags=body["event"],
+                    keys=body["order"],
                     properties={"region": ("emea", "apac")[number % 2]},
                 )
-            )  # fmt: skip
+            )
     return messages
 
 

@@ -140,9 +140,17 @@ def run(python: Path, version: Version, running: str, commit: str, file: str) ->
     if done.returncode not in (0, 5):
         failed = max(failed, 1)  # a process that died has counted nothing
     outcome = Outcome(
-        commit, version.pyspark, version.delta, running, file, done.returncode,
-        counts.get("passed", 0), failed, counts.get("skipped", 0), ended,
-    )  # fmt: skip
+        commit,
+        version.pyspark,
+        version.delta,
+        running,
+        file,
+        done.returncode,
+        counts.get("passed", 0),
+        failed,
+        counts.get("skipped", 0),
+        ended,
+    )
     with RESULTS.open("a") as results:
         results.write(json.dumps(asdict(outcome)) + "\n")
     return outcome

@@ -32,9 +32,11 @@ def running(log: Path, *arguments: str, stdout: int | None = None) -> Iterator["
     """
     with log.open("wb") as file:
         process = subprocess.Popen(
-            [str(Path(sys.executable).parent / "rmq"), *arguments], stdout=file if stdout is None else stdout,
-            stderr=file, text=True,
-        )  # fmt: skip
+            [str(Path(sys.executable).parent / "rmq"), *arguments],
+            stdout=file if stdout is None else stdout,
+            stderr=file,
+            text=True,
+        )
     try:
         yield process
     finally:

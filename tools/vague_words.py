@@ -24,7 +24,7 @@ _WORDS: Final = re.compile(
     r"(?<![a-z])(?:ask(?:s|ed)?|behind|bur(?:y|ies|ied)|doors?|doorkeeper|doorway|for(?:get|gets|got|gotten)|gives?|given"
     r"|gone|holds?|held|judges?|judged|keeps?|kept|knows?|known|land(?:s|ed|ing)?|let_go|meets?|met|mends?|mended"
     r"|ow(?:e|es|ed)|says?|said|seams?|settles?|settled|stretch|stretches|takes?|taken|tells?|told|theirs|whoever)(?![a-z])"
-)  # fmt: skip
+)
 _OPENINGS: Final = re.compile(r"(?:What|Where|Who|Whose|Whether|Have)\b|See ``")
 
 

@@ -203,11 +203,15 @@ async def _topics(admin: "Admin", masters: list[str], *, with_special: bool) -> 
             if name in hidden or name.startswith(SYSTEM_TOPIC_PREFIX) or is_special:
                 continue
             other = topics.get(name)
-            topics[name] = topic if other is None else replace(
-                topic,
-                read_queue_nums=topic.read_queue_nums + other.read_queue_nums,
-                write_queue_nums=topic.write_queue_nums + other.write_queue_nums,
-            )  # fmt: skip
+            topics[name] = (
+                topic
+                if other is None
+                else replace(
+                    topic,
+                    read_queue_nums=topic.read_queue_nums + other.read_queue_nums,
+                    write_queue_nums=topic.write_queue_nums + other.write_queue_nums,
+                )
+            )
     return topics
 
 

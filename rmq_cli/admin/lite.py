@@ -45,8 +45,10 @@ async def broker_info(
         ]
         if with_detail:
             rows += [(address, f"minutes of {topic}", minutes) for topic, minutes in sorted(info.topic_meta.items())]
-            rows += [(address, f"groups of {topic}", " ".join(sorted(groups)))
-                     for topic, groups in sorted(info.group_meta.items())]  # fmt: skip
+            rows += [
+                (address, f"groups of {topic}", " ".join(sorted(groups)))
+                for topic, groups in sorted(info.group_meta.items())
+            ]
     return ResultTable(("broker", "name", "value"), rows)
 
 

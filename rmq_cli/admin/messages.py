@@ -93,7 +93,7 @@ async def by_key(
     begin_ms, end_ms = time_ms("-b", begin), _END_OF_TIME_MS if end is None else time_ms("-e", end)
     return table_of_messages(
         await admin.query_by_key(topic, key, limit, begin_ms=begin_ms, end_ms=end_ms, route=cluster)
-    )  # fmt: skip
+    )
 
 
 async def by_unique_key(

@@ -246,12 +246,17 @@ def _users(users: "Iterable[tuple[str, UserInfo]]") -> ResultTable:
 def _acls(acls: "Iterable[tuple[str, AclInfo]]") -> ResultTable:
     rows = [
         (
-            address, acl.subject or "", policy.policy_type or "Custom", entry.resource or "",
-            ",".join(entry.actions), ",".join(entry.source_ips or []), entry.decision or "",
+            address,
+            acl.subject or "",
+            policy.policy_type or "Custom",
+            entry.resource or "",
+            ",".join(entry.actions),
+            ",".join(entry.source_ips or []),
+            entry.decision or "",
         )
         for address, acl in acls
         for policy in acl.policies
         for entry in policy.entries
-    ]  # fmt: skip
+    ]
     columns = "broker", "subject", "policy", "resource", "actions", "source_ips", "decision"
     return ResultTable(columns, rows, code=EXIT_CLEAN if rows else EXIT_FINDINGS)

@@ -85,9 +85,17 @@ class RecordRenderer:
         row, remaining = 0, _NO_LIMIT if limit is None else limit
         while row < len(rows) and remaining > 0:
             status = kernel.render_records(
-                rows.data, rows.frames, row, remaining, self._by_topic, self._topic, self._with_body,
-                self._entries, self._out, self._result,
-            )  # fmt: skip
+                rows.data,
+                rows.frames,
+                row,
+                remaining,
+                self._by_topic,
+                self._topic,
+                self._with_body,
+                self._entries,
+                self._out,
+                self._result,
+            )
             row, out_bytes, count = self._result.tolist()
             if count:
                 remaining -= count

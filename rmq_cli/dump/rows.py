@@ -148,9 +148,13 @@ def ext_units(place: ClassifiedPath, topic: str | None, _begin: int, report_faul
                 if unit is None:
                     break
                 yield ExtRow(
-                    queue.topic, queue.queue_id, encode_ext_address(segment.start_offset + at),
-                    unit.tags_code, unit.store_timestamp_ms, unit.bit_map.hex(),
-                )  # fmt: skip
+                    queue.topic,
+                    queue.queue_id,
+                    encode_ext_address(segment.start_offset + at),
+                    unit.tags_code,
+                    unit.store_timestamp_ms,
+                    unit.bit_map.hex(),
+                )
                 at += unit.size
 
 
@@ -167,9 +171,14 @@ def entries(place: ClassifiedPath, _topic: str | None, begin: int, report_fault:
             for first, chunk in index.chunks(begin):
                 for number, (key_hash, physical_offset, seconds, previous) in enumerate(chunk.tolist(), first):
                     yield EntryRow(
-                        name, number, key_hash % index.slots, key_hash, physical_offset,
-                        index.store_ms(seconds), previous,
-                    )  # fmt: skip
+                        name,
+                        number,
+                        key_hash % index.slots,
+                        key_hash,
+                        physical_offset,
+                        index.store_ms(seconds),
+                        previous,
+                    )
 
 
 @dataclass(frozen=True, slots=True)

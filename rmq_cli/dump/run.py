@@ -99,9 +99,13 @@ def _pieces(place: ClassifiedPath, options: DumpOptions, faults: Faults) -> tupl
         segments = log_segments(place)
         _note_leftovers(segments)
         batches = _batches(
-            place.storage, segments, options.from_offset, faults, has_gaps=may_have_gaps(place),
+            place.storage,
+            segments,
+            options.from_offset,
+            faults,
+            has_gaps=may_have_gaps(place),
             has_sums=not is_queue_log(place),
-        )  # fmt: skip
+        )
         if options.as_json:
             return "", _json_records(batches, options)
         lines = _text_records(batches, options)
@@ -172,9 +176,13 @@ def _batches(
         with storage.open(segment.path) as file:
             start = max(0, begin - segment.head_bytes - segment.start_offset)
             frame_batches = scan_segment(
-                file, segment.start_offset, segment.size_bytes, start=start, data_end=segment.data_end(file),
+                file,
+                segment.start_offset,
+                segment.size_bytes,
+                start=start,
+                data_end=segment.data_end(file),
                 head_bytes=segment.head_bytes,
-            )  # fmt: skip
+            )
             for batch in frame_batches if has_sums else without_record_sums(frame_batches):
                 for damage in batch.all_damages():
                     faults.report(_damage_text(damage))

@@ -108,9 +108,10 @@ def config_facts(place: ClassifiedPath) -> ConfigFacts:
     """Count the rows of a store's config. Raises FormatError, StoreError."""
     store = place.files
     return ConfigFacts(
-        len(broker_config.stored_topics(store) or ()), len(broker_config.stored_groups(store)),
+        len(broker_config.stored_topics(store) or ()),
+        len(broker_config.stored_groups(store)),
         len(broker_config.stored_offsets(store)),
-    )  # fmt: skip
+    )
 
 
 OWN_ROCKSDB: Final = "rocksdbstore"  # each broker 5.4 or later makes it, empty unless switched on
@@ -171,9 +172,16 @@ def _queue_facts(storage: Storage, queue: QueueSegments) -> QueueFileFacts:
     empty_at = queue.segments[0].start_offset // UNIT_BYTES
     low, high = (first[0], last[0] + 1) if first and last else (empty_at, empty_at)
     return QueueFileFacts(
-        queue.topic, queue.queue_id, len(queue.segments), size_bytes, high - low, low, high,
-        first[1] if first else None, last[1] if last else None,
-    )  # fmt: skip
+        queue.topic,
+        queue.queue_id,
+        len(queue.segments),
+        size_bytes,
+        high - low,
+        low,
+        high,
+        first[1] if first else None,
+        last[1] if last else None,
+    )
 
 
 def batch_queue_facts(place: ClassifiedPath) -> tuple[QueueFileFacts, ...]:
@@ -191,9 +199,7 @@ def _batch_facts(storage: Storage, queue: QueueSegments) -> QueueFileFacts:
             last, high = int(units[-1]["physical_offset"]), int(units[-1]["base_offset"]) + int(units[-1]["batch_size"])
             count += len(units)
     size_bytes = sum(segment.size_bytes for segment in queue.segments)
-    return QueueFileFacts(
-        queue.topic, queue.queue_id, len(queue.segments), size_bytes, count, low, high, first, last
-    )  # fmt: skip
+    return QueueFileFacts(queue.topic, queue.queue_id, len(queue.segments), size_bytes, count, low, high, first, last)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,9 +242,16 @@ def compacted_facts(place: ClassifiedPath) -> tuple[QueueLogFacts, ...]:
 def _log_facts(cluster: str | None, broker: str | None, log: QueueLog) -> QueueLogFacts:
     size_bytes = sum(segment.size_bytes for segment in log.segments)
     return QueueLogFacts(
-        cluster, broker, log.topic, log.queue_id, len(log.segments), size_bytes,
-        len(log.units), log.segments[0].start_offset, log.segments[-1].end_offset,
-    )  # fmt: skip
+        cluster,
+        broker,
+        log.topic,
+        log.queue_id,
+        len(log.segments),
+        size_bytes,
+        len(log.units),
+        log.segments[0].start_offset,
+        log.segments[-1].end_offset,
+    )
 
 
 def _edge_unit(storage: Storage, segment: Segment, *, last: bool) -> tuple[int, int] | None:
@@ -263,12 +276,14 @@ def ext_facts(place: ClassifiedPath) -> tuple[ExtFacts, ...]:
         counts[unit.topic, unit.queue_id] = counts.get((unit.topic, unit.queue_id), 0) + 1
     return tuple(
         ExtFacts(
-            queue.topic, queue.queue_id, len(queue.segments),
+            queue.topic,
+            queue.queue_id,
+            len(queue.segments),
             sum(segment.size_bytes for segment in queue.segments),
             counts.get((queue.topic, queue.queue_id), 0),
         )
         for queue in queues(place)
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,10 +342,17 @@ def _index_facts(storage: Storage, path: str) -> IndexFacts:
             return IndexFacts(path, file.size_bytes, None, None, 0, 0, 0, 0, 0, 0, error.reason)
         header = index.header
         return IndexFacts(
-            path, file.size_bytes, index.slots or None, index.entries or None, index.entry_count,
-            header.slot_count, header.begin_timestamp_ms, header.end_timestamp_ms,
-            header.begin_physical_offset, header.end_physical_offset,
-        )  # fmt: skip
+            path,
+            file.size_bytes,
+            index.slots or None,
+            index.entries or None,
+            index.entry_count,
+            header.slot_count,
+            header.begin_timestamp_ms,
+            header.end_timestamp_ms,
+            header.begin_physical_offset,
+            header.end_physical_offset,
+        )
 
 
 def checkpoint(place: ClassifiedPath) -> Checkpoint | None:

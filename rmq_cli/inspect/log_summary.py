@@ -159,9 +159,19 @@ class _SegmentScan:
                 position = batch.next_physical_offset
         lowest, highest = (None, None) if self._first is None else self._times
         return LogFileFacts(
-            segment.path, segment.start_offset, segment.size_bytes, used_bytes, self._dispatcher.message_count,
-            self._dispatcher.record_bytes, self._first, self._last, self._end, lowest, highest, self.damage_count,
-        )  # fmt: skip
+            segment.path,
+            segment.start_offset,
+            segment.size_bytes,
+            used_bytes,
+            self._dispatcher.message_count,
+            self._dispatcher.record_bytes,
+            self._first,
+            self._last,
+            self._end,
+            lowest,
+            highest,
+            self.damage_count,
+        )
 
     def _add(self, batch: FrameBatch) -> None:
         self._dispatcher.dispatch(batch)

@@ -376,9 +376,14 @@ def _queue_table(queues: Sequence[QueueFileFacts]) -> RenderableType:
     table = output.table("topic", ">queue", ">files", ">min", ">max", ">units", ">size")
     for queue in queues:
         table.add_row(
-            printable(queue.topic or "-"), "-" if queue.queue_id is None else str(queue.queue_id), str(queue.files),
-            str(queue.min_offset), str(queue.max_offset), str(queue.units), bytes_text(queue.size_bytes),
-        )  # fmt: skip
+            printable(queue.topic or "-"),
+            "-" if queue.queue_id is None else str(queue.queue_id),
+            str(queue.files),
+            str(queue.min_offset),
+            str(queue.max_offset),
+            str(queue.units),
+            bytes_text(queue.size_bytes),
+        )
     return table
 
 
@@ -388,9 +393,14 @@ def _queue_log_table(logs: Sequence[QueueLogFacts]) -> RenderableType:
     for log in logs:
         name = log.topic if log.broker is None else f"{log.broker}: {log.topic}"
         table.add_row(
-            printable(name), str(log.queue_id), str(log.files), bytes_text(log.size_bytes), str(log.min_place),
-            str(log.max_place), str(log.unit_files),
-        )  # fmt: skip
+            printable(name),
+            str(log.queue_id),
+            str(log.files),
+            bytes_text(log.size_bytes),
+            str(log.min_place),
+            str(log.max_place),
+            str(log.unit_files),
+        )
     return table
 
 

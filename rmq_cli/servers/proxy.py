@@ -68,10 +68,15 @@ def proxy(
     if auth_brokers and access.credentials is None:
         raise OptionError("--auth-broker needs --credentials: users cannot be looked up without credentials")
     serving = Proxy(
-        namesrv, listen, access.credentials, ClientOptions(tls=access.tls), authorizes=authorize,
+        namesrv,
+        listen,
+        access.credentials,
+        ClientOptions(tls=access.tls),
+        authorizes=authorize,
         tls=None if tls_config is None else read_tls_file(str(tls_config)),
-        collector=Collector.parse(metric_collector_mode, metric_collector_address), auth_brokers=auth_brokers,
-    )  # fmt: skip
+        collector=Collector.parse(metric_collector_mode, metric_collector_address),
+        auth_brokers=auth_brokers,
+    )
     run(serve_until_stopped(serving, started=lambda: _print_address(serving.address)))
     return 0
 

@@ -112,11 +112,15 @@ def _proxy(namesrv: str, listen: str, settings: "BrokerConfig", broker: str) -> 
 
     mode = settings.tls_server_mode.strip().lower()
     return Proxy(
-        namesrv, listen, settings.broker_credentials if settings.authentication_enabled else None,
-        ClientOptions(tls=settings.tls.client()), authorizes=settings.authorization_enabled,
+        namesrv,
+        listen,
+        settings.broker_credentials if settings.authentication_enabled else None,
+        ClientOptions(tls=settings.tls.client()),
+        authorizes=settings.authorization_enabled,
         tls=None if mode == TlsMode.DISABLED else read_tls_file(settings.tls_config_file),
-        takes_plain=mode != TlsMode.ENFORCING, auth_brokers=[broker],
-    )  # fmt: skip
+        takes_plain=mode != TlsMode.ENFORCING,
+        auth_brokers=[broker],
+    )
 
 
 def _print_addresses(namesrv: str, broker: str, more: str = "") -> None:

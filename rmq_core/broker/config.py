@@ -372,5 +372,7 @@ def _is_host(text: str) -> bool:
 def store_properties(config: StoreConfig) -> dict[str, str]:
     """Return a store's settings as ``broker.conf`` properties: Java's names, values as text."""
     values = ((java, getattr(config, name)) for name, java in JAVA_NAMES.items())
-    return {java: str(getattr(value, "value", value)) if not isinstance(value, bool) else str(value).lower()
-            for java, value in values}  # fmt: skip
+    return {
+        java: str(getattr(value, "value", value)) if not isinstance(value, bool) else str(value).lower()
+        for java, value in values
+    }

@@ -210,22 +210,29 @@ class Replication:
         slave = self.slave
         if slave is not None:
             client = HaClient(
-                activated=slave.is_connected, master_addr=slave.master_address, max_offset=end,
-                last_read_timestamp=slave.read_ms, last_write_timestamp=slave.written_ms,
-            )  # fmt: skip
+                activated=slave.is_connected,
+                master_addr=slave.master_address,
+                max_offset=end,
+                last_read_timestamp=slave.read_ms,
+                last_write_timestamp=slave.written_ms,
+            )
             return HaStatus(master=False, ha_client_runtime_info=client)
         gap = self._config.ha_max_gap_not_in_sync
         slaves = [
             HaConnection(
-                addr=connection.address, slave_ack_offset=connection.acknowledged_offset,
-                diff=end - connection.acknowledged_offset, transfer_from_where=connection.pushed_offset,
+                addr=connection.address,
+                slave_ack_offset=connection.acknowledged_offset,
+                diff=end - connection.acknowledged_offset,
+                transfer_from_where=connection.pushed_offset,
                 in_sync=connection.acknowledged_offset >= 0 and end - connection.acknowledged_offset < gap,
-                ) for connection in sorted(self.master.slaves, key=lambda connection: connection.address)
-        ]  # fmt: skip
+            )
+            for connection in sorted(self.master.slaves, key=lambda connection: connection.address)
+        ]
         return HaStatus(
-            master_commit_log_max_offset=end, ha_connection_info=slaves,
+            master_commit_log_max_offset=end,
+            ha_connection_info=slaves,
             in_sync_slave_nums=sum(status.in_sync for status in slaves),
-        )  # fmt: skip
+        )
 
 
 class Dispatching:

@@ -140,10 +140,12 @@ class NamesrvProcessor:
         log.info(
             "%(client)s put %(namespace)s %(key)s: %(value)s",
             {
-                "client": connection.remote_address, "namespace": entry.namespace, "key": entry.key,
+                "client": connection.remote_address,
+                "namespace": entry.namespace,
+                "key": entry.key,
                 "value": entry.value,
             },
-        )  # fmt: skip
+        )
         return request.response()
 
     def get_kv_config(self, request: RemotingCommand, _connection: Connection) -> RemotingCommand:

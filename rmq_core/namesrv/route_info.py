@@ -128,8 +128,12 @@ class RouteInfo:
         connections[connection] = None
         self._live_brokers[cluster, address] = BrokerLiveInfo(
             BrokerId(broker_name=name, broker_addr=address, cluster_name=cluster, broker_id=broker_id),
-            now_ms, expiry_ms, topics.data_version, connections, broker.ha_server_addr,
-        )  # fmt: skip
+            now_ms,
+            expiry_ms,
+            topics.data_version,
+            connections,
+            broker.ha_server_addr,
+        )
         if body.filter_server_list:
             self._filter_servers[cluster, address] = body.filter_server_list
         else:

@@ -168,9 +168,11 @@ class CallGuard:
             )
         acl = await self._users.get_acl(address, f"User:{name}")
         return _Account(
-            password=password, is_enabled=info.user_status == ENABLED, is_super=info.user_type == SUPER,
+            password=password,
+            is_enabled=info.user_status == ENABLED,
+            is_super=info.user_type == SUPER,
             policies=() if acl is None else _entries(acl),
-        )  # fmt: skip
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -199,9 +199,14 @@ class Brokers:
         return value
 
     async def request(
-        self, address: str, code: int, fields: Fields | None = None, body: bytes = b"", timeout_s: float | None = None,
+        self,
+        address: str,
+        code: int,
+        fields: Fields | None = None,
+        body: bytes = b"",
+        timeout_s: float | None = None,
         also: Iterable[int] = (),
-    ) -> RemotingCommand:  # fmt: skip
+    ) -> RemotingCommand:
         """Send a request. Raises BrokerError, TransportError."""
         return await self.cluster.request(address, code, fields, body, timeout_s=timeout_s, also=also)
 

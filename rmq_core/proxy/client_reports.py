@@ -69,9 +69,14 @@ def _client(settings: Any, client_id: str, address: str, number: int, sub_versio
             )
         ]  # fmt: skip
     return ProxiedClient(
-        client_addr=address, client_id=client_id, consumer_data_set=consumers, producer_data_set=producers,
-        language=_LANGUAGES.get(agent.language, "OTHER"), number=number, version=version_of(agent.version),
-    )  # fmt: skip
+        client_addr=address,
+        client_id=client_id,
+        consumer_data_set=consumers,
+        producer_data_set=producers,
+        language=_LANGUAGES.get(agent.language, "OTHER"),
+        number=number,
+        version=version_of(agent.version),
+    )
 
 
 def _subscription(entry: Any, sub_version: int) -> SubscriptionData | None:

@@ -192,10 +192,14 @@ def _parse_subscription(request: Any, client_id: str) -> LiteSubscription:
         check_lite_topics(names)
     has_option = request.action == v2.PARTIAL_ADD and request.HasField("offset_option")
     return LiteSubscription(
-        action=v2.LiteSubscriptionAction.Name(request.action), client_id=broker_client_id(client_id), group=group,
-        lite_topic_set=names, topic=topic, version=request.version,
+        action=v2.LiteSubscriptionAction.Name(request.action),
+        client_id=broker_client_id(client_id),
+        group=group,
+        lite_topic_set=names,
+        topic=topic,
+        version=request.version,
         offset_option=_parse_offset_option(request.offset_option) if has_option else None,
-    )  # fmt: skip
+    )
 
 
 def _parse_offset_option(option: Any) -> OffsetOption:

@@ -125,9 +125,13 @@ def messages_of(record: StoredMessage) -> Iterator[StoredMessage]:
         return
     for message in inner:
         yield replace(
-            record, queue_offset=message.queue_offset, flag=message.flag, sys_flag=record.sys_flag & ~_BATCH_FLAGS,
-            body=message.body, properties_bytes=encode_properties(message.properties),
-        )  # fmt: skip
+            record,
+            queue_offset=message.queue_offset,
+            flag=message.flag,
+            sys_flag=record.sys_flag & ~_BATCH_FLAGS,
+            body=message.body,
+            properties_bytes=encode_properties(message.properties),
+        )
 
 
 def to_wire(record: StoredMessage, topic: str, handle: str | None, attempt: int | None = None) -> Any:
@@ -145,11 +149,15 @@ def to_wire(record: StoredMessage, topic: str, handle: str | None, attempt: int 
     system = v2.SystemProperties(
         keys=split_keys(properties.get(PROPERTY_KEYS, "")),
         message_id=properties.get(PROPERTY_UNIQ_KEY) or record.msg_id,
-        body_digest=_digest(body), body_encoding=encoding, message_type=_message_type(properties),
+        body_digest=_digest(body),
+        body_encoding=encoding,
+        message_type=_message_type(properties),
         born_host=properties.get(_BORN_HOST) or _text(record.born_host).rpartition(":")[0],
-        store_host=_text(record.store_host), queue_id=record.queue_id, queue_offset=record.queue_offset,
+        store_host=_text(record.store_host),
+        queue_id=record.queue_id,
+        queue_offset=record.queue_offset,
         delivery_attempt=min(attempt, _MAX_INT),
-    )  # fmt: skip
+    )
     system.born_timestamp.FromMilliseconds(_time_ms(properties.get(_BORN_MS), record.born_timestamp_ms))
     system.store_timestamp.FromMilliseconds(_time_ms(None, record.store_timestamp_ms))
     if PROPERTY_TAGS in properties:

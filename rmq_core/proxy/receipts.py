@@ -300,10 +300,15 @@ class Receipts:
         """
         handle = receipt.handle
         fields = ChangeInvisibleTime(
-            consumer_group=group, topic=retry_topic(group, topic, handle.kind), queue_id=handle.queue_id,
-            extra_info=handle.encode(), offset=handle.offset, invisible_time=invisible_ms,
-            lite_topic=receipt.lite_topic or None, suspend=suspends,
-        )  # fmt: skip
+            consumer_group=group,
+            topic=retry_topic(group, topic, handle.kind),
+            queue_id=handle.queue_id,
+            extra_info=handle.encode(),
+            offset=handle.offset,
+            invisible_time=invisible_ms,
+            lite_topic=receipt.lite_topic or None,
+            suspend=suspends,
+        )
         address = await self._brokers.address(topic, handle.broker_name)
         command = await self._brokers.request(address, RequestCode.CHANGE_MESSAGE_INVISIBLETIME, fields)
         response = read_fields(command, ChangeInvisibleTimeResponse)
@@ -340,9 +345,13 @@ class Receipts:
         """Send a message to the dead letter queue, and acknowledge the message."""
         handle = receipt.handle
         fields = SendBackFields(
-            offset=receipt.physical_offset, group=group, delay_level=_TO_DEAD_LETTERS, origin_msg_id=message_id,
-            origin_topic=topic, max_reconsume_times=0,
-        )  # fmt: skip
+            offset=receipt.physical_offset,
+            group=group,
+            delay_level=_TO_DEAD_LETTERS,
+            origin_msg_id=message_id,
+            origin_topic=topic,
+            max_reconsume_times=0,
+        )
         address = await self._brokers.address(topic, handle.broker_name)
         await self._brokers.request(address, RequestCode.CONSUMER_SEND_MSG_BACK, fields)
         acked = ack_fields(group, topic, handle, receipt.lite_topic or None)

@@ -90,9 +90,15 @@ class ReceiveMessageActivity:
         elif config.consume_message_orderly:
             fields = structs.replace(fields, queue_id=queue_id, order=True)
         receive = _Receive(
-            client_id, group, topic, broker, config.retry_max_times + 1, tags_of(request.filter_expression),
-            renews=bool(request.auto_renew), is_lite=is_lite,
-        )  # fmt: skip
+            client_id,
+            group,
+            topic,
+            broker,
+            config.retry_max_times + 1,
+            tags_of(request.filter_expression),
+            renews=bool(request.auto_renew),
+            is_lite=is_lite,
+        )
         popping = self._receipts.begin(self._pop(receive, fields))
         pending: deque[_ClientMessage] | None = None
         try:
@@ -132,11 +138,19 @@ class ReceiveMessageActivity:
         if request.batch_size < 0:  # as of the original, whose broker fails with an IllegalArgumentException
             raise StatusError(v2.INTERNAL_SERVER_ERROR, f"the batch size {request.batch_size} is negative")
         return PopMessage(
-            consumer_group=group, topic=topic, queue_id=-1, max_msg_nums=min(request.batch_size, RECEIVE_BATCH),
-            invisible_time=self._invisible_ms(request), poll_time=self._poll_ms(request, remaining_s),
-            born_time=time.time_ns() // 1_000_000, init_mode=1, exp_type="SQL92" if kind == v2.SQL else "TAG",
-            exp=expression or "*", order=False, attempt_id=request.attempt_id or None,
-        )  # fmt: skip
+            consumer_group=group,
+            topic=topic,
+            queue_id=-1,
+            max_msg_nums=min(request.batch_size, RECEIVE_BATCH),
+            invisible_time=self._invisible_ms(request),
+            poll_time=self._poll_ms(request, remaining_s),
+            born_time=time.time_ns() // 1_000_000,
+            init_mode=1,
+            exp_type="SQL92" if kind == v2.SQL else "TAG",
+            exp=expression or "*",
+            order=False,
+            attempt_id=request.attempt_id or None,
+        )
 
     async def _pop(self, receive: _Receive, fields: PopMessage) -> tuple[Any, list[_ClientMessage]]:
         """Pop messages; return the status and the client's messages."""
@@ -146,10 +160,12 @@ class ReceiveMessageActivity:
         address = await self._brokers.address(receive.topic, receive.broker)
         code = RequestCode.POP_LITE_MESSAGE if receive.is_lite else RequestCode.POP_MESSAGE
         response = await self._brokers.request(
-            address, code, _lite_fields(fields, receive.client_id) if receive.is_lite else fields,
+            address,
+            code,
+            _lite_fields(fields, receive.client_id) if receive.is_lite else fields,
             timeout_s=fields.poll_time / 1000 + 10,
             also=(ResponseCode.POLLING_TIMEOUT, ResponseCode.POLLING_FULL, ResponseCode.PULL_NOT_FOUND),
-        )  # fmt: skip
+        )
         messages = await self._decode_messages(receive, response) if response.code == ResponseCode.SUCCESS else []
         if response.code == ResponseCode.POLLING_FULL:
             return v2.Status(code=v2.TOO_MANY_REQUESTS, message="too many polls"), []
@@ -257,7 +273,12 @@ def _matches(receive: _Receive, record: StoredMessage) -> bool:
 
 def _lite_fields(fields: PopMessage, client_id: str) -> PopLiteMessage:
     return PopLiteMessage(
-        client_id=broker_client_id(client_id), consumer_group=fields.consumer_group, topic=fields.topic,
-        max_msg_num=fields.max_msg_nums, invisible_time=fields.invisible_time, poll_time=fields.poll_time,
-        born_time=fields.born_time, attempt_id=fields.attempt_id,
-    )  # fmt: skip
+        client_id=broker_client_id(client_id),
+        consumer_group=fields.consumer_group,
+        topic=fields.topic,
+        max_msg_num=fields.max_msg_nums,
+        invisible_time=fields.invisible_time,
+        poll_time=fields.poll_time,
+        born_time=fields.born_time,
+        attempt_id=fields.attempt_id,
+    )

@@ -68,12 +68,14 @@ class ClientActivity:
         reads, writes = set(route.read_queues), set(route.write_queues)
         queues = [
             v2.MessageQueue(
-                topic=v2.Resource(name=topic), id=queue.queue_id, accept_message_types=message_types,
+                topic=v2.Resource(name=topic),
+                id=queue.queue_id,
+                accept_message_types=message_types,
                 permission=_permission(queue in reads, queue in writes),
                 broker=v2.Broker(name=queue.broker_name, id=0, endpoints=endpoints),
             )
             for queue in sorted(reads | writes)
-        ]  # fmt: skip
+        ]
         return rpc.QueryRouteResponse(status=ok(), message_queues=queues)
 
     def _endpoints(self, request: Any) -> Any:
@@ -99,12 +101,14 @@ class ClientActivity:
         assignments = [
             v2.Assignment(
                 message_queue=v2.MessageQueue(
-                    topic=v2.Resource(name=topic), id=queue.queue_id, permission=v2.READ_WRITE,
+                    topic=v2.Resource(name=topic),
+                    id=queue.queue_id,
+                    permission=v2.READ_WRITE,
                     broker=v2.Broker(name=queue.broker_name, id=0, endpoints=endpoints),
                 )
             )
             for queue in queues
-        ]  # fmt: skip
+        ]
         return rpc.QueryAssignmentResponse(status=ok(), assignments=assignments)
 
     async def heartbeat(self, request: Any, client_id: str, _: str) -> Any:
@@ -196,16 +200,25 @@ class ClientActivity:
         if remaining_s is not None:
             poll_s = max(0.0, min(poll_s, remaining_s - 2))
         fields = PullMessage(
-            consumer_group=group, topic=topic, queue_id=request.message_queue.id, queue_offset=request.offset,
-            max_msg_nums=min(max(1, request.batch_size), _MAX_PER_PULL), sys_flag=_PULL_FLAGS, commit_offset=0,
-            suspend_timeout_millis=int(poll_s * 1000), sub_version=0,
+            consumer_group=group,
+            topic=topic,
+            queue_id=request.message_queue.id,
+            queue_offset=request.offset,
+            max_msg_nums=min(max(1, request.batch_size), _MAX_PER_PULL),
+            sys_flag=_PULL_FLAGS,
+            commit_offset=0,
+            suspend_timeout_millis=int(poll_s * 1000),
+            sub_version=0,
             subscription=request.filter_expression.expression or "*",
             expression_type="SQL92" if request.filter_expression.type == v2.SQL else "TAG",
-        )  # fmt: skip
+        )
         response = await self._brokers.request(
-            address, RequestCode.PULL_MESSAGE, fields, timeout_s=poll_s + 10,
+            address,
+            RequestCode.PULL_MESSAGE,
+            fields,
+            timeout_s=poll_s + 10,
             also=(ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOVED),
-        )  # fmt: skip
+        )
         result, tags = read_fields(response, PullResult), tags_of(request.filter_expression)
         if response.code == ResponseCode.PULL_OFFSET_MOVED:
             yield rpc.PullMessageResponse(status=v2.Status(code=v2.ILLEGAL_OFFSET, message="the offset is not there"))

@@ -121,11 +121,17 @@ class SendMessageActivity:
         if kind == v2.TRANSACTION:
             await self._brokers.register_producer([topic])
         fields = SendMessageV2(
-            producer_group=topic, topic=topic, default_topic=TEMPLATE_TOPIC, default_topic_queue_nums=4,
-            queue_id=queue.queue_id, sys_flag=sys_flag_of(message, kind),
-            born_timestamp=born_ms(message), flag=0,
-            properties=encode_properties(properties_of(message, topic, kind, peer)).decode(), reconsume_times=0,
-        )  # fmt: skip
+            producer_group=topic,
+            topic=topic,
+            default_topic=TEMPLATE_TOPIC,
+            default_topic_queue_nums=4,
+            queue_id=queue.queue_id,
+            sys_flag=sys_flag_of(message, kind),
+            born_timestamp=born_ms(message),
+            flag=0,
+            properties=encode_properties(properties_of(message, topic, kind, peer)).decode(),
+            reconsume_times=0,
+        )
         response = await self._brokers.request(
             address, RequestCode.SEND_MESSAGE_V2, fields, message.body, also=_STATUSES
         )
@@ -140,9 +146,11 @@ class SendMessageActivity:
             status=v2.Status(code=_STATUSES[ResponseCode(response.code)], message=response.remark)
             if response.code
             else ok(),
-            message_id=system.message_id, transaction_id=transaction_id, offset=stored.queue_offset,
+            message_id=system.message_id,
+            transaction_id=transaction_id,
+            offset=stored.queue_offset,
             recall_handle=stored.recall_handle or "",
-        )  # fmt: skip
+        )
 
     def _select_queue(self, queues: Sequence[MessageQueue], topic: str, message: Any) -> MessageQueue:
         if not queues:
@@ -161,11 +169,15 @@ class SendMessageActivity:
         transaction = TransactionId.decode(request.transaction_id)
         flags = {v2.COMMIT: FLAG_TRANSACTION_COMMIT, v2.ROLLBACK: FLAG_TRANSACTION_ROLLBACK}
         fields = EndTransaction(
-            topic=topic, producer_group=topic, tran_state_table_offset=transaction.queue_offset,
-            commit_log_offset=transaction.physical_offset, commit_or_rollback=flags.get(request.resolution, 0),
-            from_transaction_check=request.source == v2.SOURCE_SERVER_CHECK, msg_id=request.message_id,
+            topic=topic,
+            producer_group=topic,
+            tran_state_table_offset=transaction.queue_offset,
+            commit_log_offset=transaction.physical_offset,
+            commit_or_rollback=flags.get(request.resolution, 0),
+            from_transaction_check=request.source == v2.SOURCE_SERVER_CHECK,
+            msg_id=request.message_id,
             transaction_id=transaction.message_id,
-        )  # fmt: skip
+        )
         address = await self._brokers.address(topic, transaction.broker)
         await self._check_half(address, topic, transaction)
         await self._brokers.request(address, RequestCode.END_TRANSACTION, fields)

@@ -57,10 +57,12 @@ class RefusalLog:
         log.warning(
             "refused request %(code)d of %(client)s with code %(answer)d: %(reason)s",
             {
-                "code": request.code, "client": client, "answer": response.code,
+                "code": request.code,
+                "client": client,
+                "answer": response.code,
                 "reason": (response.remark or "").strip()[:_MAX_LOGGED_REMARK],
             },
-        )  # fmt: skip
+        )
 
 
 _NO_CONTAINER: Final = "brokers run in no container here; start and stop them by rmq broker"

@@ -117,9 +117,16 @@ class RemotingCommand(
     ) -> "RemotingCommand":
         """Build a response to this request, with the same header form."""
         return RemotingCommand(
-            code, RESPONSE_FLAG, "PYTHON", self.opaque, CURRENT_VERSION, remark, ext_fields or {}, body,
+            code,
+            RESPONSE_FLAG,
+            "PYTHON",
+            self.opaque,
+            CURRENT_VERSION,
+            remark,
+            ext_fields or {},
+            body,
             self.serialize_type,
-        )  # fmt: skip
+        )
 
 
 def request(

@@ -65,8 +65,15 @@ class MessageStore:
         quarantine = Quarantine(config.root, disk)
         levels_ms = delay_levels_ms(config.delay_levels)
         self._dispatch = Dispatch(
-            log, queues, index, levels_ms, UnitWriter(queues, is_slave=config.slave), quarantine,
-            tags_from=tags_from(config), to_light_queues=config.lmq_enabled)  # fmt: skip
+            log,
+            queues,
+            index,
+            levels_ms,
+            UnitWriter(queues, is_slave=config.slave),
+            quarantine,
+            tags_from=tags_from(config),
+            to_light_queues=config.lmq_enabled,
+        )
         reader = StoreReader(config, log, queues, index)
         self.get = reader.get
         self.query = reader.query
@@ -89,16 +96,28 @@ class MessageStore:
         self._refusals = Refusals(config, self.appender)
         is_sync = config.flush_disk_type is FlushDiskType.SYNC
         self._flusher = LogFlusher(
-            log, disk, threads, None if is_sync else config.flush_interval_ms, least_pages=config.flush_least_pages,
+            log,
+            disk,
+            threads,
+            None if is_sync else config.flush_interval_ms,
+            least_pages=config.flush_least_pages,
             thorough_interval_ms=config.flush_log_thorough_interval_ms,
-        )  # fmt: skip
+        )
         self._flushes_batches = not is_sync and not config.flush_timed
         self._flusher.on_fault(self._on_flush_fault)
         self._parts = StoreParts(
-            config=config, disk=disk, threads=threads, log=log, quarantine=quarantine, queues=queues, index=index,
+            config=config,
+            disk=disk,
+            threads=threads,
+            log=log,
+            quarantine=quarantine,
+            queues=queues,
+            index=index,
             dispatch=self._dispatch,
-            flusher=self._flusher, checkpoint_files=CheckpointFiles(config.root, disk), refusals=self._refusals,
-        )  # fmt: skip
+            flusher=self._flusher,
+            checkpoint_files=CheckpointFiles(config.root, disk),
+            refusals=self._refusals,
+        )
         self._background = Background(self._parts)
         self._live = LiveDispatch(self._parts, self._background)
         self._cleaner = Cleaner(self._parts, self._background)
@@ -106,9 +125,14 @@ class MessageStore:
 
     @classmethod
     def open(
-        cls, config: StoreConfig, now_ms: int, *, store_host: Host | None = None, disk: Disk | None = None,
+        cls,
+        config: StoreConfig,
+        now_ms: int,
+        *,
+        store_host: Host | None = None,
+        disk: Disk | None = None,
         threads: Threads | None = None,
-    ) -> "MessageStore":  # fmt: skip
+    ) -> "MessageStore":
         """Open and recover a store; create the store if it does not exist.
 
         Args:
@@ -129,8 +153,13 @@ class MessageStore:
         disk.make_durable_directory(config.root)
         locked = lock_store(config.root, disk)
         try:
-            store = cls(config, store_host=store_host or Host(b"\x7f\0\0\1", 10911), disk=disk,
-                        threads=threads or Threads(), batch_topics=batch_topics)  # fmt: skip
+            store = cls(
+                config,
+                store_host=store_host or Host(b"\x7f\0\0\1", 10911),
+                disk=disk,
+                threads=threads or Threads(),
+                batch_topics=batch_topics,
+            )
             store._open(now_ms)
         except BaseException:
             locked.close()

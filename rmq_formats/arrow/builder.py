@@ -256,9 +256,17 @@ class BatchBuilder:
         )
         well_known = np.empty((len(rows), text_kernel.WELL_KNOWN_COLUMNS), dtype=np.int64)
         count = text_kernel.parse_properties(
-            rows.data, rows.frames, scan.PROPERTIES_AT, self._separators, self._slots,
-            at, lists.count, lists.offsets, entries, well_known,
-        )  # fmt: skip
+            rows.data,
+            rows.frames,
+            scan.PROPERTIES_AT,
+            self._separators,
+            self._slots,
+            at,
+            lists.count,
+            lists.offsets,
+            entries,
+            well_known,
+        )
         columns = (("properties", text_kernel.ENTRY_NAME_AT), ("properties.value", text_kernel.ENTRY_VALUE_AT))
         for name, column in columns:
             strings = self._strings[name]

@@ -159,10 +159,23 @@ class RowEncoder(QueueTable):
         done = 0
         while done < len(batch):
             status = kernel.encode_rows(
-                columns.numbers, columns.texts, columns.entries, columns.entry_offsets, columns.parts,
-                columns.part_offsets, done, self._options.crc_way, self._options.max_record_bytes,
-                self._queues, self._slots, self._pool, self._used, self._out, encoded, self._result,
-            )  # fmt: skip
+                columns.numbers,
+                columns.texts,
+                columns.entries,
+                columns.entry_offsets,
+                columns.parts,
+                columns.part_offsets,
+                done,
+                self._options.crc_way,
+                self._options.max_record_bytes,
+                self._queues,
+                self._slots,
+                self._pool,
+                self._used,
+                self._out,
+                encoded,
+                self._result,
+            )
             begin, (done, byte_count, needed) = done, self._result.tolist()
             if status == kernel.QUEUES_FULL:
                 self._grow_queues()

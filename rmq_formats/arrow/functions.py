@@ -67,9 +67,12 @@ def plain_bodies(bodies: pa.Array, sys_flags: pa.Array) -> pa.Array:
     rows = np.flatnonzero(compressed.fill_null(False).to_numpy(zero_copy_only=False))
     if not len(rows):
         return bodies
-    decompressed = [_plain_body(body, flag) for body, flag in zip(
-        bodies.take(pa.array(rows)).to_pylist(), sys_flags.take(pa.array(rows)).to_pylist(), strict=True
-    )]  # fmt: skip
+    decompressed = [
+        _plain_body(body, flag)
+        for body, flag in zip(
+            bodies.take(pa.array(rows)).to_pylist(), sys_flags.take(pa.array(rows)).to_pylist(), strict=True
+        )
+    ]
     byte_count = bodies.nbytes + sum(len(body) for body in decompressed if body is not None)
     if byte_count > _MAX_COLUMN_BYTES:
         raise OptionError(

@@ -173,5 +173,6 @@ def count_messages(batch: bytes, most: int) -> int:
 
 
 def _error(message: StoredMessage, at: int) -> FormatError:
-    return FormatError(f"an inner batch whose message at byte {at} of the body has a length that lies",
-                       message.physical_offset)  # fmt: skip
+    return FormatError(
+        f"an inner batch whose message at byte {at} of the body has a length that lies", message.physical_offset
+    )

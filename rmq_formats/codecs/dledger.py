@@ -79,9 +79,16 @@ class EntryHead:
     def encode(self) -> bytes:
         """Encode the 48 bytes."""
         return _HEAD.pack(
-            self.magic, self.size, self.index, self.term, self.pos, self.channel, self.chain_crc, self.body_crc,
+            self.magic,
+            self.size,
+            self.index,
+            self.term,
+            self.pos,
+            self.channel,
+            self.chain_crc,
+            self.body_crc,
             self.body_bytes,
-        )  # fmt: skip
+        )
 
 
 def begins_with_entry(head: bytes) -> bool:

@@ -285,10 +285,23 @@ def encode_record(
     magic = _magic(topic)
     sys_flag = _sys_flag(message)
     head = pack_fields(
-        HEADS[host_kind(sys_flag)], size, magic, body_crc(message.body), message.queue_id, message.flag, queue_offset,
-        physical_offset, sys_flag, message.born_timestamp_ms, message.born_host.to_bytes(), store_timestamp_ms,
-        message.store_host.to_bytes(), message.reconsume_times, message.prepared_transaction_offset, len(message.body),
-    )  # fmt: skip
+        HEADS[host_kind(sys_flag)],
+        size,
+        magic,
+        body_crc(message.body),
+        message.queue_id,
+        message.flag,
+        queue_offset,
+        physical_offset,
+        sys_flag,
+        message.born_timestamp_ms,
+        message.born_host.to_bytes(),
+        store_timestamp_ms,
+        message.store_host.to_bytes(),
+        message.reconsume_times,
+        message.prepared_transaction_offset,
+        len(message.body),
+    )
     topic_length, properties_length = TOPIC_LENGTH[magic].pack(len(topic)), PROPERTIES_LENGTH.pack(properties_bytes)
     record = b"".join((head, message.body, topic_length, topic, properties_length, properties))
     return record + crc_property(record) if append_crc_property else record

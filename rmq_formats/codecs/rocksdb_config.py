@@ -72,9 +72,12 @@ class OffsetKey:
     def encode(self) -> bytes:
         """Return the key's bytes."""
         return (
-            table_prefix(Table.CONSUMER_OFFSETS) + _name(self.group) + bytes([_SEPARATOR]) + _name(self.topic)
+            table_prefix(Table.CONSUMER_OFFSETS)
+            + _name(self.group)
+            + bytes([_SEPARATOR])
+            + _name(self.topic)
             + _QUEUE.pack(_SEPARATOR, self.queue_id)
-        )  # fmt: skip
+        )
 
 
 def table_prefix(table: Table, kind: Kind = Kind.DATA) -> bytes:

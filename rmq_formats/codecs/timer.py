@@ -81,9 +81,17 @@ class TimerUnit:
             LengthError: a number does not fit.
         """
         return pack_fields(
-            UNIT, TIMER_UNIT_BYTES, self.previous, self.flags, self.write_time_ms, self.delay_ms,
-            self.physical_offset, self.size, self.topic_hash, 0,
-        )  # fmt: skip
+            UNIT,
+            TIMER_UNIT_BYTES,
+            self.previous,
+            self.flags,
+            self.write_time_ms,
+            self.delay_ms,
+            self.physical_offset,
+            self.size,
+            self.topic_hash,
+            0,
+        )
 
     @classmethod
     def decode(cls, buffer: bytes | bytearray | memoryview, position: int = 0) -> "TimerUnit":

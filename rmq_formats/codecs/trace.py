@@ -155,43 +155,79 @@ def decode_trace(body: bytes) -> list[TraceRecord]:
 def _pub(fields: list[str]) -> TraceRecord:
     is_old = len(fields) == 12  # older clients send no offset message id
     return TraceRecord(
-        trace_type=TraceType.PUB, timestamp_ms=int(fields[0]), region_id=fields[1], group=fields[2], topic=fields[3],
-        msg_id=fields[4], tags=_value(fields[5]), keys=_value(fields[6]), store_host=fields[7],
-        body_bytes=int(fields[8]), cost_ms=int(fields[9]), message_type=MessageType(int(fields[10])),
-        offset_msg_id=None if is_old else _value(fields[11]), is_success=fields[11 if is_old else 12] == "true",
-    )  # fmt: skip
+        trace_type=TraceType.PUB,
+        timestamp_ms=int(fields[0]),
+        region_id=fields[1],
+        group=fields[2],
+        topic=fields[3],
+        msg_id=fields[4],
+        tags=_value(fields[5]),
+        keys=_value(fields[6]),
+        store_host=fields[7],
+        body_bytes=int(fields[8]),
+        cost_ms=int(fields[9]),
+        message_type=MessageType(int(fields[10])),
+        offset_msg_id=None if is_old else _value(fields[11]),
+        is_success=fields[11 if is_old else 12] == "true",
+    )
 
 
 def _sub_before(fields: list[str]) -> TraceRecord:
     return TraceRecord(
-        trace_type=TraceType.SUB_BEFORE, timestamp_ms=int(fields[0]), region_id=fields[1], group=fields[2],
-        request_id=fields[3], msg_id=fields[4], retry_times=int(fields[5]), keys=_value(fields[6]),
-    )  # fmt: skip
+        trace_type=TraceType.SUB_BEFORE,
+        timestamp_ms=int(fields[0]),
+        region_id=fields[1],
+        group=fields[2],
+        request_id=fields[3],
+        msg_id=fields[4],
+        retry_times=int(fields[5]),
+        keys=_value(fields[6]),
+    )
 
 
 def _sub_after(fields: list[str]) -> TraceRecord:
     has_end = len(fields) >= 8  # newer clients add time and host
     return TraceRecord(
-        trace_type=TraceType.SUB_AFTER, request_id=fields[0], msg_id=fields[1], cost_ms=int(fields[2]),
-        is_success=fields[3] == "true", keys=_value(fields[4]), context_code=int(fields[5]) if fields[5:6] else 0,
-        timestamp_ms=int(fields[6]) if has_end else 0, group=fields[7] if has_end else "",
-    )  # fmt: skip
+        trace_type=TraceType.SUB_AFTER,
+        request_id=fields[0],
+        msg_id=fields[1],
+        cost_ms=int(fields[2]),
+        is_success=fields[3] == "true",
+        keys=_value(fields[4]),
+        context_code=int(fields[5]) if fields[5:6] else 0,
+        timestamp_ms=int(fields[6]) if has_end else 0,
+        group=fields[7] if has_end else "",
+    )
 
 
 def _end_transaction(fields: list[str]) -> TraceRecord:
     return TraceRecord(
-        trace_type=TraceType.END_TRANSACTION, timestamp_ms=int(fields[0]), region_id=fields[1], group=fields[2],
-        topic=fields[3], msg_id=fields[4], tags=_value(fields[5]), keys=_value(fields[6]), store_host=fields[7],
-        message_type=MessageType(int(fields[8])), transaction_id=_value(fields[9]), transaction_state=fields[10],
+        trace_type=TraceType.END_TRANSACTION,
+        timestamp_ms=int(fields[0]),
+        region_id=fields[1],
+        group=fields[2],
+        topic=fields[3],
+        msg_id=fields[4],
+        tags=_value(fields[5]),
+        keys=_value(fields[6]),
+        store_host=fields[7],
+        message_type=MessageType(int(fields[8])),
+        transaction_id=_value(fields[9]),
+        transaction_state=fields[10],
         is_from_check=fields[11] == "true",
-    )  # fmt: skip
+    )
 
 
 def _recall(fields: list[str]) -> TraceRecord:
     return TraceRecord(
-        trace_type=TraceType.RECALL, timestamp_ms=int(fields[0]), region_id=fields[1], group=fields[2],
-        topic=fields[3], msg_id=fields[4], is_success=fields[5] == "true",
-    )  # fmt: skip
+        trace_type=TraceType.RECALL,
+        timestamp_ms=int(fields[0]),
+        region_id=fields[1],
+        group=fields[2],
+        topic=fields[3],
+        msg_id=fields[4],
+        is_success=fields[5] == "true",
+    )
 
 
 _READERS: Final = {

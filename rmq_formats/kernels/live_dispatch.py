@@ -144,9 +144,20 @@ def write_units(units: Any, begin: int, end: int, targets: Any, numbers: Any) ->
     **_HOLDING,
 )
 def dispatch_log(
-    data: Any, numbers: Any, frames: Any, delay_levels_ms: Any, queues: Any, slots: Any, pool: Any, used: Any,
-    units: Any, keys: Any, result: Any, targets: Any, image: Any,
-) -> int:  # fmt: skip
+    data: Any,
+    numbers: Any,
+    frames: Any,
+    delay_levels_ms: Any,
+    queues: Any,
+    slots: Any,
+    pool: Any,
+    used: Any,
+    units: Any,
+    keys: Any,
+    result: Any,
+    targets: Any,
+    image: Any,
+) -> int:
     """Dispatch the records of a log file from a position on.
 
     Holds the interpreter's lock, so that other threads see each batch whole.
@@ -166,9 +177,17 @@ def dispatch_log(
     file_offset = numbers[RUN_FILE_OFFSET]
     start = numbers[RUN_POSITION]
     status = walk_frames(
-        data, numbers[RUN_DATA_BYTES], 0, file_offset, numbers[RUN_FILE_BYTES], start, numbers[RUN_DATA_BYTES], False,
-        frames, result,
-    )  # fmt: skip
+        data,
+        numbers[RUN_DATA_BYTES],
+        0,
+        file_offset,
+        numbers[RUN_FILE_BYTES],
+        start,
+        numbers[RUN_DATA_BYTES],
+        False,
+        frames,
+        result,
+    )
     count, end = result[0], result[1]
     numbers[RUN_FRAMES] = count
     numbers[RUN_LAST_OFFSET] = -1
@@ -176,9 +195,21 @@ def dispatch_log(
         numbers[RUN_LAST_OFFSET] = file_offset + frames[count - 1, POSITION]
     result[:] = 0
     lacking = dispatch_frames(
-        data, file_offset, frames[:count], 0, delay_levels_ms, numbers[RUN_TAGS_FROM], numbers[RUN_LIGHT] != 0, queues,
-        slots, pool, used, units, keys, result,
-    )  # fmt: skip
+        data,
+        file_offset,
+        frames[:count],
+        0,
+        delay_levels_ms,
+        numbers[RUN_TAGS_FROM],
+        numbers[RUN_LIGHT] != 0,
+        queues,
+        slots,
+        pool,
+        used,
+        units,
+        keys,
+        result,
+    )
     if lacking != DONE:
         return lacking
     unit_count, key_count = result[UNIT_COUNT], result[KEY_COUNT]

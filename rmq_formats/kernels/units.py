@@ -113,9 +113,7 @@ def _lost_bytes(begins: Any, ends: Any, begin: int, end: int) -> int:
 
 
 @njit("int64(int64[:, ::1], int64, int64, int64[::1], int64[::1], int64[::1])", **COMPILED)
-def append_rows(
-    rows: Any, end: int, end_physical_offset: int, lost_begins: Any, lost_ends: Any, places: Any
-) -> int:  # fmt: skip
+def append_rows(rows: Any, end: int, end_physical_offset: int, lost_begins: Any, lost_ends: Any, places: Any) -> int:
     """Append rows to a queue as a broker does that dispatches their records: a gap between queue offsets is closed.
 
     A gap that messages in a damaged stretch of the log explain is not: the broker gave these a place each.

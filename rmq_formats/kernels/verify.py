@@ -319,15 +319,29 @@ def _follow_chain(entries: Any, at: int, number: int, key_hash: int, slots: Any,
 
 @njit(
     types.int64(
-        types.uint8[::1], types.int64, _READ_INT32, _READ_INT64, _READ_INT64, types.int64, types.int32[::1],
-        types.int64[:, ::1], types.int64[::1],
+        types.uint8[::1],
+        types.int64,
+        _READ_INT32,
+        _READ_INT64,
+        _READ_INT64,
+        types.int64,
+        types.int32[::1],
+        types.int64[:, ::1],
+        types.int64[::1],
     ),
     **COMPILED,
-)  # fmt: skip
+)
 def match_entries(
-    entries: Any, number: int, hashes: Any, physical_offsets: Any, store_timestamps_ms: Any, begin_ms: int, slots: Any,
-    faults: Any, state: Any,
-) -> int:  # fmt: skip
+    entries: Any,
+    number: int,
+    hashes: Any,
+    physical_offsets: Any,
+    store_timestamps_ms: Any,
+    begin_ms: int,
+    slots: Any,
+    faults: Any,
+    state: Any,
+) -> int:
     """Walk entries and keys in step, until an entry does not match its key.
 
     Args:

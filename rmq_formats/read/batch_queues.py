@@ -93,7 +93,7 @@ def _queue_unit(unit: np.void) -> QueueUnit:
     begin, count = int(unit["base_offset"]), int(unit["batch_size"])
     return QueueUnit(
         begin, begin + count, int(unit["physical_offset"]), int(unit["size"]), int(unit["store_timestamp"])
-    )  # fmt: skip
+    )
 
 
 def _is_end(unit: np.void) -> bool:

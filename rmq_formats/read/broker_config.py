@@ -58,7 +58,7 @@ def stored_groups(store: StoreFiles) -> dict[str, StoredGroupConfig]:
     """Read the consumer groups of a store, by name; raises as ``stored_topics``."""
     configs = _load_table(
         store, "subscriptionGroup.json", subscription_groups_json.group_configs, rocksdb_config.stored_groups
-    )  # fmt: skip
+    )
     return configs or {}
 
 

@@ -41,9 +41,7 @@ class Kind:
 LIGHT_TABLE: Final = "lmqOffsetTable"
 TOPICS: Final = Kind(("topics.json",), "topicConfigTable", codec.TOPICS_V1, Table.TOPICS)
 GROUPS: Final = Kind(("subscriptionGroup.json",), "subscriptionGroupTable", codec.GROUPS_V1, Table.GROUPS)
-OFFSETS: Final = Kind(
-    (LIGHT_OFFSETS, broker_config.OFFSETS), "offsetTable", codec.OFFSETS_V1, Table.CONSUMER_OFFSETS
-)  # fmt: skip
+OFFSETS: Final = Kind((LIGHT_OFFSETS, broker_config.OFFSETS), "offsetTable", codec.OFFSETS_V1, Table.CONSUMER_OFFSETS)
 KINDS: Final = (TOPICS, GROUPS, OFFSETS)
 FORBIDDEN: Final = "forbiddenTable"
 

@@ -85,9 +85,10 @@ def plan_units(store: StoreFiles, query: Query, split_bytes: int, min_tasks: int
     elif choice.light_database is not None:
         file_topics = {unit_range.topic for unit_range in ranges}
         ranges += [
-            unit_range for unit_range in _stored_ranges(store.storage, choice.light_database, query)
+            unit_range
+            for unit_range in _stored_ranges(store.storage, choice.light_database, query)
             if unit_range.topic.startswith(LIGHT_QUEUE_PREFIX) and unit_range.topic not in file_topics
-        ]  # fmt: skip
+        ]
     unit_bytes = UNIT_BYTES if choice.database is None else UNIT_VALUE_BYTES
     return _group(ranges, split_bytes // unit_bytes, min_tasks)
 

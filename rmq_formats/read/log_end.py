@@ -81,11 +81,9 @@ def cut_segments(segments: Sequence[Segment], leftovers: Leftovers | None) -> li
         return list(segments)
     end = leftovers.log_end
     return [
-        segment
-        if segment.end_offset <= end
-        else replace(segment, log_bytes=max(0, end - segment.start_offset))
+        segment if segment.end_offset <= end else replace(segment, log_bytes=max(0, end - segment.start_offset))
         for segment in segments
-    ]  # fmt: skip
+    ]
 
 
 def find_leftovers(store: StoreFiles, segments: Sequence[Segment]) -> Leftovers | None:
@@ -230,9 +228,13 @@ def leftover_frames(storage: Storage, segments: Sequence[Segment], leftovers: Le
             continue
         with storage.open(segment.path) as file:
             yield from scan_segment(
-                file, segment.start_offset, segment.size_bytes, start=max(0, leftovers.log_end - segment.start_offset),
-                data_end=segment.data_end(file), head_bytes=segment.head_bytes,
-            )  # fmt: skip
+                file,
+                segment.start_offset,
+                segment.size_bytes,
+                start=max(0, leftovers.log_end - segment.start_offset),
+                data_end=segment.data_end(file),
+                head_bytes=segment.head_bytes,
+            )
 
 
 def _find_last_data(storage: Storage, segments: Sequence[Segment]) -> tuple[Segment, int] | None:
@@ -285,9 +287,14 @@ def _read_tail(store: StoreFiles, segment: Segment, end: int) -> _Tail:
         tail: list[StoredMessage] = []
         walked, is_broken, is_broken_before_end_mark = 0, False, False
         for batch in scan_segment(
-            file, segment.start_offset, segment.size_bytes, start=max(0, end - _TAIL_BYTES), data_end=end,
-            verify_crc=False, head_bytes=segment.head_bytes,
-        ):  # fmt: skip
+            file,
+            segment.start_offset,
+            segment.size_bytes,
+            start=max(0, end - _TAIL_BYTES),
+            data_end=end,
+            verify_crc=False,
+            head_bytes=segment.head_bytes,
+        ):
             if batch.damages:
                 tail, is_broken = [], True
             tail = [
@@ -435,9 +442,14 @@ class _Walk:
                     continue
                 self.is_broken |= segment.start_offset > self.end
                 for batch in scan_segment(
-                    file, segment.start_offset, segment.size_bytes, start=start, data_end=data_end, search=False,
+                    file,
+                    segment.start_offset,
+                    segment.size_bytes,
+                    start=start,
+                    data_end=data_end,
+                    search=False,
                     head_bytes=segment.head_bytes,
-                ):  # fmt: skip
+                ):
                     self._add(batch, segment)
                     if len(self.behind) == _COMPARED_RECORDS:
                         return
@@ -507,9 +519,12 @@ def find_truncation(store: StoreFiles, segments: Sequence[Segment]) -> Truncatio
     for segment in segments[-_RECOVERED_FILES:]:
         with store.storage.open(segment.path) as file:
             for batch in scan_segment(
-                file, segment.start_offset, segment.size_bytes, data_end=segment.data_end(file),
+                file,
+                segment.start_offset,
+                segment.size_bytes,
+                data_end=segment.data_end(file),
                 head_bytes=segment.head_bytes,
-            ):  # fmt: skip
+            ):
                 frames = batch.frames[batch.frames[:, CODE] == SOUND]
                 begins = batch.physical_offset + frames[:, POSITION]
                 ends = np.concatenate([[previous_end], begins + frames[:, SIZE]])
@@ -541,9 +556,12 @@ def find_truncation_before_end_mark(store: StoreFiles, segment: Segment) -> Trun
     end, last_ms = segment.start_offset, 0
     with store.storage.open(segment.path) as file:
         for batch in scan_segment(
-            file, segment.start_offset, segment.size_bytes, data_end=segment.data_end(file),
+            file,
+            segment.start_offset,
+            segment.size_bytes,
+            data_end=segment.data_end(file),
             head_bytes=segment.head_bytes,
-        ):  # fmt: skip
+        ):
             sound = batch.frames[batch.frames[:, CODE] == SOUND]
             if len(sound):
                 end = batch.physical_offset + int(sound[-1, POSITION] + sound[-1, SIZE])

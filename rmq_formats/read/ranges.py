@@ -93,9 +93,14 @@ def _frame_end(file: OpenRange, segment: Segment, position: int) -> int:
         end = 0
         begin = max(0, position - looked_at)
         for batch in scan_segment(
-            file, segment.start_offset, segment.size_bytes, start=begin, limit=position - segment.head_bytes,
-            verify_crc=False, head_bytes=segment.head_bytes,
-        ):  # fmt: skip
+            file,
+            segment.start_offset,
+            segment.size_bytes,
+            start=begin,
+            limit=position - segment.head_bytes,
+            verify_crc=False,
+            head_bytes=segment.head_bytes,
+        ):
             if len(batch.frames):
                 last = batch.frames[-1]
                 end = batch.physical_offset - segment.start_offset + int(last[POSITION] + last[SIZE])
@@ -183,9 +188,14 @@ def edge_message(storage: Storage, segments: Sequence[Segment], *, last: bool) -
             start, limit = (max(0, data_end - _EDGE_BYTES), data_end) if last else (0, _EDGE_BYTES)
             message = None
             for batch in scan_segment(
-                file, segment.start_offset, segment.size_bytes, start=start, limit=limit, data_end=data_end,
+                file,
+                segment.start_offset,
+                segment.size_bytes,
+                start=start,
+                limit=limit,
+                data_end=data_end,
                 head_bytes=segment.head_bytes,
-            ):  # fmt: skip
+            ):
                 sound = batch.frames[batch.frames[:, CODE] == SOUND, POSITION]
                 if len(sound):
                     message = decode_record(batch.data.data, int(sound[-1 if last else 0]), verify_crc=False)

@@ -178,9 +178,7 @@ class DatabaseQueue:
 
 
 def _queue_unit(offset: int, unit: np.void) -> QueueUnit:
-    return QueueUnit(
-        offset, offset + 1, int(unit["physical_offset"]), int(unit["size"]), int(unit["store_timestamp"])
-    )  # fmt: skip
+    return QueueUnit(offset, offset + 1, int(unit["physical_offset"]), int(unit["size"]), int(unit["store_timestamp"]))
 
 
 @contextmanager

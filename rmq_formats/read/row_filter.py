@@ -214,9 +214,12 @@ class _WantedLightQueues:
         places, unit_rows = units[light], np.flatnonzero(has_unit)[row_of_unit[light]]
         queues = np.ascontiguousarray(places[:, dispatch_kernel.UNIT_QUEUE])
         offsets, included = self._lookup.find_wanted(
-            self._bounds, self._dispatcher, queues, rows.physical_offsets[unit_rows],
+            self._bounds,
+            self._dispatcher,
+            queues,
+            rows.physical_offsets[unit_rows],
             np.ascontiguousarray(places[:, dispatch_kernel.UNIT_QUEUE_OFFSET]),
-        )  # fmt: skip
+        )
         within = self._bounds.within(self._dispatcher, queues, offsets, rows.store_timestamps_ms[unit_rows]) & included
         keep = np.zeros(len(rows), dtype=np.bool_)
         keep[unit_rows[within]] = True
@@ -231,9 +234,13 @@ class _IncludedQueueOffsets:
         self._lookup = None if include is Include.LOG else places
 
     def find_wanted(
-        self, bounds: _BoundsTable, queues: QueueTable, numbers: NDArray[np.int64],
-        physical_offsets: NDArray[np.int64], queue_offsets: NDArray[np.int64],
-    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:  # fmt: skip
+        self,
+        bounds: _BoundsTable,
+        queues: QueueTable,
+        numbers: NDArray[np.int64],
+        physical_offsets: NDArray[np.int64],
+        queue_offsets: NDArray[np.int64],
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Find the queue offsets that consumers count, and which records of wanted queues are included.
 
         Args:

@@ -102,9 +102,13 @@ def _times(storage: Storage, segment: Segment) -> SegmentTimes | None:
 
 def _record_times(file: OpenRange, segment: Segment, data_end: int) -> Iterator[NDArray[np.int64]]:
     for batch in scan_segment(
-        file, segment.start_offset, segment.size_bytes, data_end=data_end, verify_crc=False,
+        file,
+        segment.start_offset,
+        segment.size_bytes,
+        data_end=data_end,
+        verify_crc=False,
         head_bytes=segment.head_bytes,
-    ):  # fmt: skip
+    ):
         if len(batch.frames):
             yield FrameRows(batch.data, batch.frames).store_timestamps_ms
 

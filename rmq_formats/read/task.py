@@ -94,9 +94,14 @@ def _batches(
 ) -> Iterator[pa.RecordBatch]:
     selector = None if options.query == Query() else RowFilter(options.query, lookup)
     return record_batches(
-        frames, schema, mode=options.mode, decompress=options.decompress, selector=selector, path=path,
+        frames,
+        schema,
+        mode=options.mode,
+        decompress=options.decompress,
+        selector=selector,
+        path=path,
         by_topic=options.by_topic,
-    )  # fmt: skip
+    )
 
 
 def _read_queue_logs(task: QueueLogsTask, schema: pa.Schema, options: ReadOptions) -> Iterator[pa.RecordBatch]:
@@ -104,9 +109,13 @@ def _read_queue_logs(task: QueueLogsTask, schema: pa.Schema, options: ReadOption
     query = queue_log_query(options.query, options.logs)
     for part in task.parts:
         for batch in record_batches(
-            part_frames(storage, part, options), schema, mode=options.mode, decompress=options.decompress,
-            selector=PartSelector(part, query), path=part.split.path,
-        ):  # fmt: skip
+            part_frames(storage, part, options),
+            schema,
+            mode=options.mode,
+            decompress=options.decompress,
+            selector=PartSelector(part, query),
+            path=part.split.path,
+        ):
             yield _with_queue(batch, {"topic": part.topic, "queue_id": part.queue_id})
 
 

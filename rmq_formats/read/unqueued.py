@@ -118,9 +118,13 @@ def _by_reason(batch: pa.RecordBatch, reasons: UnqueuedReasons) -> Iterator[Unqu
         for reason in np.unique(reason_of_row).tolist():
             reason_rows = at[reason_of_row == reason]
             yield UnqueuedSum(
-                names[topic], UnqueuedReason(reason), len(reason_rows), int(sizes[reason_rows].sum()),
-                int(times_ms[reason_rows].min()), int(times_ms[reason_rows].max()),
-            )  # fmt: skip
+                names[topic],
+                UnqueuedReason(reason),
+                len(reason_rows),
+                int(sizes[reason_rows].sum()),
+                int(times_ms[reason_rows].min()),
+                int(times_ms[reason_rows].max()),
+            )
 
 
 def _add_sums(total: UnqueuedSum, part: UnqueuedSum) -> UnqueuedSum:

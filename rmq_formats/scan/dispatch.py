@@ -41,9 +41,16 @@ class QueueTable:
         used = np.zeros(2, dtype=np.int64)
         for row in self._queues[: self._used[0]]:
             fresh = kernel.find_queue(
-                self._pool, row[kernel.QUEUE_TOPIC_AT], row[kernel.QUEUE_TOPIC_BYTES],
-                int(row[kernel.QUEUE_TOPIC_HASH]), row[kernel.QUEUE_ID], queues, slots, pool, used,
-            )  # fmt: skip
+                self._pool,
+                row[kernel.QUEUE_TOPIC_AT],
+                row[kernel.QUEUE_TOPIC_BYTES],
+                int(row[kernel.QUEUE_TOPIC_HASH]),
+                row[kernel.QUEUE_ID],
+                queues,
+                slots,
+                pool,
+                used,
+            )
             queues[fresh, kernel.QUEUE_MARKS] = row[kernel.QUEUE_MARKS]
         self._queues, self._pool, self._slots, self._used = queues, pool, slots, used
 
@@ -143,10 +150,21 @@ class Dispatcher(QueueTable):
         result[kernel.NEXT_FRAME] = 0
         while True:
             status = kernel.dispatch_frames(
-                batch.data, batch.physical_offset, batch.frames, int(result[kernel.NEXT_FRAME]), self._delay_levels_ms,
-                self._tags_from, self._to_light_queues, self._queues, self._slots, self._pool, self._used, self._units,
-                self._keys, result,
-            )  # fmt: skip
+                batch.data,
+                batch.physical_offset,
+                batch.frames,
+                int(result[kernel.NEXT_FRAME]),
+                self._delay_levels_ms,
+                self._tags_from,
+                self._to_light_queues,
+                self._queues,
+                self._slots,
+                self._pool,
+                self._used,
+                self._units,
+                self._keys,
+                result,
+            )
             if status == kernel.DONE:
                 break
             if status == kernel.QUEUES_FULL:

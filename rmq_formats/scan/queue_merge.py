@@ -220,9 +220,7 @@ def _place_alone(rows: Rows, log: LogBounds, places: Rows) -> None:
     places[at] = placement.rows[:, kernel.QUEUE_OFFSET]
 
 
-def _fill_front(
-    at: Rows, right: Rows, names: Rows, rows: Rows, log: LogBounds, places: Rows
-) -> None:  # fmt: skip
+def _fill_front(at: Rows, right: Rows, names: Rows, rows: Rows, log: LogBounds, places: Rows) -> None:
     """Place the records before the queue's first unit whose places it leaves free."""
     if not len(right) or names[right[0]] <= 0:
         return
@@ -282,9 +280,7 @@ def _append(at: Rows, right: Rows, names: Rows, rows: Rows, log: LogBounds, plac
         np.maximum(places[begin:], NOT_PLACED, out=places[begin:])
 
 
-def _merged(
-    units: Rows, rows: Rows, places: Rows, lost: Rows, is_old: Mask, is_right: Mask, end: int
-) -> MergedQueue:  # fmt: skip
+def _merged(units: Rows, rows: Rows, places: Rows, lost: Rows, is_old: Mask, is_right: Mask, end: int) -> MergedQueue:
     placed = np.flatnonzero(places >= 0)
     merged = rows[placed].copy()
     merged[:, kernel.QUEUE_OFFSET] = places[placed]

@@ -141,9 +141,17 @@ class _SegmentWalker:
         while position < self.data_end:
             self._load(position)
             status = self._walk_frames(
-                self.window, self.data_bytes, self.window_at, self.file_offset, self.file_bytes,
-                position - self.window_at, limit - self.window_at, verify_crc, frames, self.result,
-            )  # fmt: skip
+                self.window,
+                self.data_bytes,
+                self.window_at,
+                self.file_offset,
+                self.file_bytes,
+                position - self.window_at,
+                limit - self.window_at,
+                verify_crc,
+                frames,
+                self.result,
+            )
             count, position = int(self.result[0]), self.window_at + int(self.result[1])
             if count or status == kernel.BLANK:
                 blank_at = self.file_offset + position if status == kernel.BLANK else None
@@ -207,9 +215,15 @@ class _SegmentWalker:
         while position < self.data_end:
             self._load(position)
             status = self._find_sound(
-                self.window, self.data_bytes, self.window_at, self.file_offset, self.file_bytes,
-                position - self.window_at, self.row, self.result,
-            )  # fmt: skip
+                self.window,
+                self.data_bytes,
+                self.window_at,
+                self.file_offset,
+                self.file_bytes,
+                position - self.window_at,
+                self.row,
+                self.result,
+            )
             position = self.window_at + int(self.result[0])
             if status in (kernel.SOUND, kernel.BLANK):
                 return min(position, self.data_end), self.data_end

@@ -59,9 +59,16 @@ def split_frames(
         begin: the file position of its first frame; None searches that from its start on.
     """
     return scan_segment(
-        reader, split.file_offset, split.file_bytes, start=split.start if begin is None else begin, limit=split.limit,
-        data_end=split.data_end, verify_crc=verify_crc, search=begin is None, head_bytes=split.head_bytes,
-    )  # fmt: skip
+        reader,
+        split.file_offset,
+        split.file_bytes,
+        start=split.start if begin is None else begin,
+        limit=split.limit,
+        data_end=split.data_end,
+        verify_crc=verify_crc,
+        search=begin is None,
+        head_bytes=split.head_bytes,
+    )
 
 
 def plan_splits(
@@ -169,9 +176,14 @@ def frozen_end(storage: Storage, segments: list[Segment]) -> int:
                 limit, start = start, max(0, start - _TAIL_BYTES)
                 end = None
                 for batch in scan_segment(
-                    file, segment.start_offset, segment.size_bytes, start=start, limit=limit, data_end=data_end,
+                    file,
+                    segment.start_offset,
+                    segment.size_bytes,
+                    start=start,
+                    limit=limit,
+                    data_end=data_end,
                     head_bytes=segment.head_bytes,
-                ):  # fmt: skip
+                ):
                     if batch.blank_at is not None:
                         return segment.end_offset
                     sound = batch.frames[batch.frames[:, scan.CODE] == scan.SOUND]

@@ -89,9 +89,13 @@ class LagListener(StreamingQueryListener):
             metrics = lag(source)
             if metrics:
                 _log.info(
-                    "%s: batch %d: %d rows, behind by %s at most, %s on average", query, progress.batchId,
-                    source.numInputRows, metrics["maxOffsetsBehindLatest"], metrics["avgOffsetsBehindLatest"],
-                )  # fmt: skip
+                    "%s: batch %d: %d rows, behind by %s at most, %s on average",
+                    query,
+                    progress.batchId,
+                    source.numInputRows,
+                    metrics["maxOffsetsBehindLatest"],
+                    metrics["avgOffsetsBehindLatest"],
+                )
                 self.behind(query, progress.batchId, metrics)
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802

@@ -74,8 +74,10 @@ def token_at(text: str, position: int) -> Token:
     """
     match = _TOKEN.match(text, position)
     if match is None:
-        raise SqlError(f"Lexical error behind {_place(text, position)}: no token in {text[position : position + 16]!r}",
-                       _TOKEN_ERROR)  # fmt: skip
+        raise SqlError(
+            f"Lexical error behind {_place(text, position)}: no token in {text[position : position + 16]!r}",
+            _TOKEN_ERROR,
+        )
     kind = str(match.lastgroup)
     token_text = match[kind]
     if kind == "name" and token_text.upper() in _KEYWORDS:

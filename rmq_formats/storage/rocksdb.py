@@ -140,9 +140,11 @@ def opened_rocksdb(storage: Storage, path: str, root: str) -> Iterator[RocksDb]:
         with _library_errors_as_damage(path):
             families = rocksdict.Rdict.list_cf(directory, _options())
             database = rocksdict.Rdict(
-                directory, _options(), column_families={name: _options() for name in families},
+                directory,
+                _options(),
+                column_families={name: _options() for name in families},
                 access_type=rocksdict.AccessType.read_only(False),
-            )  # fmt: skip
+            )
         try:
             _check_tables(storage, path, root, {str(file["name"]).lstrip("/") for file in database.live_files()})
             yield RocksDb(path, database, families)

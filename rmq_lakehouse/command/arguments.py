@@ -22,27 +22,39 @@ def export_parser() -> JobParser:
     add_stores(job, required=False)
     add_broker_conf(job)
     job.add_argument("--namesrv", metavar="HOST:PORT", help="name servers of a running cluster, instead of --store")
-    job.add_argument("--tier", metavar="DIR",
-                     help="the broker's tieredStoreFilePath: export messages from there, too")  # fmt: skip
+    job.add_argument("--tier", metavar="DIR", help="the broker's tieredStoreFilePath: export messages from there, too")
     job.add_argument("--cluster", metavar="NAME", help="cluster name for stores without one")
-    job.add_argument("--table", type=placed,
-                     help="raw table, one row a message, bodies as bytes: a path, or catalog.schema.name")  # fmt: skip
+    job.add_argument(
+        "--table", type=placed, help="raw table, one row a message, bodies as bytes: a path, or catalog.schema.name"
+    )
     job.add_argument("--format", choices=FORMATS, default="delta", help="of the tables; default: delta")
-    job.add_argument("--catalog-option", metavar="KEY=VALUE", action="append", default=[],
-                     help="of a catalog that --table names for --format iceberg, such as uri=http://…")  # fmt: skip
+    job.add_argument(
+        "--catalog-option",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="of a catalog that --table names for --format iceberg, such as uri=http://…",
+    )
     job.add_argument("--table-comment", metavar="TEXT", help="comment of the raw table, when it is created")
-    job.add_argument("--table-property", metavar="KEY=VALUE", action="append", default=[],
-                     help="property of the raw table, when it is created; may come often")  # fmt: skip
+    job.add_argument(
+        "--table-property",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="property of the raw table, when it is created; may come often",
+    )
     job.add_argument("--typed", metavar="SPEC", help="spec of typed tables, TOML or JSON; without --table no raw table")
     job.add_argument(
         "--dlq-table",
         type=placed,
         help="path of the dead-letter table, for messages that do not decode or fit",
     )
-    job.add_argument("--accept-undecoded", metavar="TOPICS",
-                     help="comma list: their undecoded messages are reported no more")  # fmt: skip
-    job.add_argument("--adopt", action="store_true",
-                     help="export into tables that their owner made by DDL; they stay as they are")  # fmt: skip
+    job.add_argument(
+        "--accept-undecoded", metavar="TOPICS", help="comma list: their undecoded messages are reported no more"
+    )
+    job.add_argument(
+        "--adopt", action="store_true", help="export into tables that their owner made by DDL; they stay as they are"
+    )
     job.add_argument("--store-id", help="identifier of the store in the tables; default: its path")
     messages = job.add_argument_group("messages to export")
     messages.add_argument("--topics", help="comma list; default: all but system topics")
@@ -62,10 +74,18 @@ def export_parser() -> JobParser:
     messages.add_argument(
         "--decompress", action="store_true", help="write bodies into --table as they were sent; sys_flag says so"
     )
-    messages.add_argument("--fail-on-data-loss", choices=["true", "false"], default="true",
-                      help="false: skip segments that were deleted before they were exported")  # fmt: skip
-    messages.add_argument("--from-offset", type=int, metavar="BYTES",
-                      help="re-export missing messages from this physical offset (default: resume)")  # fmt: skip
+    messages.add_argument(
+        "--fail-on-data-loss",
+        choices=["true", "false"],
+        default="true",
+        help="false: skip segments that were deleted before they were exported",
+    )
+    messages.add_argument(
+        "--from-offset",
+        type=int,
+        metavar="BYTES",
+        help="re-export missing messages from this physical offset (default: resume)",
+    )
     execution = job.add_argument_group("execution")
     execution.add_argument(
         "--mode", choices=["batch", "available-now", "stream"], default="batch", help="default: batch"

@@ -27,8 +27,14 @@ def parse_schema(text: str, *, has_field_defaults: bool = True) -> Any:
         schema = _repair(json.loads(text), "the schema", has_field_defaults=has_field_defaults)
         parsed: Any = fastavro.parse_schema(schema)
     except (
-        ValueError, SchemaParseException, KeyError, TypeError, AttributeError, OverflowError, RecursionError,
-    ) as error:  # fmt: skip
+        ValueError,
+        SchemaParseException,
+        KeyError,
+        TypeError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+    ) as error:
         raise ValueError(f"not an Avro schema ({type(error).__name__}: {error})") from error
     if not isinstance(parsed, dict):
         return parsed

@@ -60,17 +60,27 @@ def build_decoder(topic: TypedTopic, columns: pa.Schema, selected_columns: pa.Sc
 
         writer_schemas = read_writer_schemas(topic)
         make: Callable[[], Decode] = partial(
-            avro_decoder, read_schema(topic).decode(), writer_schemas, topic.on_mismatch,
-            selected=selected, explode=topic.explode, table_columns=columns,
-        )  # fmt: skip
+            avro_decoder,
+            read_schema(topic).decode(),
+            writer_schemas,
+            topic.on_mismatch,
+            selected=selected,
+            explode=topic.explode,
+            table_columns=columns,
+        )
         header_bytes = 0 if writer_schemas is not None else topic.header_bytes
     else:
         from rmq_lakehouse.decode.protobuf import decoder as protobuf_decoder  # noqa: PLC0415 # only where it is used
 
         make = partial(
-            protobuf_decoder, read_schema(topic), str(topic.message), topic.on_mismatch,
-            selected=selected, unknown_fields=topic.unknown_fields, explode=topic.explode,
-        )  # fmt: skip
+            protobuf_decoder,
+            read_schema(topic),
+            str(topic.message),
+            topic.on_mismatch,
+            selected=selected,
+            unknown_fields=topic.unknown_fields,
+            explode=topic.explode,
+        )
         header_bytes = topic.header_bytes
     make()  # a schema that cannot be used is known here
     return BodyDecoder(_value_type(topic, selected_columns), make, header_bytes, topic.explode)

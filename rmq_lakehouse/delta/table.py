@@ -421,8 +421,11 @@ class DeltaTableLog:
         for name, values in unwritable.items():
             _log.warning(
                 "%s: %s leaves out partitions of %s whose texts Spark's writer does not keep: %s",
-                self._location.table, option, name, ", ".join(f"{value[:80]!r}" for value in values),
-            )  # fmt: skip
+                self._location.table,
+                option,
+                name,
+                ", ".join(f"{value[:80]!r}" for value in values),
+            )
         return writable_partitions_condition(unwritable)
 
     def vacuum(self, hours: int) -> None:

@@ -118,8 +118,9 @@ def delete_unused(table: Table, before_ms: int) -> None:
         _log.warning(
             "%s: metadata that is not in the table's history: %s. Another catalog may have committed it, or a commit "
             "failed. --vacuum keeps that metadata and the files of its snapshots",
-            ".".join(table.name()), ", ".join(sorted(diverged)),
-        )  # fmt: skip
+            ".".join(table.name()),
+            ", ".join(sorted(diverged)),
+        )
     for info in infos:
         is_old = info.mtime_ns is not None and info.mtime_ns // 1_000_000 < before_ms
         if is_old and info.base_name not in used:

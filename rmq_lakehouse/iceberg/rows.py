@@ -70,8 +70,11 @@ class FileReader:
         hidden = np.unique(np.concatenate([np.empty(0, np.int64), *(part.to_numpy() for part in deleted)]))
         with io.new_input(path).open() as source:
             file = pq.ParquetFile(source)
-            names = {field.name: _name_in_file(file.schema_arrow, schema.find_field(field.name), path)
-                     for field in self.schema if field.name != FILE}  # fmt: skip
+            names = {
+                field.name: _name_in_file(file.schema_arrow, schema.find_field(field.name), path)
+                for field in self.schema
+                if field.name != FILE
+            }
             position = 0
             for batch in file.iter_batches(columns=[name for name in names.values() if name is not None]):
                 is_kept = ~np.isin(np.arange(position, position + batch.num_rows), hidden)
@@ -79,9 +82,12 @@ class FileReader:
                 rows = batch if is_kept.all() else batch.filter(pa.array(is_kept))
                 if rows.num_rows:
                     yield pa.RecordBatch.from_arrays(
-                        [_column(rows, path if field.name == FILE else None, names.get(field.name), field.type)
-                         for field in self.schema], schema=self.schema,
-                    )  # fmt: skip
+                        [
+                            _column(rows, path if field.name == FILE else None, names.get(field.name), field.type)
+                            for field in self.schema
+                        ],
+                        schema=self.schema,
+                    )
 
 
 def _column(rows: pa.RecordBatch, path: str | None, name: str | None, kind: pa.DataType) -> pa.Array:
@@ -125,9 +131,13 @@ def _check_members(kind: pa.DataType, table_type: IcebergType, location: str) ->
 
 
 def rows_of(
-    spark: SparkSession, table: Table, tasks: Sequence[FileScanTask], columns: Sequence[str] | None = None,
-    *, with_file: bool = False,
-) -> DataFrame:  # fmt: skip
+    spark: SparkSession,
+    table: Table,
+    tasks: Sequence[FileScanTask],
+    columns: Sequence[str] | None = None,
+    *,
+    with_file: bool = False,
+) -> DataFrame:
     """Read rows of a table's files, without rows hidden by delete files.
 
     Args:

@@ -109,10 +109,13 @@ class ClusterTables:
         topics = sorted({queue.topic for _, queue, _ in group_offsets})
         tables = await self._request_each(topics, lambda topic: brokers.topic_stats(address, topic))
         bounds = {parse_queue_key(key): offset for table in tables for key, offset in table.offset_table.items()}
-        lagging = sorted({
-            (queue, offset.consumer_offset)
-            for _, queue, offset in group_offsets if offset.consumer_offset < offset.broker_offset
-        })  # fmt: skip
+        lagging = sorted(
+            {
+                (queue, offset.consumer_offset)
+                for _, queue, offset in group_offsets
+                if offset.consumer_offset < offset.broker_offset
+            }
+        )
         times = await self._request_each(lagging, lambda place: self._store_ms(*place))
         next_ms = dict(zip(lagging, times, strict=True))
         rows = []
@@ -122,10 +125,16 @@ class ClusterTables:
             ends = bounds.get(queue, TopicOffset())
             rows.append(
                 Progress(
-                    queue.topic, queue.queue_id, group, None if stored_offset is None else next_offset, ends.min_offset,
-                    offset.broker_offset, next_ms.get((queue, next_offset)), ends.last_update_timestamp or None,
+                    queue.topic,
+                    queue.queue_id,
+                    group,
+                    None if stored_offset is None else next_offset,
+                    ends.min_offset,
+                    offset.broker_offset,
+                    next_ms.get((queue, next_offset)),
+                    ends.last_update_timestamp or None,
                 )
-            )  # fmt: skip
+            )
         return rows
 
     async def _store_ms(self, queue: MessageQueue, queue_offset: int) -> int | None:

@@ -272,9 +272,10 @@ class ClusterSink:
 
     def _queue(self, topic: str, broker: str | None, number: int | None) -> MessageQueue:
         able = [
-            queue for queue in self.queues(topic)
+            queue
+            for queue in self.queues(topic)
             if broker in (None, queue.broker_name) and number in (None, queue.queue_id)
-        ]  # fmt: skip
+        ]
         if not able:
             place = f"{broker or 'any broker'}:{'any' if number is None else number}"
             raise ClusterError(f"topic {topic!r} at the name server {self._namesrv} has no queue {place} to write to")

@@ -196,9 +196,12 @@ def write_options(options: Mapping[str, str]) -> ClusterWriteOptions:
     if batch_bytes > _MAX_BATCH_BYTES:
         raise OptionError(f"option batchBytes of rmq cannot be {batch_bytes}: brokers take {_MAX_BATCH_BYTES} at most")
     return ClusterWriteOptions(
-        _namesrv(parser), parser.get("topic", values.text), parser.get_or("group", values.text, "SPARK_PRODUCER"),
-        batch_bytes, access_settings(parser),
-    )  # fmt: skip
+        _namesrv(parser),
+        parser.get("topic", values.text),
+        parser.get_or("group", values.text, "SPARK_PRODUCER"),
+        batch_bytes,
+        access_settings(parser),
+    )
 
 
 def batch_only(options: ClusterReadOptions) -> ClusterReadOptions:

@@ -95,9 +95,10 @@ def chosen_queues(
 
 def _matches(queues: Iterable[ClusterQueue], name: ClusterQueueName) -> list[ClusterQueue]:
     return [
-        queue for queue in queues
+        queue
+        for queue in queues
         if queue.topic == name.topic and queue.queue_id == name.queue_id and name.broker in (None, queue.broker)
-    ]  # fmt: skip
+    ]
 
 
 def find_queue(queues: Iterable[ClusterQueue], name: ClusterQueueName) -> ClusterQueue:

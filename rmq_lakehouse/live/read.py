@@ -40,9 +40,13 @@ def read_span(span: Span, options: ClusterReadOptions, columns: Sequence[str]) -
     selector = None if query == Query() else RowFilter(query)
     with ClusterConnection(options.namesrv, options.group, options.access) as link:
         batches = record_batches(
-            _frames(link, span, options), schema, mode=options.mode, decompress=options.decompress,
-            selector=selector, path=f"{span.queue.topic} {span.queue.name}",
-        )  # fmt: skip
+            _frames(link, span, options),
+            schema,
+            mode=options.mode,
+            decompress=options.decompress,
+            selector=selector,
+            path=f"{span.queue.topic} {span.queue.name}",
+        )
         for batch in batches:
             yield _with_broker(batch, columns, span.queue.broker)
 

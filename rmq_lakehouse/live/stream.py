@@ -162,8 +162,9 @@ class ClusterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for queue in sorted(missing - self._missing):
             _log.warning(
                 "%s %s: the options do not choose it, or no broker has it now: its messages do not come",
-                queue.topic, queue.name,
-            )  # fmt: skip
+                queue.topic,
+                queue.name,
+            )
         self._missing = frozenset(missing)
 
     def _ends(self, met_queues: Collection[ClusterQueue]) -> Offsets:

@@ -186,7 +186,7 @@ class _RowWriter:
         names = rows.schema.names
         column_properties = [
             name for column, name in (("keys", PROPERTY_KEYS), ("tags", PROPERTY_TAGS)) if column in names
-        ]  # fmt: skip
+        ]
         parts = []
         has_key = np.zeros(rows.num_rows, dtype=np.bool_)
         if "properties" in names:

@@ -83,10 +83,15 @@ def _build_exports(options: ExportOptions, runner: LocalRunner, open_table: Open
     if options.table is not None:
         exports.append(
             LocalRawExport(
-                options.table, open_table(options.table), runner, selected, options.columns,
-                options.raw_table_spec(selected), decompresses=options.decompresses,
+                options.table,
+                open_table(options.table),
+                runner,
+                selected,
+                options.columns,
+                options.raw_table_spec(selected),
+                decompresses=options.decompresses,
             )
-        )  # fmt: skip
+        )
     exports += [
         LocalTypedExport(topic, selected, options.dlq_table, open_table, runner) for topic in options.typed_topics
     ]

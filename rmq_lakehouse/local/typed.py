@@ -120,10 +120,12 @@ class LocalTypedExport(ExportTables):
         self._time_columns = tuple(name for name in partitions if name in TIME_COLUMNS and name not in body_names)
         self._schema = typed_columns(topic, self._metadata, self._decoder.value_type, self._time_columns)
         self._spec = TableSpec(
-            partitions, stats=counted_columns(self._schema, partitions),
-            properties=table_properties(topic), initial_properties=tuple(topic.properties.items()),
+            partitions,
+            stats=counted_columns(self._schema, partitions),
+            properties=table_properties(topic),
+            initial_properties=tuple(topic.properties.items()),
             comment=table_comment(topic),
-        )  # fmt: skip
+        )
         self._properties = topic.properties
         prefix = topic.metadata_prefix
         self._log = open_table(topic.table)

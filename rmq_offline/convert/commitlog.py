@@ -58,9 +58,12 @@ def _batches(storage: Storage, segments: list[Segment]) -> Iterator[FrameBatch]:
     for segment in segments:
         with storage.open(segment.path) as file:
             yield from scan_segment(
-                file, segment.start_offset, segment.size_bytes, data_end=segment.data_end(file),
+                file,
+                segment.start_offset,
+                segment.size_bytes,
+                data_end=segment.data_end(file),
                 head_bytes=segment.head_bytes,
-            )  # fmt: skip
+            )
 
 
 class _LogWriter(ExitStack):

@@ -63,9 +63,7 @@ def estimate_start(
         first, reason = _normal_begin(store, segments, log_end)
     size = max(0, log_end - segments[first].start_offset)
     name = segments[first].path.rpartition("/")[2]
-    return StartEstimate(
-        len(segments) - first, size, round(size / BYTES_PER_SECOND, 1), name, is_abnormal, reason
-    )  # fmt: skip
+    return StartEstimate(len(segments) - first, size, round(size / BYTES_PER_SECOND, 1), name, is_abnormal, reason)
 
 
 def _normal_begin(store: StoreFiles, segments: Sequence[Segment], log_end: int) -> tuple[int, str]:

@@ -222,9 +222,8 @@ def _damage_answers(root: str, report: VerifyReport) -> Iterator[Answer]:
     counts = {
         kind: count
         for kind, count in report.counts.items()
-        if kind.severity is Severity.ERROR and kind.code.partition(".")[0] in _DAMAGED_AREAS
-        and kind not in _ANSWERED
-    }  # fmt: skip
+        if kind.severity is Severity.ERROR and kind.code.partition(".")[0] in _DAMAGED_AREAS and kind not in _ANSWERED
+    }
     if not counts:
         return
     first = next(finding for finding in report.findings if finding.kind in counts)

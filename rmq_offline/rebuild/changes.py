@@ -157,9 +157,8 @@ class QueueChanges:
         """Return the harmful changes that nobody has accepted."""
         accepted = set(accept)
         return [
-            change for change in self.queues
-            if change.is_harmful and not accepted & {ALL, change.topic, change.name}
-        ]  # fmt: skip
+            change for change in self.queues if change.is_harmful and not accepted & {ALL, change.topic, change.name}
+        ]
 
     def refuse(self, root: str, accept: Collection[str]) -> None:
         """Refuse harmful changes that nobody has accepted. Raises NotAcceptedError."""
@@ -282,23 +281,30 @@ def compare_views(name: QueueIdentity, old: QueueView | None, new: QueueView | N
     """Compare two views of a queue; None if consumers get the same messages."""
     none = np.empty(0, dtype=np.int64)
     (old_at, old_offsets, old_counts), (new_at, new_offsets, new_counts) = (
-        (none, none, none) if side is None
+        (none, none, none)
+        if side is None
         else (side.units.physical_offsets, side.units.queue_offsets, side.units.counts)
         for side in (old, new)
-    )  # fmt: skip
+    )
     leaves, returns = ~np.isin(old_at, new_at), ~np.isin(new_at, old_at)
     old_order, new_order = (np.lexsort((offsets, at)) for offsets, at in ((old_offsets, old_at), (new_offsets, new_at)))
     old_kept, new_kept = old_order[~leaves[old_order]], new_order[~returns[new_order]]
     moved = _moved(old_at[old_kept], old_offsets[old_kept], new_at[new_kept], new_offsets[new_kept])
     leaving = old_offsets[leaves]
     change = QueueChange(
-        name.topic, name.queue_id,
-        None if old is None else old.least, None if new is None else new.least,
-        None if old is None else old.largest, None if new is None else new.largest,
-        0 if old is None else old.message_count, 0 if new is None else new.message_count,
-        int(old_counts[leaves].sum()), int(new_counts[returns].sum()), moved,
+        name.topic,
+        name.queue_id,
+        None if old is None else old.least,
+        None if new is None else new.least,
+        None if old is None else old.largest,
+        None if new is None else new.largest,
+        0 if old is None else old.message_count,
+        0 if new is None else new.message_count,
+        int(old_counts[leaves].sum()),
+        int(new_counts[returns].sum()),
+        moved,
         (int(leaving.min()), int(leaving.max())) if len(leaving) else None,
-    )  # fmt: skip
+    )
     is_same = change.least_before == change.least_after and change.largest_before == change.largest_after
     return None if is_same and not (leaves.any() or returns.any() or moved) else change
 
@@ -343,6 +349,10 @@ def _groups_outside(
             continue
         if new is None or not new.least <= committed.queue_offset <= new.largest:
             yield GroupChange(
-                committed.group, committed.topic, committed.queue_id, committed.queue_offset,
-                None if new is None else new.least, None if new is None else new.largest,
-            )  # fmt: skip
+                committed.group,
+                committed.topic,
+                committed.queue_id,
+                committed.queue_offset,
+                None if new is None else new.least,
+                None if new is None else new.largest,
+            )

@@ -62,7 +62,7 @@ def open_existing_database(path: str | None) -> Iterator[QueueDatabase | None]:
 
 def with_existing_light_queues(
     options: RebuildOptions, topics: Collection[str], database: str | None
-) -> RebuildOptions:  # fmt: skip
+) -> RebuildOptions:
     """Add the existing light queues to the live topics: deleting a topic removes no message from another queue.
 
     Args:

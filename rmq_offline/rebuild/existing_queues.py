@@ -144,10 +144,11 @@ class ExistingQueues:
         self.sizes, self.facts = options.sizes, facts
         live = options.live_topics
         self.queues: list[Queue] = [
-            (topic, queue_id) for topic, queue_id in note["queues"]
+            (topic, queue_id)
+            for topic, queue_id in note["queues"]
             if options.rebuilds(topic, queue_id)
             and (live is None or topic in live or topic.startswith(LIGHT_QUEUE_PREFIX))
-        ]  # fmt: skip
+        ]
         self._consumed = options.written_queues | {(topic, queue_id) for topic, queue_id in note["claimed"]}
         self._absent = AbsentQueues(self.store, self.known_topics)
 
@@ -166,18 +167,27 @@ class ExistingQueues:
         stored = StoredFiles(self.store, self.sizes, findings)
         directory = paths.queue_dir(paths.consumequeue_dir(self.store.root), *queue)
         files = stored.files(
-            name, directory, finding_kinds.QUEUE_UNREADABLE, finding_kinds.QUEUE_FOREIGN,
+            name,
+            directory,
+            finding_kinds.QUEUE_UNREADABLE,
+            finding_kinds.QUEUE_FOREIGN,
             self.sizes.consumequeue_file_bytes,
-        )  # fmt: skip
+        )
         if not files:
             return self._merge_without_files(queue, rows)
         files = [replace(file, read=functools.cache(file.read)) for file in files]  # to be compared and carried over
         ext = stored.ext(name)
         is_known = not is_deleted(name.topic, self.known_topics)
         check = QueueCheck(
-            name, rows, self.facts, findings, findings, ext, is_known=is_known,
+            name,
+            rows,
+            self.facts,
+            findings,
+            findings,
+            ext,
+            is_known=is_known,
             log_file_bytes=self.sizes.commitlog_file_bytes,
-        )  # fmt: skip
+        )
         check.check(files, self.sizes.consumequeue_file_bytes)
         record_findings = FindingList()
         is_sound = True
@@ -211,8 +221,9 @@ class ExistingQueues:
         file_bytes = self.sizes.consumequeue_file_bytes
         units = [
             read_units(file.start_offset // UNIT_BYTES, file_bytes // UNIT_BYTES, file.read())
-            for file in files if not file.start_offset % file_bytes
-        ]  # fmt: skip
+            for file in files
+            if not file.start_offset % file_bytes
+        ]
         rows_and_values = assign_ext_addresses(state.rows, np.concatenate([state.rows[:0], *units]), ext_units)
         if rows_and_values is None:
             return state, None
@@ -232,9 +243,7 @@ class ExistingQueues:
         stored = StoredFiles(self.store, self.sizes, findings)
         directory = paths.queue_dir(paths.batch_consumequeue_dir(self.store.root), *queue)
         file_bytes = self.sizes.batchconsumequeue_file_bytes
-        files = stored.files(
-            name, directory, finding_kinds.QUEUE_UNREADABLE, finding_kinds.QUEUE_FOREIGN, file_bytes
-        )  # fmt: skip
+        files = stored.files(name, directory, finding_kinds.QUEUE_UNREADABLE, finding_kinds.QUEUE_FOREIGN, file_bytes)
         if not files:
             return None if len(units) else RetainedQueue(None, None, findings)
         is_known = not is_deleted(name.topic, self.known_topics)

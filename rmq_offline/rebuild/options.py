@@ -90,9 +90,14 @@ def options_from_arguments(
             raise OptionError(f"--topics-json {live_topics_of}: names no topic, so that all queues would be left out")
     resolved, tags_reason = _resolve_sizes(store, sizes) if store else (_default_sizes(sizes), "")
     return RebuildOptions(
-        what != "index", what != "consumequeue", resolved, live_topics, tags_reason,
-        queue_database=sizes.queue_database, from_log_alone=from_log_alone,
-    )  # fmt: skip
+        what != "index",
+        what != "consumequeue",
+        resolved,
+        live_topics,
+        tags_reason,
+        queue_database=sizes.queue_database,
+        from_log_alone=from_log_alone,
+    )
 
 
 def _default_sizes(sizes: VerifyOptions) -> StoreSizes:

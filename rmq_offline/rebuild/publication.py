@@ -192,18 +192,27 @@ class Publication:
         if quarantine is None:
             return Outcome(planned=planned, accept=self._publishing.accept)
         return Outcome(
-            planned=planned, verified=self._compare(str(quarantine), self._store.root, selection),
-            accept=self._publishing.accept, quarantine=str(quarantine), quarantine_bytes=allocated_bytes(quarantine),
+            planned=planned,
+            verified=self._compare(str(quarantine), self._store.root, selection),
+            accept=self._publishing.accept,
+            quarantine=str(quarantine),
+            quarantine_bytes=allocated_bytes(quarantine),
             bring_back=bring_back_command(Path(self._store.root), quarantine),
-        )  # fmt: skip
+        )
 
     def _compare(self, before: str, after: str, selection: QueueSelection) -> QueueChanges:
         repair = self._publishing.repair or RepairContext()
         return find_changes(
-            self._store, self._segments, before, after, selection, repair.lost,
-            repair.placeholder_ends if self._publishing.is_plan else {}, lists_new=self._publishing.is_plan,
+            self._store,
+            self._segments,
+            before,
+            after,
+            selection,
+            repair.lost,
+            repair.placeholder_ends if self._publishing.is_plan else {},
+            lists_new=self._publishing.is_plan,
             same_queues=self._same_queues,
-        )  # fmt: skip
+        )
 
 
 @contextmanager

@@ -124,9 +124,7 @@ def _with_expired_units(
         yield from new
 
 
-def _queue_units(
-    storage: LocalStorage, queue: QueueFiles, segments: Sequence[Segment], maps: _Maps
-) -> Iterator[Units]:  # fmt: skip
+def _queue_units(storage: LocalStorage, queue: QueueFiles, segments: Sequence[Segment], maps: _Maps) -> Iterator[Units]:
     """Read the units of a queue's files, without pre-blanks, with the store times that the log has."""
     for first, units in _read_pieces(storage, queue):
         is_message = message_units(units)

@@ -135,9 +135,15 @@ def _placement_findings(topic: str, queue_id: int, placement: Placement) -> Iter
     ):
         for row in rows:
             yield Finding(
-                kind, "unit left out", None, int(row[unit_kernel.PHYSICAL_OFFSET]), int(row[unit_kernel.SIZE]),
-                topic, queue_id, int(row[unit_kernel.QUEUE_OFFSET]),
-            )  # fmt: skip
+                kind,
+                "unit left out",
+                None,
+                int(row[unit_kernel.PHYSICAL_OFFSET]),
+                int(row[unit_kernel.SIZE]),
+                topic,
+                queue_id,
+                int(row[unit_kernel.QUEUE_OFFSET]),
+            )
     if placement.gap_units:
         detail = f"{placement.gap_units} queue offsets between the first and the last have no record"
         yield Finding(finding_kinds.QUEUE_OFFSET_GAP, detail, topic=topic, queue_id=queue_id)

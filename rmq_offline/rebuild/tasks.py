@@ -167,10 +167,18 @@ def scan_split(
         area.write(f"spill/keys-{file_name}", lambda target: spill.write_keys(target, keys))
     reported = tuple((item.physical_offset, item.size, int(item.code)) for item in damages[:MAX_REPORTED])
     result = ScanResult(
-        split.number, first, end, dispatcher.message_count, dispatcher.record_bytes,
-        dispatcher.last_physical_offset if options.live_topics is None else -1, len(keys), reported, len(damages),
-        dispatcher.marked_topics(dispatch_kernel.MARK_BATCH), has_end_mark,
-    )  # fmt: skip
+        split.number,
+        first,
+        end,
+        dispatcher.message_count,
+        dispatcher.record_bytes,
+        dispatcher.last_physical_offset if options.live_topics is None else -1,
+        len(keys),
+        reported,
+        len(damages),
+        dispatcher.marked_topics(dispatch_kernel.MARK_BATCH),
+        has_end_mark,
+    )
     write_text(area, done, result.to_json())
     return result
 

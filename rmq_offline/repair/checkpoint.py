@@ -61,9 +61,13 @@ def _latest(storage: Storage, segment: Segment) -> tuple[int, int]:
     with storage.open(segment.path) as file:
         data_end = segment.data_end(file)
         for batch in scan_segment(
-            file, segment.start_offset, segment.size_bytes, data_end=data_end, verify_crc=False,
+            file,
+            segment.start_offset,
+            segment.size_bytes,
+            data_end=data_end,
+            verify_crc=False,
             head_bytes=segment.head_bytes,
-        ):  # fmt: skip
+        ):
             times, odd = (np.empty(len(batch.frames), dtype=np.int64) for _ in range(2))
             kernel.check_records(batch.data, batch.physical_offset, batch.frames, times, odd, summary)
             latest_ms = max(latest_ms, int(summary[kernel.LATEST_MS]))

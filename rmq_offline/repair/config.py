@@ -179,9 +179,12 @@ def _queues(store: StoreFiles) -> tuple[dict[str, set[int]], set[str]]:
         with store.storage.open(segment.path) as file:
             dispatcher = Dispatcher(delay_levels_ms(DEFAULT_DELAY_LEVELS), segment.size_bytes)
             for part in scan_segment(
-                file, segment.start_offset, segment.size_bytes, data_end=segment.data_end(file),
+                file,
+                segment.start_offset,
+                segment.size_bytes,
+                data_end=segment.data_end(file),
                 head_bytes=segment.head_bytes,
-            ):  # fmt: skip
+            ):
                 dispatcher.dispatch(part)
             for topic, queue_id in dispatcher.queue_names():
                 if topic in queues or not has_queues:
@@ -193,9 +196,10 @@ def _queues(store: StoreFiles) -> tuple[dict[str, set[int]], set[str]]:
 def _select_user_topics(queues: dict[str, set[int]]) -> dict[str, set[int]]:
     """Select the topics that a broker does not make by itself, and whose names may be a topic's."""
     return {
-        topic: ids for topic, ids in queues.items()
+        topic: ids
+        for topic, ids in queues.items()
         if not _SYSTEM.fullmatch(topic) and not topic.startswith(LIGHT_QUEUE_PREFIX) and paths.is_safe_topic(topic)
-    }  # fmt: skip
+    }
 
 
 def _make_topic_config(topic: str, queue_ids: set[int], *, is_batch: bool) -> dict[str, Any]:

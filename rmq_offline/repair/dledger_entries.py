@@ -154,10 +154,16 @@ def _scan_file(log: _Log, segments: Sequence[Segment], number: int, file_bytes: 
             size = segment.start_offset + data_end - behind
             log.stretches.append(
                 LogRange(
-                    relative_path(log.root, segment.path), segment.start_offset, behind, size, size,
-                    finding_kinds.LOG_AFTER_BLANK.code, "bytes that are not zero after the file's end mark", Fill.ZEROS,
+                    relative_path(log.root, segment.path),
+                    segment.start_offset,
+                    behind,
+                    size,
+                    size,
+                    finding_kinds.LOG_AFTER_BLANK.code,
+                    "bytes that are not zero after the file's end mark",
+                    Fill.ZEROS,
                 )
-            )  # fmt: skip
+            )
 
 
 def _note_bad(log: _Log, at: int, detail: str) -> None:
@@ -206,10 +212,17 @@ def _end_before(
     mark = b"".join(word.to_bytes(_WORD, "big", signed=True) for word in (FILE_END_MAGIC, remaining))
     log.stretches.append(
         LogRange(
-            relative_path(log.root, before.path), before.start_offset, log.end, remaining, held,
-            finding_kinds.LOG_NO_BLANK.code, "no end mark after the file's last entry", Fill.BYTES, written=mark.hex(),
+            relative_path(log.root, before.path),
+            before.start_offset,
+            log.end,
+            remaining,
+            held,
+            finding_kinds.LOG_NO_BLANK.code,
+            "no end mark after the file's last entry",
+            Fill.BYTES,
+            written=mark.hex(),
         )
-    )  # fmt: skip
+    )
     log.bad_at, log.bad_detail = None, ""
 
 
@@ -244,16 +257,20 @@ def _check_heads(
         if log.headers > MAX_HEADERS:
             _refuse(log, segment, int(places[row]), f"more than {MAX_HEADERS} headers are damaged")
         size, pos = int(sizes[row]), int(places[row])
-        head = EntryHead(
-            ENTRY_MAGIC, size + ENTRY_HEAD_BYTES, int(indexes[row]), int(terms[row]), pos, 0, 0, 0, size
-        )  # fmt: skip
+        head = EntryHead(ENTRY_MAGIC, size + ENTRY_HEAD_BYTES, int(indexes[row]), int(terms[row]), pos, 0, 0, 0, size)
         log.stretches.append(
             LogRange(
-                relative_path(log.root, segment.path), segment.start_offset, pos, ENTRY_HEAD_BYTES, ENTRY_HEAD_BYTES,
-                layout_finding_kinds.ENTRY_HEADER.code, f"header of entry {indexes[row]}", Fill.BYTES,
+                relative_path(log.root, segment.path),
+                segment.start_offset,
+                pos,
+                ENTRY_HEAD_BYTES,
+                ENTRY_HEAD_BYTES,
+                layout_finding_kinds.ENTRY_HEADER.code,
+                f"header of entry {indexes[row]}",
+                Fill.BYTES,
                 written=head.encode().hex(),
             )
-        )  # fmt: skip
+        )
     log.last_index, log.last_term = int(indexes[-1]), int(terms[-1])
 
 
@@ -275,11 +292,16 @@ def _cut(log: _Log, segments: Sequence[Segment], file_bytes: int, committed: int
         if data_end > begin:
             log.stretches.append(
                 LogRange(
-                    relative_path(log.root, segment.path), segment.start_offset, begin,
-                    data_end - begin, data_end - begin, finding_kinds.LOG_TAIL.code,
-                    f"{log.bad_detail}; no entry behind it was committed", Fill.ZEROS,
+                    relative_path(log.root, segment.path),
+                    segment.start_offset,
+                    begin,
+                    data_end - begin,
+                    data_end - begin,
+                    finding_kinds.LOG_TAIL.code,
+                    f"{log.bad_detail}; no entry behind it was committed",
+                    Fill.ZEROS,
                 )
-            )  # fmt: skip
+            )
 
 
 def _committed(directory: str) -> int | None:
@@ -324,9 +346,13 @@ def _write_units(data: Path, target: Path) -> None:
     for segment in list_segments(storage, str(data), ENTRY_HEAD_BYTES):
         with storage.open(segment.path) as file:
             for batch in scan_segment(
-                file, segment.start_offset, segment.size_bytes, data_end=file.data_end(), verify_crc=False,
+                file,
+                segment.start_offset,
+                segment.size_bytes,
+                data_end=file.data_end(),
+                verify_crc=False,
                 head_bytes=ENTRY_HEAD_BYTES,
-            ):  # fmt: skip
+            ):
                 if len(batch.frames):
                     _append(target, _units(batch))
 

@@ -175,14 +175,22 @@ def filler(physical_offset: int, size: int, store_timestamp_ms: int) -> bytes:
     properties_bytes = _DUP_INFO_BYTES if size >= WHOLE_BYTES + len(_DUP_INFO_BYTES) else b""
     body_bytes = room - len(topic) - with_crc * CRC_PROPERTY_BYTES - len(properties_bytes)
     message = MessageToStore(
-        topic=topic, queue_id=0, body=bytes(body_bytes), sys_flag=FLAG_TRANSACTION_ROLLBACK,
-        born_timestamp_ms=store_timestamp_ms, born_host=_NOWHERE, store_host=_NOWHERE,
+        topic=topic,
+        queue_id=0,
+        body=bytes(body_bytes),
+        sys_flag=FLAG_TRANSACTION_ROLLBACK,
+        born_timestamp_ms=store_timestamp_ms,
+        born_host=_NOWHERE,
+        store_host=_NOWHERE,
         properties_bytes=properties_bytes,
-    )  # fmt: skip
+    )
     return encode_record(
-        message, queue_offset=0, physical_offset=physical_offset, store_timestamp_ms=store_timestamp_ms,
+        message,
+        queue_offset=0,
+        physical_offset=physical_offset,
+        store_timestamp_ms=store_timestamp_ms,
         append_crc_property=with_crc,
-    )  # fmt: skip
+    )
 
 
 def placeholder_bytes(lost_message: LostMessage) -> int:
@@ -205,9 +213,13 @@ def placeholder(lost_message: LostMessage, store_timestamp_ms: int) -> bytes:
     spare = lost_message.size - _least_bytes(lost_message.topic, properties_bytes, with_crc=with_crc)
     message = _placeholder_message(lost_message, properties_bytes, store_timestamp_ms, spare)
     return encode_record(
-        message, queue_offset=lost_message.queue_offset, physical_offset=lost_message.physical_offset,
-        store_timestamp_ms=store_timestamp_ms, append_crc_property=with_crc, max_body_bytes=MAX_FRAME_BYTES,
-    )  # fmt: skip
+        message,
+        queue_offset=lost_message.queue_offset,
+        physical_offset=lost_message.physical_offset,
+        store_timestamp_ms=store_timestamp_ms,
+        append_crc_property=with_crc,
+        max_body_bytes=MAX_FRAME_BYTES,
+    )
 
 
 def _properties(lost_message: LostMessage, more: Mapping[str, str] = MappingProxyType({})) -> bytes:
@@ -225,7 +237,12 @@ def _placeholder_message(
     lost_message: LostMessage, properties_bytes: bytes, store_timestamp_ms: int, spare: int
 ) -> MessageToStore:
     return MessageToStore(
-        topic=lost_message.topic, queue_id=lost_message.queue_id, body=_NO_MESSAGES + bytes(spare),
-        sys_flag=_PLACEHOLDER_FLAGS, born_timestamp_ms=store_timestamp_ms, born_host=_NOWHERE, store_host=_NOWHERE,
+        topic=lost_message.topic,
+        queue_id=lost_message.queue_id,
+        body=_NO_MESSAGES + bytes(spare),
+        sys_flag=_PLACEHOLDER_FLAGS,
+        born_timestamp_ms=store_timestamp_ms,
+        born_host=_NOWHERE,
+        store_host=_NOWHERE,
         properties_bytes=properties_bytes,
-    )  # fmt: skip
+    )

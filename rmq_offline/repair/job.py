@@ -175,9 +175,7 @@ class _Repair:
             accept=frozenset({ALL}), quarantine=directory / REPLACED, repair=self._repair_context(plan)
         )
         for rebuild in _rebuild_options(plan):
-            report = rebuild_store(
-                self.root, None, rebuild, self.runner, self.on_progress, self.leftover, publishing
-            )  # fmt: skip
+            report = rebuild_store(self.root, None, rebuild, self.runner, self.on_progress, self.leftover, publishing)
             rebuild_outcome = report.outcome
             if rebuild.consumequeue:
                 outcome = replace(rebuild_outcome, planned=None, accept=self.accept | set(plan.accept))
@@ -224,26 +222,42 @@ class _Repair:
         return plan
 
     def _report(
-        self, plan: RepairPlan, verification: VerifyReport | None, findings: Iterable[Finding], outcome: Outcome,
-        *, is_resumed: bool = False,
-    ) -> RepairReport:  # fmt: skip
+        self,
+        plan: RepairPlan,
+        verification: VerifyReport | None,
+        findings: Iterable[Finding],
+        outcome: Outcome,
+        *,
+        is_resumed: bool = False,
+    ) -> RepairReport:
         counts = {} if verification is None else verification.counts
         gaps = sort_gaps(self.root, findings, journal.manifests(Path(self.root)))
         layouts = open_store(self.root).layouts
         return RepairReport(
-            store=self.root, is_applied=False, is_resumed=is_resumed, directory=None, steps=steps(plan),
-            lost=counts.get(finding_kinds.UNIT_LOST, 0), before=counts, left=gaps.unexplained,
-            explained=gaps.quarantined, closed=gaps.closed, seconds=0.0, outcome=outcome, disturbed=(),
+            store=self.root,
+            is_applied=False,
+            is_resumed=is_resumed,
+            directory=None,
+            steps=steps(plan),
+            lost=counts.get(finding_kinds.UNIT_LOST, 0),
+            before=counts,
+            left=gaps.unexplained,
+            explained=gaps.quarantined,
+            closed=gaps.closed,
+            seconds=0.0,
+            outcome=outcome,
+            disturbed=(),
             layouts=tuple(layout.value for layout in layouts.evidence),
-        )  # fmt: skip
+        )
 
 
 def _without_torn_tail(segment: Segment, plan: RepairPlan) -> Segment:
     """Bound a segment by the begin of the torn tail that the repair overwrites with zeros: the log will end there."""
     begins = [
-        item.physical_offset - segment.start_offset for item in plan.stretches
+        item.physical_offset - segment.start_offset
+        for item in plan.stretches
         if item.fill is Fill.ZEROS and segment.start_offset <= item.physical_offset < segment.end_offset
-    ]  # fmt: skip
+    ]
     return replace(segment, log_bytes=min(begins)) if begins else segment
 
 

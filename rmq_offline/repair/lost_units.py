@@ -70,9 +70,13 @@ def with_lost_messages(root: str, log_ranges: Sequence[LogRange]) -> list[LogRan
         is_lost = (at >= 0) & (units.sizes > 0) & (units.physical_offsets + units.sizes <= ends[at])
         for row in np.flatnonzero(is_lost).tolist():
             message = LostMessage(
-                int(units.physical_offsets[row]), int(units.sizes[row]), units.topic, units.queue_id,
-                int(units.queue_offsets[row]), int(units.batch_sizes[row]),
-            )  # fmt: skip
+                int(units.physical_offsets[row]),
+                int(units.sizes[row]),
+                units.topic,
+                units.queue_id,
+                int(units.queue_offsets[row]),
+                int(units.batch_sizes[row]),
+            )
             lost = lost_by_range.setdefault(int(at[row]), _Lost([], []))
             (lost.light if units.topic.startswith(LIGHT_QUEUE_PREFIX) else lost.own_queue).append(message)
     places = {id(fillable[number]): _with_light(lost) for number, lost in lost_by_range.items()}
@@ -148,9 +152,11 @@ def _attach_lost_messages(log_range: LogRange, messages: Sequence[LostMessage]) 
     size = places[-1].physical_offset + places[-1].size - log_range.physical_offset
     yield replace(log_range, size=size, held=min(size, log_range.held), fill=Fill.FILLER, places=places)
     yield replace(
-        log_range, physical_offset=log_range.physical_offset + size, size=log_range.size - size,
+        log_range,
+        physical_offset=log_range.physical_offset + size,
+        size=log_range.size - size,
         held=max(0, log_range.held - size),
-    )  # fmt: skip
+    )
 
 
 def _fitting(log_range: LogRange, candidates: Sequence[LostMessage]) -> tuple[LostMessage, ...]:
@@ -166,9 +172,11 @@ def _fitting(log_range: LogRange, candidates: Sequence[LostMessage]) -> tuple[Lo
         fits_behind = behind >= 0 if log_range.fill is Fill.END else behind == 0 or behind >= MIN_BYTES
         before = message.physical_offset - at
         if (
-            (before == 0 or before >= MIN_BYTES) and fits_behind and name not in queue_places
+            (before == 0 or before >= MIN_BYTES)
+            and fits_behind
+            and name not in queue_places
             and message.size >= placeholder_bytes(message)
-        ):  # fmt: skip
+        ):
             places.append(message)
             queue_places.add(name)
             at = message.physical_offset + message.size

@@ -79,9 +79,14 @@ class RepairPlan:
     def is_empty(self) -> bool:
         """Return whether the plan has no steps."""
         return not (
-            self.stretches or self.sizes or self.moves or self.configs or self.rebuild or self.checkpoint
+            self.stretches
+            or self.sizes
+            or self.moves
+            or self.configs
+            or self.rebuild
+            or self.checkpoint
             or self.entries
-        )  # fmt: skip
+        )
 
     def to_json(self) -> str:
         """Encode the plan as JSON."""
@@ -116,10 +121,14 @@ def log_file_bytes(root: str, options: VerifyOptions) -> int | None:
     return max(
         sizes.keys() | likely_sizes,
         key=lambda size: (
-            -_faults(segments, size), len(_on_grid(segments, size)), sizes[size] + distances[size], sizes[size], size,
+            -_faults(segments, size),
+            len(_on_grid(segments, size)),
+            sizes[size] + distances[size],
+            sizes[size],
+            size,
         ),
         default=None,
-    )  # fmt: skip
+    )
 
 
 def _on_grid(segments: Sequence[Segment], file_bytes: int) -> list[Segment]:
@@ -170,9 +179,10 @@ def plan_repair(store: StoreFiles, options: VerifyOptions, report: VerifyReport)
         _refuse_log_elsewhere(root)
         plan = _plan_log(store, plan, segments)
     configs = tuple(
-        f"config/{Path(finding.path).name}" for finding in report.findings
+        f"config/{Path(finding.path).name}"
+        for finding in report.findings
         if finding.kind == finding_kinds.CONFIG_UNPARSABLE and finding.path
-    )  # fmt: skip
+    )
     no_files = [name for name in configs if not Path(root, name).is_file()]
     moves = dict.fromkeys([*plan.moves, *_strays(root, report), *no_files])
     ranges = lost_ranges(plan.stretches)
@@ -196,7 +206,7 @@ def plan_repair(store: StoreFiles, options: VerifyOptions, report: VerifyReport)
         index=makes_index,
         live_topics=_live_topics(store) if queues is None and finding_kinds.TOPIC_DELETED in report.counts else None,
         checkpoint=is_rebuilt or is_log_changed or any(kind.code.startswith("checkpoint") for kind in kinds),
-    )  # fmt: skip
+    )
 
 
 def _odd_properties(report: VerifyReport, ranges: Sequence[tuple[int, int]]) -> Iterator[Finding]:
@@ -210,10 +220,10 @@ def _odd_properties(report: VerifyReport, ranges: Sequence[tuple[int, int]]) -> 
 def _faulty_queues(root: str, report: VerifyReport, moves: Sequence[str]) -> set[tuple[str, int]] | None:
     """Find the queues with findings that a rebuild repairs; None stands for all queues."""
     faults = [
-        kind for kind in report.counts
-        if kind.severity is not Severity.INFO and kind.is_repaired
-        and kind.code.partition(".")[0] in _DERIVED_QUEUES
-    ]  # fmt: skip
+        kind
+        for kind in report.counts
+        if kind.severity is not Severity.INFO and kind.is_repaired and kind.code.partition(".")[0] in _DERIVED_QUEUES
+    ]
     if any(kind not in report.faulty_queues for kind in faults):
         return None
     if any(_is_whole_tree(root, path, name) for path in moves for name in _DERIVED_QUEUES):
@@ -241,10 +251,12 @@ def _plan_entries(root: str, plan: RepairPlan, segments: Sequence[Segment], repo
     if not log_kinds:
         return plan
     entry_repair, log_ranges, sizes = plan_entries(
-        root, [segment for segment in segments if segment.head_bytes], plan.store_sizes.commitlog_file_bytes,
+        root,
+        [segment for segment in segments if segment.head_bytes],
+        plan.store_sizes.commitlog_file_bytes,
         makes_index=bool(log_kinds & {layout_finding_kinds.ENTRY_UNIT, layout_finding_kinds.ENTRY_UNIT_SURPLUS}),
         writes_checkpoint=layout_finding_kinds.DLEDGER_CHECKPOINT in log_kinds,
-    )  # fmt: skip
+    )
     unrepaired = plan.left
     if entry_repair.checkpoint is None:
         unrepaired += tuple(
@@ -293,20 +305,27 @@ def _plan_log(store: StoreFiles, plan: RepairPlan, segments: Sequence[Segment]) 
             surplus.append(_surplus(root, segment, file_bytes))
     scan = scan_log(store, every, file_bytes)
     unrepaired += [
-        Finding(_KINDS[item.code], f"{item.detail}: {item.size} bytes, too few for a filler", f"{root}/{item.path}",
-                item.physical_offset, item.size)
+        Finding(
+            _KINDS[item.code],
+            f"{item.detail}: {item.size} bytes, too few for a filler",
+            f"{root}/{item.path}",
+            item.physical_offset,
+            item.size,
+        )
         for item in scan.unfillable
-    ]  # fmt: skip
+    ]
     missing = finding_kinds.SEGMENT_MISSING.code
     log_ranges = [
         replace(item, code=missing, detail="no file holds this range") if item.file_offset in new_starts else item
         for item in scan.stretches
     ]
     return replace(
-        plan, stretches=(*with_lost_messages(root, log_ranges), *surplus), sizes=tuple(sizes),
+        plan,
+        stretches=(*with_lost_messages(root, log_ranges), *surplus),
+        sizes=tuple(sizes),
         left=(*plan.left, *unrepaired),
         moves=tuple(relative_path(root, segment.path) for segment in foreign),
-    )  # fmt: skip
+    )
 
 
 def _strays(root: str, report: VerifyReport) -> Iterator[str]:
@@ -358,9 +377,15 @@ def _surplus(root: str, segment: Segment, file_bytes: int) -> LogRange:
     with LocalStorage().open(segment.path) as file:
         held = max(0, file.data_end() - file_bytes)  # zeros are not copied, be they a terabyte
     return LogRange(
-        relative_path(root, segment.path), segment.start_offset, segment.start_offset + file_bytes, size, held,
-        finding_kinds.SEGMENT_SIZE.code, "bytes beyond the size of the log's files", Fill.NONE,
-    )  # fmt: skip
+        relative_path(root, segment.path),
+        segment.start_offset,
+        segment.start_offset + file_bytes,
+        size,
+        held,
+        finding_kinds.SEGMENT_SIZE.code,
+        "bytes beyond the size of the log's files",
+        Fill.NONE,
+    )
 
 
 _KINDS: Final = {kind.code: kind for kind in finding_kinds.ALL}

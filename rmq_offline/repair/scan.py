@@ -206,9 +206,16 @@ def _file_ranges(
         held = max(0, min(end, begin_of_zeros, segment.end_offset) - begin)
         fits = end - begin >= {Fill.FILLER: MIN_BYTES, Fill.END: BLANK_BYTES}.get(fill, 0)
         return LogRange(
-            "", segment.start_offset, begin, end - begin, held, bad.kind.code, bad.detail,
-            fill if fits else Fill.NONE, bad.before_ms,
-        )  # fmt: skip
+            "",
+            segment.start_offset,
+            begin,
+            end - begin,
+            held,
+            bad.kind.code,
+            bad.detail,
+            fill if fits else Fill.NONE,
+            bad.before_ms,
+        )
 
     bad = _joined(scan.bad)
     tail = bad.pop() if bad and bad[-1].is_torn and bad[-1].end >= scan.end and scan.blank_at is None else None

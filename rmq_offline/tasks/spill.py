@@ -191,6 +191,10 @@ def make_batch_units(rows: NDArray[np.int64], batches: NDArray[np.int64]) -> NDA
         bases[is_batch] = batches[nearest[is_batch], BATCH_BASE_OFFSET]
         counts[is_batch] = batches[nearest[is_batch], BATCH_MESSAGES]
     return batch_units(
-        rows[:, unit_kernel.PHYSICAL_OFFSET], rows[:, unit_kernel.SIZE], rows[:, unit_kernel.TAGS_CODE],
-        rows[:, unit_kernel.STORE_TIMESTAMP], bases, counts,
-    )  # fmt: skip
+        rows[:, unit_kernel.PHYSICAL_OFFSET],
+        rows[:, unit_kernel.SIZE],
+        rows[:, unit_kernel.TAGS_CODE],
+        rows[:, unit_kernel.STORE_TIMESTAMP],
+        bases,
+        counts,
+    )

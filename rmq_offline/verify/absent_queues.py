@@ -37,9 +37,7 @@ class AbsentQueues:
     store: StoreFiles
     known_topics: Collection[str] | None
 
-    def classify(
-        self, topic: str, records: Rows, *, has_consumer_offset: bool, has_bound: bool | None = None
-    ) -> Kind:  # fmt: skip
+    def classify(self, topic: str, records: Rows, *, has_consumer_offset: bool, has_bound: bool | None = None) -> Kind:
         """Return the kind of finding about a queue without files, or without units in RocksDB.
 
         Args:

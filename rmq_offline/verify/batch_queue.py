@@ -31,9 +31,15 @@ class BatchQueueCheck:
     """
 
     def __init__(
-        self, name: QueueName, expected: NDArray[np.void], facts: LogFacts, findings: FindingList,
-        race_findings: FindingList, *, is_known: bool = True,
-    ) -> None:  # fmt: skip
+        self,
+        name: QueueName,
+        expected: NDArray[np.void],
+        facts: LogFacts,
+        findings: FindingList,
+        race_findings: FindingList,
+        *,
+        is_known: bool = True,
+    ) -> None:
         self.name, self.expected, self.facts = name, expected, facts
         self.findings, self.race_findings = findings, race_findings
         self.end_offset = _end(expected)
@@ -104,11 +110,15 @@ class BatchQueueCheck:
                 expected = None if not is_known else _format_unit(self.expected[place])
                 (self.race_findings if kind is finding_kinds.UNIT_BEYOND else self.findings).add(
                     self.name.finding(
-                        kind, f"unit at byte {row * BATCH_UNIT_BYTES}", path=file.path,
-                        physical_offset=int(offsets[row]), queue_offset=int(units[row]["base_offset"]),
-                        expected=expected, actual=_format_unit(units[row]),
+                        kind,
+                        f"unit at byte {row * BATCH_UNIT_BYTES}",
+                        path=file.path,
+                        physical_offset=int(offsets[row]),
+                        queue_offset=int(units[row]["base_offset"]),
+                        expected=expected,
+                        actual=_format_unit(units[row]),
                     )
-                )  # fmt: skip
+                )
 
     def _are_next(self, units: NDArray[np.void], places: NDArray[np.intp]) -> bool:
         """Return whether units are the expected ones of their records, in order: no unit then needs its own check.
@@ -158,10 +168,13 @@ class BatchQueueCheck:
             following = self.expected[run[-1] + 1 : run[-1] + 2]["physical_offset"]
             is_late = run[0] == 0 and self._begin in following
             finding: Finding = self.name.finding(
-                self._late_kind if is_late else finding_kinds.UNIT_MISSING, f"{len(run)} records without a unit",
-                physical_offset=int(first["physical_offset"]), queue_offset=int(first["base_offset"]),
-                expected=_format_unit(first), count=len(run),
-            )  # fmt: skip
+                self._late_kind if is_late else finding_kinds.UNIT_MISSING,
+                f"{len(run)} records without a unit",
+                physical_offset=int(first["physical_offset"]),
+                queue_offset=int(first["base_offset"]),
+                expected=_format_unit(first),
+                count=len(run),
+            )
             (self.race_findings if run[-1] == len(self.expected) - 1 else self.findings).add(finding)
 
     def _find_former(self) -> NDArray[np.bool_]:

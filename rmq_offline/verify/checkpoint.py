@@ -24,9 +24,12 @@ def check_checkpoint(
         return
     if size_bytes != CHECKPOINT_FILE_BYTES:
         yield Finding(
-            finding_kinds.CHECKPOINT_UNREADABLE, "file of another size", path, expected=str(CHECKPOINT_FILE_BYTES),
+            finding_kinds.CHECKPOINT_UNREADABLE,
+            "file of another size",
+            path,
+            expected=str(CHECKPOINT_FILE_BYTES),
             actual=str(size_bytes),
-        )  # fmt: skip
+        )
     if len(data) < CHECKPOINT_USED_BYTES:
         return
     checkpoint = Checkpoint.decode(data)
@@ -44,9 +47,12 @@ def check_checkpoint(
         elif value > max(limit, 0):
             what = "the log's last store timestamp" if name.endswith("Timestamp") else "the end of the log"
             yield Finding(
-                finding_kinds.CHECKPOINT_LATER, f"{name} is beyond {what}", path, expected=f"at most {max(limit, 0)}",
+                finding_kinds.CHECKPOINT_LATER,
+                f"{name} is beyond {what}",
+                path,
+                expected=f"at most {max(limit, 0)}",
                 actual=str(value),
-            )  # fmt: skip
+            )
     if any(data[CHECKPOINT_SIXTH_END if has_sixth else CHECKPOINT_USED_BYTES :]):
         yield Finding(finding_kinds.CHECKPOINT_TRAILING, "bytes after the checkpoint's numbers", path)
 
@@ -68,6 +74,9 @@ def check_index_timestamp(data: bytes | None, path: str, index_ends_ms: Sequence
     later = [end_ms for end_ms in index_ends_ms[:-1] if end_ms > checkpoint_ms]
     if later:
         yield Finding(
-            finding_kinds.CHECKPOINT_EARLIER, f"{len(later)} full IndexFiles end after indexMsgTimestamp", path,
-            expected=str(later[-1]), actual=str(checkpoint_ms),
-        )  # fmt: skip
+            finding_kinds.CHECKPOINT_EARLIER,
+            f"{len(later)} full IndexFiles end after indexMsgTimestamp",
+            path,
+            expected=str(later[-1]),
+            actual=str(checkpoint_ms),
+        )

@@ -172,11 +172,18 @@ class LogCheck:
         queue_id, queue_offset = _QUEUE.unpack_from(batch.data.data, shape.position)
         self.findings.add(
             Finding(
-                kind, detail, self._path, batch.physical_offset + shape.position, shape.size,
-                _bytes_at(batch, shape.topic_at, shape.topic_bytes).decode("utf-8", "replace"), queue_id, queue_offset,
-                expected, actual,
+                kind,
+                detail,
+                self._path,
+                batch.physical_offset + shape.position,
+                shape.size,
+                _bytes_at(batch, shape.topic_at, shape.topic_bytes).decode("utf-8", "replace"),
+                queue_id,
+                queue_offset,
+                expected,
+                actual,
             )
-        )  # fmt: skip
+        )
 
     def _add_odd(self, batch: FrameBatch, shape: FrameShape, odd: int) -> None:
         finding = functools.partial(self._add_of_record, batch, shape)

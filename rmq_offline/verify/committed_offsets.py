@@ -39,10 +39,15 @@ class CommittedOffset:
         """Make the finding for a queue that ends at ``end_offset``, before the claimed offset."""
         kind = finding_kinds.DELAY_OFFSET if self.group is None else finding_kinds.CONSUMER_OFFSET
         return Finding(
-            kind, f"{self.owner} is {self.queue_offset - end_offset} messages beyond the queue's end", path,
-            topic=self.topic, queue_id=self.queue_id, queue_offset=self.queue_offset,
-            expected=f"at most {end_offset}", actual=str(self.queue_offset),
-        )  # fmt: skip
+            kind,
+            f"{self.owner} is {self.queue_offset - end_offset} messages beyond the queue's end",
+            path,
+            topic=self.topic,
+            queue_id=self.queue_id,
+            queue_offset=self.queue_offset,
+            expected=f"at most {end_offset}",
+            actual=str(self.queue_offset),
+        )
 
 
 _QUEUE_ID: Final = re.compile(r"[0-9]{1,10}")
@@ -98,9 +103,12 @@ def check_committed_offset(
     elif committed.queue_offset < least_offset:
         expired = least_offset - committed.queue_offset
         yield _finding(
-            finding_kinds.OFFSET_BELOW, committed, path,
-            f"{committed.owner} lacks {expired} messages that have expired", f"at least {least_offset}",
-        )  # fmt: skip
+            finding_kinds.OFFSET_BELOW,
+            committed,
+            path,
+            f"{committed.owner} lacks {expired} messages that have expired",
+            f"at least {least_offset}",
+        )
 
 
 def make_negative_finding(committed: CommittedOffset, path: str) -> Finding:
@@ -140,6 +148,12 @@ def check_offset_without_queue(
 
 def _finding(kind: Kind, committed: CommittedOffset, path: str, detail: str, expected: str) -> Finding:
     return Finding(
-        kind, detail, path, topic=committed.topic, queue_id=committed.queue_id, queue_offset=committed.queue_offset,
-        expected=expected, actual=str(committed.queue_offset),
-    )  # fmt: skip
+        kind,
+        detail,
+        path,
+        topic=committed.topic,
+        queue_id=committed.queue_id,
+        queue_offset=committed.queue_offset,
+        expected=expected,
+        actual=str(committed.queue_offset),
+    )

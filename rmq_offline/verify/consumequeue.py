@@ -252,10 +252,13 @@ class QueueCheck:
         if file.size_bytes != file_bytes:
             self.findings.add(
                 self.name.finding(
-                    finding_kinds.QUEUE_FILE_SIZE, "file of another size than the broker's", path=file.path,
-                    expected=str(file_bytes), actual=str(file.size_bytes),
+                    finding_kinds.QUEUE_FILE_SIZE,
+                    "file of another size than the broker's",
+                    path=file.path,
+                    expected=str(file_bytes),
+                    actual=str(file.size_bytes),
                 )
-            )  # fmt: skip
+            )
         return True
 
     def _check_missing_files(self, starts: Sequence[int], file_bytes: int, *, any_file: bool) -> None:
@@ -295,9 +298,12 @@ class QueueCheck:
 
     def _range_finding(self, kind: Kind, detail: str, rows: Rows) -> Finding:
         return self.name.finding(
-            kind, detail, queue_offset=int(rows[0, unit_kernel.QUEUE_OFFSET]),
-            physical_offset=int(rows[0, unit_kernel.PHYSICAL_OFFSET]), count=len(rows),
-        )  # fmt: skip
+            kind,
+            detail,
+            queue_offset=int(rows[0, unit_kernel.QUEUE_OFFSET]),
+            physical_offset=int(rows[0, unit_kernel.PHYSICAL_OFFSET]),
+            count=len(rows),
+        )
 
     def _check_file(self, file: _FileUnits, unit_count: int, *, last: bool) -> None:
         if file.is_expected and (not self._is_merged or self._is_as_expected(file.first_offset, unit_count, file.data)):
@@ -340,11 +346,16 @@ class QueueCheck:
         )
         physical = expected_row if has_consumer_offset else actual_row
         finding = self.name.finding(
-            kind, f"queue offsets {queue_offset} to {int(view.offsets[end - 1])}" if end - begin > 1 else "one unit",
-            path=path, physical_offset=int(physical[unit_kernel.PHYSICAL_OFFSET]),
-            size=int(expected_row[unit_kernel.SIZE]) if has_consumer_offset else None, queue_offset=queue_offset,
-            expected=expected, actual=_unit_text(actual_row), count=end - begin,
-        )  # fmt: skip
+            kind,
+            f"queue offsets {queue_offset} to {int(view.offsets[end - 1])}" if end - begin > 1 else "one unit",
+            path=path,
+            physical_offset=int(physical[unit_kernel.PHYSICAL_OFFSET]),
+            size=int(expected_row[unit_kernel.SIZE]) if has_consumer_offset else None,
+            queue_offset=queue_offset,
+            expected=expected,
+            actual=_unit_text(actual_row),
+            count=end - begin,
+        )
         if status is Status.LOST:
             self._lost.append((queue_offset, queue_offset + end - begin))
         is_last = int(view.offsets[end - 1]) >= self.expected.last or (view.is_last_file and end == len(view.offsets))
@@ -374,10 +385,14 @@ class QueueCheck:
                 detail = f"no record has the queue offsets {begin} to {end - 1}"
                 self.findings.add(
                     self.name.finding(
-                        finding_kinds.QUEUE_OFFSET_GAP, detail, queue_offset=begin, count=end - begin - lost_count,
-                        physical_offset=log_begin, size=log_end - log_begin,
+                        finding_kinds.QUEUE_OFFSET_GAP,
+                        detail,
+                        queue_offset=begin,
+                        count=end - begin - lost_count,
+                        physical_offset=log_begin,
+                        size=log_end - log_begin,
                     )
-                )  # fmt: skip
+                )
 
 
 def find_former_codes(name: QueueName, rows: Rows, tags_codes: NDArray[np.int64]) -> Iterator[tuple[Rows, Finding]]:

@@ -167,11 +167,15 @@ class EntryCheck:
             wrong += ["index"] * int(index != indexes[row]) + ["term"] * int(term != terms[row])
             self._findings.add(
                 Finding(
-                    layout_finding_kinds.ENTRY_HEADER, f"{', '.join(wrong)} of the entry's header", self._path,
-                    int(places[row]), int(frames[row, scan_kernel.SIZE]) + ENTRY_HEAD_BYTES,
-                    expected=f"index {indexes[row]}, term {terms[row]}", actual=f"index {index}, term {term}",
+                    layout_finding_kinds.ENTRY_HEADER,
+                    f"{', '.join(wrong)} of the entry's header",
+                    self._path,
+                    int(places[row]),
+                    int(frames[row, scan_kernel.SIZE]) + ENTRY_HEAD_BYTES,
+                    expected=f"index {indexes[row]}, term {terms[row]}",
+                    actual=f"index {index}, term {term}",
                 )
-            )  # fmt: skip
+            )
 
     def _join(self, after: EntrySpan) -> None:
         before = self._span
@@ -210,11 +214,15 @@ class EntryCheck:
         what = "another unit" if any(wrong.actual.tolist()) else "no unit"
         self._findings.add(
             Finding(
-                layout_finding_kinds.ENTRY_UNIT, f"{what} for entries {wrong.expected['index']} to {wrong.last_index}",
-                index_directory(self._path), int(wrong.expected["pos"]), expected=_format_unit(wrong.expected),
-                actual=_format_unit(wrong.actual), count=wrong.count,
+                layout_finding_kinds.ENTRY_UNIT,
+                f"{what} for entries {wrong.expected['index']} to {wrong.last_index}",
+                index_directory(self._path),
+                int(wrong.expected["pos"]),
+                expected=_format_unit(wrong.expected),
+                actual=_format_unit(wrong.actual),
+                count=wrong.count,
             )
-        )  # fmt: skip
+        )
 
 
 def _format_unit(unit: np.void) -> str:
@@ -259,10 +267,13 @@ def check_entry_boundary(before: EntrySpan, after: EntrySpan, path: str, *, afte
     goes_on = after.first_index > before.last_index if after_damage else after.first_index == expected
     if not goes_on or after.first_term < before.last_term:
         yield Finding(
-            layout_finding_kinds.ENTRY_ORDER, "the entry does not follow the one before it", path, after.first_at,
+            layout_finding_kinds.ENTRY_ORDER,
+            "the entry does not follow the one before it",
+            path,
+            after.first_at,
             expected=f"index {expected}, term {before.last_term} or more",
             actual=f"index {after.first_index}, term {after.first_term}",
-        )  # fmt: skip
+        )
 
 
 def index_directory(data_path: str) -> str:

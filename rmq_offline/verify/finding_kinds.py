@@ -36,71 +36,83 @@ DAMAGE: Final = {
     for code in DamageCode
 }
 LOG_TAIL: Final = Kind(
-    "commitlog.tail", _WARNING,
+    "commitlog.tail",
+    _WARNING,
     "bytes after the last record, as a torn write leaves them: a broker truncates there when it starts; "
     "if messages were acknowledged beyond this point, restore them from a replica",
-)  # fmt: skip
+)
 LOG_LEFTOVER: Final = Kind(
-    "commitlog.leftover", _INFO,
+    "commitlog.leftover",
+    _INFO,
     "records of an earlier life of the log behind its end, as a recovery leaves them: a broker ends its log before "
     "them and overwrites them, and no consumer gets them",
-)  # fmt: skip
+)
 LOG_AFTER_BLANK: Final = Kind(
-    "commitlog.after_blank", _WARNING,
+    "commitlog.after_blank",
+    _WARNING,
     "bytes after the file's end mark, which nothing reads: left by a truncation, or overwritten by something else",
-)  # fmt: skip
+)
 LOG_NO_BLANK: Final = Kind(
-    "commitlog.blank", _ERROR,
+    "commitlog.blank",
+    _ERROR,
     "the file ends without its end mark, so that a broker stops reading here and never reaches the next file: "
     "restore the file from a replica, or run rmq repair",
-)  # fmt: skip
+)
 LOG_TOPIC: Final = Kind(
     "commitlog.topic",
     _ERROR,
     "the record's topic is no directory name, so it gets no unit in a queue; restore it from a replica",
 )
 LOG_PROPERTIES: Final = Kind(
-    "commitlog.properties", _ERROR,
+    "commitlog.properties",
+    _ERROR,
     "the properties do not parse, and no checksum covers them: tags, keys and user properties of this message are "
     "not to be trusted; restore the record from a replica",
-)  # fmt: skip
+)
 LOG_HEADER: Final = Kind(
-    "commitlog.header", _WARNING,
+    "commitlog.header",
+    _WARNING,
     "a header field that no checksum covers has a value that no broker writes; the body is sound",
     is_repaired=False,
-)  # fmt: skip
+)
 LOG_TIME: Final = Kind(
-    "commitlog.store_timestamp", _WARNING,
+    "commitlog.store_timestamp",
+    _WARNING,
     "the record's store timestamp does not fit those around it, as of a damaged header; queries by time may miss it",
     is_repaired=False,
-)  # fmt: skip
+)
 LOG_CLOCK: Final = Kind(
-    "commitlog.clock", _WARNING,
+    "commitlog.clock",
+    _WARNING,
     "the broker's clock went back by a second or more; queries by time may miss messages from here on",
     is_repaired=False,
-)  # fmt: skip
+)
 LOG_CLOCK_STEP: Final = Kind(
-    "commitlog.clock_step", _INFO,
+    "commitlog.clock_step",
+    _INFO,
     "the broker's clock was set back by less than a second, or a DLedger broker stored messages in another order than "
     "it stamped them",
-)  # fmt: skip
+)
 QUEUE_OFFSET_REPEATED: Final = Kind(
-    "commitlog.queue_offset.repeated", _WARNING,
+    "commitlog.queue_offset.repeated",
+    _WARNING,
     "the record's queue offset was given before, as after a crash: a broker that dispatches the log skips the record, "
     "and no consumer gets it",
     is_repaired=False,
-)  # fmt: skip
+)
 QUEUE_OFFSET_DISPLACED: Final = Kind(
-    "commitlog.queue_offset.displaced", _WARNING,
+    "commitlog.queue_offset.displaced",
+    _WARNING,
     "the record's queue offset is far from its queue's others, as of a damaged header, which no checksum covers",
     is_repaired=False,
-)  # fmt: skip
+)
 QUEUE_OFFSET_GAP: Final = Kind(
-    "commitlog.queue_offset.gap", _WARNING,
-    "no record has these queue offsets: a broker closes the gap and logs \"[BUG]logic queue order maybe wrong\", or a "
+    "commitlog.queue_offset.gap",
+    _WARNING,
+    'no record has these queue offsets: a broker closes the gap and logs "[BUG]logic queue order maybe wrong", or a '
     "damaged stretch of the log had them; their messages are in no file",
     is_repaired=False,
-)  # fmt: skip
+)
 
 # --- CommitLog: files -------------------------------------------------------------------
 SEGMENT_MISSING: Final = Kind(
@@ -115,9 +127,10 @@ SEGMENT_OVERLAP: Final = Kind(
     "commitlog.segment.overlap", _ERROR, "the file begins inside of the one before it; one of the two is foreign"
 )
 SEGMENT_EMPTY: Final = Kind(
-    "commitlog.segment.empty", _WARNING,
+    "commitlog.segment.empty",
+    _WARNING,
     "the last file has no bytes; a broker deletes it when it starts, and nothing is lost unless queues name more",
-)  # fmt: skip
+)
 SEGMENT_HOLE: Final = Kind(
     "commitlog.segment.hole", _ERROR, "a file without a record between others; restore it from a replica"
 )
@@ -128,40 +141,45 @@ SEGMENT_UNREADABLE: Final = Kind(
     is_repaired=False,
 )
 SEGMENT_COMPRESSED: Final = Kind(
-    "commitlog.segment.compressed", _ERROR,
+    "commitlog.segment.compressed",
+    _ERROR,
     "a segment that was compressed in place, with which a broker does not start: its bytes may be the log's; "
     "decompress it (gunzip FILE) before anything else, or move it out of the store to do without it",
     is_repaired=False,
-)  # fmt: skip
+)
 LOG_MISSING: Final = Kind(
-    "commitlog.missing", _ERROR,
+    "commitlog.missing",
+    _ERROR,
     "there is no CommitLog here, with which queues and Index could be compared: storePathCommitLog may be elsewhere; "
     "link or copy that directory to STORE/commitlog",
     is_repaired=False,
-)  # fmt: skip
+)
 SEGMENT_FOREIGN: Final = Kind(
     "commitlog.foreign",
     _ERROR,
     "a broker does not start with a file here that is no segment; move it out of the store",
 )
 BACKSLASH: Final = Kind(
-    "store.backslash", _WARNING,
+    "store.backslash",
+    _WARNING,
     "a broker passes over it: a path of Windows in one name, as some archives have; unpack them again, or rename",
     is_repaired=False,
-)  # fmt: skip
+)
 STRAY: Final = Kind("store.stray", _WARNING, f"the original passes over it; {_MOVE_AWAY}")
 
 # --- ConsumeQueue -----------------------------------------------------------------------
 QUEUE_MISSING: Final = Kind("consumequeue.missing", _ERROR, f"consumers see no message here; {_REBUILD_QUEUE}")
 QUEUE_FILE_MISSING: Final = Kind("consumequeue.file.missing", _ERROR, _REBUILD_QUEUE)
 QUEUE_FILE_SIZE: Final = Kind(
-    "consumequeue.file.size", _ERROR,
+    "consumequeue.file.size",
+    _ERROR,
     f"a broker does not start with a file of another size than mappedFileSizeConsumeQueue; {_REBUILD_QUEUE}",
-)  # fmt: skip
+)
 QUEUE_FILE_NAME: Final = Kind(
-    "consumequeue.file.name", _ERROR,
+    "consumequeue.file.name",
+    _ERROR,
     f"no file of the queue can begin at this offset, so it was not looked at; {_REBUILD_QUEUE}",
-)  # fmt: skip
+)
 QUEUE_UNREADABLE: Final = Kind(
     "consumequeue.unreadable", _ERROR, "it cannot be read; check the disk and the permissions, then rmq rebuild"
 )
@@ -172,56 +190,66 @@ QUEUE_EXPIRED: Final = Kind(
     "consumequeue.expired", _INFO, "all its messages are gone from the log; a broker deletes the file in time"
 )
 QUEUE_MINIMUM: Final = Kind(
-    "consumequeue.minimum", _ERROR,
+    "consumequeue.minimum",
+    _ERROR,
     f"the queue begins after its first message in the log; consumers cannot reach those before; {_REBUILD_QUEUE}",
-)  # fmt: skip
+)
 QUEUE_BEGINS_LATE: Final = Kind(
-    "consumequeue.begins_late", _WARNING,
+    "consumequeue.begins_late",
+    _WARNING,
     "the queue begins with its first message in one of the log's files: a broker that was killed dispatched the log "
     "from that file on. Where the topic was not deleted before, rmq rebuild STORE brings the messages back",
     is_repaired=False,
-)  # fmt: skip
+)
 QUEUE_FORMER: Final = Kind(
-    "consumequeue.former", _INFO,
+    "consumequeue.former",
+    _INFO,
     "messages of a former life: their topic was deleted and made again; the log keeps them until they expire, and no "
     "consumer gets them",
-)  # fmt: skip
+)
 QUEUE_PASSED_OVER: Final = Kind(
-    "consumequeue.passed_over", _WARNING,
+    "consumequeue.passed_over",
+    _WARNING,
     "a broker never put the message into its queue, as after a crash that lost the queue's last units, and never will: "
     "no consumer gets it; replay it if it is wanted",
     is_repaired=False,
-)  # fmt: skip
+)
 QUEUE_ABSENT: Final = Kind(
-    "consumequeue.absent", _WARNING,
+    "consumequeue.absent",
+    _WARNING,
     "messages of the log in a queue without files, of which no consumer offset tells: the topic was deleted and made "
     "again, or its directory is lost; in the second case stop the broker and run rmq rebuild --from-log-alone",
     is_repaired=False,
-)  # fmt: skip
+)
 FORMER_DELAY: Final = Kind(
-    "consumequeue.former_delay", _INFO,
+    "consumequeue.former_delay",
+    _INFO,
     "the delay of this level was another one when these messages were stored; they are delivered by it",
-)  # fmt: skip
+)
 FORMER_TAGS: Final = Kind(
-    "consumequeue.former_tags", _INFO,
+    "consumequeue.former_tags",
+    _INFO,
     "a broker with another hash of tags dispatched these messages; repairs and rebuilds leave the codes as they are. "
     "If consumers that filter by tag miss them: rmq rebuild STORE --from-log-alone",
-)  # fmt: skip
+)
 UNIT_MISSING: Final = Kind(
-    "consumequeue.unit.missing", _ERROR,
+    "consumequeue.unit.missing",
+    _ERROR,
     "messages of the log that the queue does not name; a broker that was killed adds those at the queue's end when "
     f"it starts, and nothing adds the others: {_REBUILD_QUEUE}",
-)  # fmt: skip
+)
 UNIT_NOT_ADDED: Final = Kind(
-    "consumequeue.unit.not_added", _WARNING,
+    "consumequeue.unit.not_added",
+    _WARNING,
     "messages after the queue's last unit that no broker adds, since another queue names a later one: consumers do not "
     f"get them, and the next messages get their queue offsets; {_REBUILD_QUEUE}",
     is_repaired=False,
-)  # fmt: skip
+)
 UNIT_ZERO: Final = Kind(
-    "consumequeue.unit.zero", _ERROR, f"a broker takes it for the end of the queue, and drops what follows; "
-    f"{_REBUILD_QUEUE}",
-)  # fmt: skip
+    "consumequeue.unit.zero",
+    _ERROR,
+    f"a broker takes it for the end of the queue, and drops what follows; {_REBUILD_QUEUE}",
+)
 UNIT_DANGLING: Final = Kind(
     "consumequeue.unit.dangling", _ERROR, f"no message of this queue is there; {_REBUILD_QUEUE}"
 )
@@ -231,23 +259,27 @@ UNIT_DISPLACED: Final = Kind(
 )
 UNIT_SIZE: Final = Kind("consumequeue.unit.size", _ERROR, f"consumers get a torn message; {_REBUILD_QUEUE}")
 UNIT_TAGS_CODE: Final = Kind(
-    "consumequeue.unit.tags_code", _ERROR,
+    "consumequeue.unit.tags_code",
+    _ERROR,
     f"consumers that filter by tag miss the message, or a delayed one comes at the wrong time; {_REBUILD_QUEUE}",
-)  # fmt: skip
+)
 UNIT_LOST: Final = Kind(
-    "consumequeue.unit.lost", _ERROR,
+    "consumequeue.unit.lost",
+    _ERROR,
     "the message stands in a damaged stretch of the log: this is what was lost; restore it from a replica",
-)  # fmt: skip
+)
 UNIT_BEYOND: Final = Kind(
-    "consumequeue.unit.beyond", _ERROR,
+    "consumequeue.unit.beyond",
+    _ERROR,
     "the queue names messages beyond the end of the log, as after a crash that lost the log's last pages: a broker "
     "drops them when it starts",
-)  # fmt: skip
+)
 UNIT_CUT: Final = Kind(
-    "consumequeue.unit.cut", _INFO,
+    "consumequeue.unit.cut",
+    _INFO,
     "the units after the end of the log are left from an earlier recovery, which cuts a queue in memory only: a broker "
     "ends the queue before them and overwrites them, and no consumer gets them",
-)  # fmt: skip
+)
 UNIT_BEHIND_END: Final = Kind("consumequeue.unit.behind_end", _ERROR, f"bytes after the last unit; {_REBUILD_QUEUE}")
 PRE_BLANK: Final = Kind(
     "consumequeue.pre_blank",
@@ -258,17 +290,19 @@ BATCH_UNIT: Final = Kind(
     "batchconsumequeue.unit", _ERROR, f"consumers get other messages, or a search by time misses it; {_REBUILD_QUEUE}"
 )
 QUEUE_OF_OTHER_KIND: Final = Kind(
-    "consumequeue.kind", _ERROR,
+    "consumequeue.kind",
+    _ERROR,
     f"RocketMQ refuses a store where a topic has batch queues and plain ones; {_REBUILD_QUEUE}",
-)  # fmt: skip
+)
 UNIT_TIME: Final = Kind(
     "consumequeue.unit.store_timestamp", _ERROR, f"a search by time finds another message; {_RENEW_DATABASE}"
 )
 UNIT_UNDISPATCHED: Final = Kind(
-    "consumequeue.unit.undispatched", _INFO,
+    "consumequeue.unit.undispatched",
+    _INFO,
     "messages that were not in RocksDB yet when it was last flushed, as after a kill: a broker puts them there when it "
     "starts",
-)  # fmt: skip
+)
 QUEUE_END: Final = Kind(
     "consumequeue.end", _ERROR, f"the broker takes the queue for longer or shorter than it is; {_RENEW_DATABASE}"
 )
@@ -276,19 +310,22 @@ QUEUE_DATABASE: Final = Kind(
     "consumequeue.database", _ERROR, f"a broker does not start with a RocksDB that it cannot read; {_RENEW_DATABASE}"
 )
 TOPIC_UNKNOWN: Final = Kind(
-    "consumequeue.topic.unknown", _WARNING,
+    "consumequeue.topic.unknown",
+    _WARNING,
     "config/topics.json does not know the topic: it was deleted, and a rebuild brought it back, or the config was "
     "lost; create the topic, or delete its directory",
     is_repaired=False,
-)  # fmt: skip
+)
 TOPIC_DELETED: Final = Kind(
-    "consumequeue.topic.deleted", _INFO,
+    "consumequeue.topic.deleted",
+    _INFO,
     "messages of a topic that config/topics.json does not know and that no queue has: it was deleted",
-)  # fmt: skip
+)
 OWN_TOPIC_MISSING: Final = Kind(
-    "consumequeue.topic.own", _WARNING,
+    "consumequeue.topic.own",
+    _WARNING,
     "a topic that the broker makes for itself has messages and no queue, and is never deleted: rmq rebuild STORE",
-)  # fmt: skip
+)
 NOT_CHECKED: Final = Kind("consumequeue.not_checked", _INFO, "queues of this kind are not verified")
 CONFIG_NOT_CHECKED: Final = Kind("config.not_checked", _INFO, "config of this kind is not verified")
 OTHER_NOT_CHECKED: Final = Kind("store.not_checked", _INFO, "files of this kind are not verified")
@@ -302,20 +339,23 @@ EXT_UNIT: Final = Kind(
     "consumequeue_ext.unit", _ERROR, f"the ConsumeQueueExt unit is not that of its message; {_REBUILD_QUEUE}"
 )
 EXT_REUSED: Final = Kind(
-    "consumequeue_ext.reused", _WARNING,
+    "consumequeue_ext.reused",
+    _WARNING,
     "a broker that was killed gave the ConsumeQueueExt unit to a later message, too: filters may miss this one; "
     f"{_REBUILD_QUEUE}",
     is_repaired=False,
-)  # fmt: skip
+)
 EXT_FORMAT: Final = Kind("consumequeue_ext.format", _ERROR, f"no ConsumeQueueExt unit is here; {_REBUILD_QUEUE}")
 EXT_SURPLUS: Final = Kind(
-    "consumequeue_ext.surplus", _INFO,
+    "consumequeue_ext.surplus",
+    _INFO,
     "no unit of the queue names it, as where a broker that was killed dispatches messages again; it does no harm",
-)  # fmt: skip
+)
 EXT_FILE_SIZE: Final = Kind(
-    "consumequeue_ext.file.size", _ERROR,
+    "consumequeue_ext.file.size",
+    _ERROR,
     f"a broker does not start with a file of another size than mappedFileSizeConsumeQueueExt; {_REBUILD_QUEUE}",
-)  # fmt: skip
+)
 EXT_UNREADABLE: Final = Kind("consumequeue_ext.unreadable", _ERROR, QUEUE_UNREADABLE.remedy)
 EXT_FOREIGN: Final = Kind("consumequeue_ext.foreign", _ERROR, QUEUE_FOREIGN.remedy)
 
@@ -324,10 +364,11 @@ INDEX_MISSING: Final = Kind(
     "index.missing", _WARNING, f"no IndexFile, as where messageIndexEnable is off; otherwise {_REBUILD_INDEX}"
 )
 INDEX_BEGINS_LATE: Final = Kind(
-    "index.begins_late", _WARNING,
+    "index.begins_late",
+    _WARNING,
     "messages older than the first IndexFile cannot be found by key: the Index was turned on later, or a file was "
     f"deleted by hand; {_REBUILD_INDEX}",
-)  # fmt: skip
+)
 INDEX_ENTRY_MISSING: Final = Kind("index.entry.missing", _WARNING, f"messages that no key leads to; {_REBUILD_INDEX}")
 INDEX_ENTRY_WRONG: Final = Kind("index.entry.wrong", _WARNING, f"a key leads to the wrong message; {_REBUILD_INDEX}")
 INDEX_ENTRY_SURPLUS: Final = Kind("index.entry.surplus", _WARNING, f"no key of the log matches it; {_REBUILD_INDEX}")
@@ -366,15 +407,17 @@ CHECKPOINT_UNREADABLE: Final = Kind(
     "checkpoint.unreadable", _WARNING, "stop the broker and delete it: a broker then reads the log from its first file"
 )
 CHECKPOINT_LATER: Final = Kind(
-    "checkpoint.later", _WARNING,
+    "checkpoint.later",
+    _WARNING,
     "it says that more is on disk than the log holds, so that recovery may begin too late; delete it while the "
     "broker is stopped",
-)  # fmt: skip
+)
 CHECKPOINT_EARLIER: Final = Kind(
-    "checkpoint.earlier", _INFO,
+    "checkpoint.earlier",
+    _INFO,
     "a broker that starts after a kill deletes these IndexFiles, and makes their entries again only from where its "
     "recovery begins; then run rmq rebuild with --what index, or rmq repair",
-)  # fmt: skip
+)
 CHECKPOINT_TRAILING: Final = Kind("checkpoint.trailing", _WARNING, "bytes after its five numbers, which nothing reads")
 CONFIG_UNPARSABLE: Final = Kind(
     "config.unparsable", _WARNING, "the broker takes the .bak beside it, which parses; copy that over it"
@@ -386,43 +429,50 @@ CONFIG_LOST: Final = Kind(
     is_repaired=False,
 )
 CONFIG_TOPICS: Final = Kind(
-    "config.topics", _WARNING,
+    "config.topics",
+    _WARNING,
     "a broker that starts with this store knows none of its topics, so that no client finds them; restore "
     "topics.json, or make the topics again with mqadmin updateTopic",
     is_repaired=False,
-)  # fmt: skip
+)
 CONFIG_DATABASE: Final = Kind(
-    "config.database", _ERROR,
+    "config.database",
+    _ERROR,
     "the broker does not open this RocksDB, or opens it without what is damaged, such as consumer offsets; restore its "
     "directory",
     is_repaired=False,
-)  # fmt: skip
+)
 CONSUMER_OFFSET: Final = Kind(
-    "config.consumer_offset", _WARNING,
+    "config.consumer_offset",
+    _WARNING,
     "the group has consumed more than the queue holds, as after a loss; its next messages are passed over until the "
     "queue grows past that: reset it with mqadmin resetOffsetByTime",
     is_repaired=False,
-)  # fmt: skip
+)
 DELAY_OFFSET: Final = Kind(
-    "config.delay_offset", _WARNING,
+    "config.delay_offset",
+    _WARNING,
     "more of this delay level was delivered than its queue holds; delayed messages are passed over until it grows",
     is_repaired=False,
-)  # fmt: skip
+)
 OFFSET_BELOW: Final = Kind(
-    "config.offset.below", _INFO,
+    "config.offset.below",
+    _INFO,
     "messages that the group has not read have expired; it goes on at the queue's least offset",
-)  # fmt: skip
+)
 OFFSET_NEGATIVE: Final = Kind(
-    "config.offset.negative", _WARNING,
+    "config.offset.negative",
+    _WARNING,
     "no queue has such an offset; the group is taken for one without an offset: set it with rmq offsets",
     is_repaired=False,
-)  # fmt: skip
+)
 OFFSET_WITHOUT_QUEUE: Final = Kind(
-    "config.offset.no_queue", _WARNING,
+    "config.offset.no_queue",
+    _WARNING,
     "the queue is gone, and begins anew at 0: the group gets none of its next messages until it has as many; restore "
     "the queue, or rmq offsets STORE clamp",
     is_repaired=False,
-)  # fmt: skip
+)
 OFFSET_OF_DELETED: Final = Kind(
     "config.offset.deleted", _INFO, "offsets of a topic that was deleted; a topic of that name begins at 0"
 )

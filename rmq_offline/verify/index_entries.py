@@ -143,10 +143,17 @@ class EntryWalk:
         begin_ms = self._begin_ms if self.number > 1 else self._first_begin_ms(key)
         done = int(
             kernel.match_entries(
-                entries, self.number, hashes, physical_offsets, timestamps, begin_ms, self.slots, self._faults,
+                entries,
+                self.number,
+                hashes,
+                physical_offsets,
+                timestamps,
+                begin_ms,
+                self.slots,
+                self._faults,
                 self._state,
             )
-        )  # fmt: skip
+        )
         if done:
             self.key_begin = key if self.key_begin < 0 else self.key_begin
             if self.number == 1:
@@ -358,9 +365,15 @@ class EntryWalk:
         self.findings.add_uncounted(finding_kinds.INDEX_CHAIN, max(0, total - MAX_FAULTS))
 
     def _add(
-        self, kind: Kind, detail: str, expected: str | None = None, actual: str | None = None, *, at: int | None = None,
+        self,
+        kind: Kind,
+        detail: str,
+        expected: str | None = None,
+        actual: str | None = None,
+        *,
+        at: int | None = None,
         count: int = 1,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.findings.add(Finding(kind, detail, self.file.path, at, expected=expected, actual=actual, count=count))
 
 

@@ -68,9 +68,14 @@ class IndexCheck:
         expected_bytes = index_file_bytes(file.slots, file.entries)
         if file.size_bytes != expected_bytes:
             self.findings.add(
-                Finding(finding_kinds.INDEX_FILE_SIZE, "file of another size", file.path,
-                        expected=str(expected_bytes), actual=str(file.size_bytes))
-            )  # fmt: skip
+                Finding(
+                    finding_kinds.INDEX_FILE_SIZE,
+                    "file of another size",
+                    file.path,
+                    expected=str(expected_bytes),
+                    actual=str(file.size_bytes),
+                )
+            )
             if file.size_bytes < file.entries_at + INDEX_ENTRY_BYTES:
                 return IndexSpan(file.path, 0, -1, -1, False)
         head = file.read(0, INDEX_HEADER_BYTES).tobytes()

@@ -224,9 +224,14 @@ class _Verification:
         for topic, queue_id in database.queues:
             queues.add(topic, [queue_id])
         return _Plan(
-            segments, data_ends, unreadable, splits, sizes, queues.by_partition(partition_count(splits)),
+            segments,
+            data_ends,
+            unreadable,
+            splits,
+            sizes,
+            queues.by_partition(partition_count(splits)),
             database.reference,
-        )  # fmt: skip
+        )
 
     def _readable(self, all_segments: list[Segment]) -> JobSteps[tuple[list[Segment], list[int], list[Segment]]]:
         """List the log's readable files with the ends of their data, and the unreadable files."""
@@ -236,10 +241,13 @@ class _Verification:
                 unreadable.append(segment)
                 self.findings.add(
                     Finding(
-                        finding_kinds.SEGMENT_UNREADABLE, str(end), segment.path, segment.start_offset,
+                        finding_kinds.SEGMENT_UNREADABLE,
+                        str(end),
+                        segment.path,
+                        segment.start_offset,
                         segment.size_bytes,
                     )
-                )  # fmt: skip
+                )
             else:
                 segments.append(segment)
                 ends.append(end)

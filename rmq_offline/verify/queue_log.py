@@ -143,9 +143,13 @@ class QueueLogCheck:
             log_offset = int(units[row, kernel.UNIT_PHYSICAL_OFFSET])
             topic, queue_id = names[int(units[row, kernel.UNIT_QUEUE])]
             self._add(
-                layout_finding_kinds.QUEUE_LOG_RECORD, "a record of another queue", self._path(log_offset),
-                physical_offset=log_offset, expected=f"{queue[0]}/{queue[1]}", actual=f"{topic}/{queue_id}",
-            )  # fmt: skip
+                layout_finding_kinds.QUEUE_LOG_RECORD,
+                "a record of another queue",
+                self._path(log_offset),
+                physical_offset=log_offset,
+                expected=f"{queue[0]}/{queue[1]}",
+                actual=f"{topic}/{queue_id}",
+            )
 
     def _path(self, log_offset: int) -> str | None:
         segments = self.log.segments
@@ -163,10 +167,14 @@ class QueueLogCheck:
             before, after = records.queue_offsets[row : row + 2].tolist()
             log_offset = int(records.log_offsets[row + 1])
             self._add(
-                layout_finding_kinds.QUEUE_LOG_ORDER, "the record does not follow the one before it",
-                self._path(log_offset), physical_offset=log_offset, queue_offset=after, actual=str(after),
+                layout_finding_kinds.QUEUE_LOG_ORDER,
+                "the record does not follow the one before it",
+                self._path(log_offset),
+                physical_offset=log_offset,
+                queue_offset=after,
+                actual=str(after),
                 expected=f"more than {before}" if self.log.is_padded else str(before + 1),
-            )  # fmt: skip
+            )
 
     # --- units --------------------------------------------------------------------------------
 
@@ -200,20 +208,27 @@ class QueueLogCheck:
         expected = (records.log_offsets[row], records.sizes[row], records.tags_codes[row])
         texts = [f"offset {log_offset}, size {size}, tags code {code}" for log_offset, size, code in (expected, unit)]
         self._add(
-            layout_finding_kinds.QUEUE_LOG_UNIT, "the unit is not that of its message", None,
-            physical_offset=int(records.log_offsets[row]), queue_offset=int(records.queue_offsets[row]),
-            expected=texts[0], actual=texts[1],
-        )  # fmt: skip
+            layout_finding_kinds.QUEUE_LOG_UNIT,
+            "the unit is not that of its message",
+            None,
+            physical_offset=int(records.log_offsets[row]),
+            queue_offset=int(records.queue_offsets[row]),
+            expected=texts[0],
+            actual=texts[1],
+        )
 
     def _report_missing(self, records: LogRecords, missing: NDArray[np.bool_]) -> None:
         rows = np.flatnonzero(missing)
         for run in np.split(rows, np.flatnonzero(np.diff(rows) > 1) + 1) if len(rows) else ():
             log_offset = int(records.log_offsets[run[0]])
             finding = self.name.finding(
-                layout_finding_kinds.QUEUE_LOG_UNIT_MISSING, f"{len(run)} records without a unit",
-                path=self._path(log_offset), physical_offset=log_offset,
-                queue_offset=int(records.queue_offsets[run[0]]), count=len(run),
-            )  # fmt: skip
+                layout_finding_kinds.QUEUE_LOG_UNIT_MISSING,
+                f"{len(run)} records without a unit",
+                path=self._path(log_offset),
+                physical_offset=log_offset,
+                queue_offset=int(records.queue_offsets[run[0]]),
+                count=len(run),
+            )
             (self.race_findings if run[-1] == len(records.log_offsets) - 1 else self.findings).add(finding)
 
     def _read_units(self) -> tuple[Longs, NDArray[np.void]]:
@@ -241,9 +256,13 @@ class QueueLogCheck:
     def _check_compacted_units(self, records: LogRecords) -> None:
         """Compare the units of a compacted log file by file: each file's units are those of the file's records."""
         expected = batch_units(
-            records.log_offsets, records.sizes, records.tags_codes, records.timestamps_ms, records.queue_offsets,
+            records.log_offsets,
+            records.sizes,
+            records.tags_codes,
+            records.timestamps_ms,
+            records.queue_offsets,
             np.ones(len(records.log_offsets), dtype=np.int64),
-        )  # fmt: skip
+        )
         starts = {segment.start_offset: segment for segment in self.log.units}
         for segment in self.log.segments:
             in_segment = (records.log_offsets >= segment.start_offset) & (records.log_offsets < segment.end_offset)
@@ -273,10 +292,14 @@ class QueueLogCheck:
             kind = layout_finding_kinds.QUEUE_LOG_UNIT_LOST if is_lost else layout_finding_kinds.QUEUE_LOG_UNIT
             detail = "the unit is not that of its message" if is_there else "no message is there"
             self._add(
-                kind, f"unit at byte {row * BATCH_UNIT_BYTES}: {detail}", units_file.path,
-                physical_offset=int(log_offsets[row]), queue_offset=int(units[row]["base_offset"]),
-                expected=str(expected[record].tolist()) if is_there else None, actual=str(units[row].tolist()),
-            )  # fmt: skip
+                kind,
+                f"unit at byte {row * BATCH_UNIT_BYTES}: {detail}",
+                units_file.path,
+                physical_offset=int(log_offsets[row]),
+                queue_offset=int(units[row]["base_offset"]),
+                expected=str(expected[record].tolist()) if is_there else None,
+                actual=str(units[row].tolist()),
+            )
         missing = np.zeros(len(records.log_offsets), dtype=bool)
         missing[rows] = ~np.isin(records.log_offsets[rows], log_offsets)
         self._report_missing(records, missing)
@@ -307,10 +330,14 @@ class QueueLogCheck:
                 )
             ]
             self._add(
-                layout_finding_kinds.QUEUE_LOG_DIFFERS, "the CommitLog has another message of this queue offset",
-                self._path(log_offset), physical_offset=log_offset, queue_offset=int(records.queue_offsets[at[row]]),
-                expected=texts[0], actual=texts[1],
-            )  # fmt: skip
+                layout_finding_kinds.QUEUE_LOG_DIFFERS,
+                "the CommitLog has another message of this queue offset",
+                self._path(log_offset),
+                physical_offset=log_offset,
+                queue_offset=int(records.queue_offsets[at[row]]),
+                expected=texts[0],
+                actual=texts[1],
+            )
         if not self.log.is_padded and int(records.queue_offsets.max()) + 1 < int(offsets[0]):
             end = int(records.queue_offsets.max()) + 1
             detail = "messages that neither the tier nor the CommitLog has"
@@ -330,6 +357,10 @@ def check_metadata_segments(name: QueueName, log: QueueLog, sizes: dict[int, int
             yield name.finding(layout_finding_kinds.QUEUE_LOG_SEGMENT_MISSING, detail, physical_offset=base, size=size)
         elif segments[base].size_bytes < size:
             yield name.finding(
-                layout_finding_kinds.TIER_SEGMENT_SIZE, "shorter than the metadata says", path=segments[base].path,
-                physical_offset=base, expected=str(size), actual=str(segments[base].size_bytes),
-            )  # fmt: skip
+                layout_finding_kinds.TIER_SEGMENT_SIZE,
+                "shorter than the metadata says",
+                path=segments[base].path,
+                physical_offset=base,
+                expected=str(size),
+                actual=str(segments[base].size_bytes),
+            )

@@ -192,11 +192,15 @@ class RocksDbQueueCheck:
             assert kind is not None, "runs are those of faults"
             unit, first = stored.units[begin], int(stored.offsets[begin])
             finding = self.name.finding(
-                finding_kinds.with_rocksdb_remedy(kind), _span(first, int(stored.offsets[end - 1])), path=stored.path,
-                queue_offset=first, physical_offset=int(unit["physical_offset"]), count=end - begin,
+                finding_kinds.with_rocksdb_remedy(kind),
+                _span(first, int(stored.offsets[end - 1])),
+                path=stored.path,
+                queue_offset=first,
+                physical_offset=int(unit["physical_offset"]),
+                count=end - begin,
                 expected=_row_text(self._rows[places[begin]]) if is_expected[begin] else "none",
                 actual=_text(unit["physical_offset"], unit["size"], unit["tags_code"], unit["store_timestamp"]),
-            )  # fmt: skip
+            )
             (self.race_findings if kind is finding_kinds.UNIT_BEYOND else self.findings).add(finding)
 
     def _add_missing(self, stored: StoredQueue, has_unit: NDArray[np.bool_]) -> None:
@@ -210,10 +214,15 @@ class RocksDbQueueCheck:
             is_fault = faults[begin] == _MISSING
             first, last = int(row[unit_kernel.QUEUE_OFFSET]), int(self._rows[end - 1, unit_kernel.QUEUE_OFFSET])
             finding = self.name.finding(
-                missing if is_fault else finding_kinds.UNIT_UNDISPATCHED, _span(first, last),
-                path=stored.path, queue_offset=first, physical_offset=int(row[unit_kernel.PHYSICAL_OFFSET]),
-                expected=_row_text(row), actual="none", count=end - begin,
-            )  # fmt: skip
+                missing if is_fault else finding_kinds.UNIT_UNDISPATCHED,
+                _span(first, last),
+                path=stored.path,
+                queue_offset=first,
+                physical_offset=int(row[unit_kernel.PHYSICAL_OFFSET]),
+                expected=_row_text(row),
+                actual="none",
+                count=end - begin,
+            )
             self.findings.add(finding)
 
     def _check_last(self, stored: StoredQueue, physical: Longs) -> None:
@@ -226,11 +235,15 @@ class RocksDbQueueCheck:
         if stored.last != last:
             self.findings.add(
                 self.name.finding(
-                    finding_kinds.QUEUE_END, "the key max is not that of the last unit", path=stored.path,
-                    queue_offset=last.queue_offset, physical_offset=last.physical_offset, expected=_bound_text(last),
+                    finding_kinds.QUEUE_END,
+                    "the key max is not that of the last unit",
+                    path=stored.path,
+                    queue_offset=last.queue_offset,
+                    physical_offset=last.physical_offset,
+                    expected=_bound_text(last),
                     actual="none" if stored.last is None else _bound_text(stored.last),
                 )
-            )  # fmt: skip
+            )
 
     def _add_placement_findings(self, path: str) -> None:
         for kind, rows, detail in (
@@ -240,10 +253,13 @@ class RocksDbQueueCheck:
             for row in rows[:MAX_REPORTED]:
                 self.findings.add(
                     self.name.finding(
-                        kind, detail, path=path, physical_offset=int(row[unit_kernel.PHYSICAL_OFFSET]),
+                        kind,
+                        detail,
+                        path=path,
+                        physical_offset=int(row[unit_kernel.PHYSICAL_OFFSET]),
                         queue_offset=int(row[unit_kernel.QUEUE_OFFSET]),
                     )
-                )  # fmt: skip
+                )
             self.findings.add_uncounted(kind, max(0, len(rows) - MAX_REPORTED))
         gaps = self.placement.gap_units
         if gaps:
@@ -268,9 +284,11 @@ def _span(first: int, last: int) -> str:
 
 def _row_text(row: Longs) -> str:
     return _text(
-        row[unit_kernel.PHYSICAL_OFFSET], row[unit_kernel.SIZE], row[unit_kernel.TAGS_CODE],
+        row[unit_kernel.PHYSICAL_OFFSET],
+        row[unit_kernel.SIZE],
+        row[unit_kernel.TAGS_CODE],
         row[unit_kernel.STORE_TIMESTAMP],
-    )  # fmt: skip
+    )
 
 
 def _text(physical_offset: int, size: int, tags_code: int, store_timestamp: int) -> str:

@@ -109,20 +109,29 @@ def _classify(near: Sequence[Moment], at: int, *, loose: bool) -> Finding:
     if loose and before_ms - ms < CLOCK_STEP_MS:
         detail = f"{before_ms - ms} ms earlier than the record before it"
         return Finding(
-            finding_kinds.LOG_CLOCK_STEP, detail, physical_offset=offset, expected=f"at least {before_ms}",
+            finding_kinds.LOG_CLOCK_STEP,
+            detail,
+            physical_offset=offset,
+            expected=f"at least {before_ms}",
             actual=str(ms),
-        )  # fmt: skip
+        )
     comes_back = at + 1 < len(near) and near[at + 1].timestamp_ms >= before_ms
     if comes_back:
         return Finding(
-            finding_kinds.LOG_TIME, f"{before_ms - ms} ms earlier than the record before it, unlike the next one",
-            physical_offset=offset, expected=f"at least {before_ms}", actual=str(ms),
-        )  # fmt: skip
+            finding_kinds.LOG_TIME,
+            f"{before_ms - ms} ms earlier than the record before it, unlike the next one",
+            physical_offset=offset,
+            expected=f"at least {before_ms}",
+            actual=str(ms),
+        )
     if at < 2 or ms >= near[at - 2].timestamp_ms:
         return Finding(
-            finding_kinds.LOG_TIME, f"{before_ms - ms} ms later than the record after it",
-            physical_offset=before_offset, expected=f"at most {ms}", actual=str(before_ms),
-        )  # fmt: skip
+            finding_kinds.LOG_TIME,
+            f"{before_ms - ms} ms later than the record after it",
+            physical_offset=before_offset,
+            expected=f"at most {ms}",
+            actual=str(before_ms),
+        )
     kind = finding_kinds.LOG_CLOCK if before_ms - ms >= CLOCK_STEP_MS else finding_kinds.LOG_CLOCK_STEP
     detail = f"time goes back by {before_ms - ms} ms, and stays there"
     return Finding(kind, detail, physical_offset=offset, expected=f"at least {before_ms}", actual=str(ms))

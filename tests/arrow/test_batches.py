@@ -193,10 +193,19 @@ def test_keys_are_split_at_spaces_and_what_is_missing_is_null_or_empty() -> None
 @pytest.mark.parametrize(
     "address",
     [
-        "::", "::1", "1::", "1::2:0:0:3", "1:0:0:2::3", "2001:db8::1", "1:2:3:4:5:6:7:8", "0:0:1::", "1:0:2:3:4:5:6:7",
-        "::ffff:10.0.0.1", "fe80::ffff:a00:1",
+        "::",
+        "::1",
+        "1::",
+        "1::2:0:0:3",
+        "1:0:0:2::3",
+        "2001:db8::1",
+        "1:2:3:4:5:6:7:8",
+        "0:0:1::",
+        "1:0:2:3:4:5:6:7",
+        "::ffff:10.0.0.1",
+        "fe80::ffff:a00:1",
     ],
-)  # fmt: skip
+)
 def test_ipv6_hosts_have_their_short_form(address: str) -> None:
     host = Host.parse(f"[{address}]:1")
     hosts = [replace(host, port=port) for port in (0, -1, 10911, 65535, -(1 << 31))]

@@ -32,7 +32,7 @@ NULL = pa.scalar(None, pa.bool_())
             [("queue_offset", "gt", (3,)), ("queue_id", "equal", (2,))],
         ),
     ],
-)  # fmt: skip
+)
 def test_conditions_are_found(expression: Any, found: list[tuple[str, str, tuple[Any, ...]]]) -> None:
     assert conditions(expression, COMMITLOG) == [
         Condition(name, Comparison(how), values) for name, how, values in found

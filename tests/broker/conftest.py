@@ -130,9 +130,15 @@ def store_config(tmp_path: Path) -> StoreConfig:
 def small_store(path: Path, flush: FlushDiskType = FlushDiskType.ASYNC) -> StoreConfig:
     """A store of small files."""
     return StoreConfig(
-        root=str(path), commitlog_file_bytes=1 << 20, consumequeue_file_bytes=2000, index_slots=500,
-        index_entries=2000, disk_max_used_ratio=99, disk_warning_ratio=100, flush_disk_type=flush,
-    )  # fmt: skip
+        root=str(path),
+        commitlog_file_bytes=1 << 20,
+        consumequeue_file_bytes=2000,
+        index_slots=500,
+        index_entries=2000,
+        disk_max_used_ratio=99,
+        disk_warning_ratio=100,
+        flush_disk_type=flush,
+    )
 
 
 @pytest.fixture

@@ -29,10 +29,16 @@ COMMIT, ROLLBACK = 8, 12
 _ONE_IN: Final = 40  # changes of the disk
 HOURS_MS: Final = 3 * 3_600_000
 CONFIG: Final = BrokerConfig(
-    listen_port=0, flush_consumer_offset_interval_ms=20, flush_delay_offset_interval_ms=20,
-    timer_flush_interval_ms=20, timer_precision_ms=100, transaction_op_batch_interval_ms=30,
-    transaction_check_interval_ms=3_600_000, transaction_timeout_ms=0, transaction_check_max=10_000,
-)  # fmt: skip
+    listen_port=0,
+    flush_consumer_offset_interval_ms=20,
+    flush_delay_offset_interval_ms=20,
+    timer_flush_interval_ms=20,
+    timer_precision_ms=100,
+    transaction_op_batch_interval_ms=30,
+    transaction_check_interval_ms=3_600_000,
+    transaction_timeout_ms=0,
+    transaction_check_max=10_000,
+)
 
 
 class Promise(NamedTuple):
@@ -233,9 +239,10 @@ async def _keep(config: StoreConfig, disk: Disk, survived: list[StoredMessage], 
 
         def missing() -> list[Promise]:
             return [
-                one for one in wanted
+                one
+                for one in wanted
                 if one.body not in over and not (one.is_half and one.body in client.asked) and not _is_read(broker, one)
-            ]  # fmt: skip
+            ]
 
         async def is_kept() -> bool:
             clock.ahead_ms += 1000
@@ -304,8 +311,11 @@ def _ahead(store: MessageStore) -> dict[str, tuple[int, int]]:
         levels = decode_body(path.read_bytes(), DelayOffsets).offset_table
         offsets |= {(SCHEDULE_TOPIC, level - 1): offset for level, offset in levels.items()}
     ends = {place: store.next_offset(place[0].split("@")[0], place[1]) for place in offsets}
-    return {f"{key} {queue}": (offset, ends[key, queue]) for (key, queue), offset in offsets.items()
-            if offset > ends[key, queue]}  # fmt: skip
+    return {
+        f"{key} {queue}": (offset, ends[key, queue])
+        for (key, queue), offset in offsets.items()
+        if offset > ends[key, queue]
+    }
 
 
 def _log(store: MessageStore) -> list[StoredMessage]:

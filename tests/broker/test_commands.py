@@ -156,8 +156,12 @@ def test_a_file_in_the_place_of_a_store_is_named(tmp_path: Path) -> None:
 
 
 def test_a_file_may_be_toml_and_use_either_name(tmp_path: Path) -> None:
-    file = conf(tmp_path, 'brokerName = "b"\nlisten_port = 0\nmappedFileSizeCommitLog = 65536\n'
-                'flush_disk_type = "SYNC_FLUSH"\nenableConsumeQueueExt = true\n', "broker.toml")  # fmt: skip
+    file = conf(
+        tmp_path,
+        'brokerName = "b"\nlisten_port = 0\nmappedFileSizeCommitLog = 65536\n'
+        'flush_disk_type = "SYNC_FLUSH"\nenableConsumeQueueExt = true\n',
+        "broker.toml",
+    )
     config, store, passed_over = load_config("/store", Path(file), {}, {"RMQ_BROKER_BROKER_CLUSTER_NAME": "c"})
     assert (config.broker_name, config.broker_cluster_name, store.root) == ("b", "c", "/store")
     assert (store.commitlog_file_bytes, store.flush_disk_type) == (65536, FlushDiskType.SYNC)

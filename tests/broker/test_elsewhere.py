@@ -29,10 +29,16 @@ async def codes(tmp_path: Path, *, allowed: bool) -> dict[tuple[str, str], int]:
     """Answers to changes, to both servers, of a client on their machine and of one elsewhere."""
     loop = asyncio.get_running_loop()
     assert isinstance(loop, VirtualLoop)
-    names = NamesrvConfig(bind_address=SERVERS, listen_port=9876, kv_config_path=str(tmp_path / "kv.json"),
-                          remote_admin_enable=allowed)  # fmt: skip
-    config = BrokerConfig(bind_address=SERVERS, listen_port=10911, broker_ip1=SERVERS, timer_wheel_enable=False,
-                          remote_admin_enable=allowed)  # fmt: skip
+    names = NamesrvConfig(
+        bind_address=SERVERS, listen_port=9876, kv_config_path=str(tmp_path / "kv.json"), remote_admin_enable=allowed
+    )
+    config = BrokerConfig(
+        bind_address=SERVERS,
+        listen_port=10911,
+        broker_ip1=SERVERS,
+        timer_wheel_enable=False,
+        remote_admin_enable=allowed,
+    )
     found = {}
     with Machine(SERVERS).owns():
         server = NameServer(names, lambda: NOW_MS)

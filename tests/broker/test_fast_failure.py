@@ -40,15 +40,22 @@ async def handled(code: int, waited_s: float, **settings: object) -> RemotingCom
 @pytest.mark.parametrize(
     ("code", "name", "default_ms"),
     [
-        (RequestCode.SEND_MESSAGE, "send", 200), (RequestCode.SEND_MESSAGE_V2, "send", 200),
-        (RequestCode.SEND_BATCH_MESSAGE, "send", 200), (RequestCode.CONSUMER_SEND_MSG_BACK, "send", 200),
-        (RequestCode.PULL_MESSAGE, "pull", 5000), (RequestCode.POP_MESSAGE, "pull", 5000),
-        (RequestCode.LITE_PULL_MESSAGE, "lite_pull", 5000), (RequestCode.HEART_BEAT, "heartbeat", 31_000),
-        (RequestCode.END_TRANSACTION, "transaction", 3000), (RequestCode.ACK_MESSAGE, "ack", 3000),
-        (RequestCode.CHANGE_MESSAGE_INVISIBLETIME, "ack", 3000), (RequestCode.BATCH_ACK_MESSAGE, "ack", 3000),
-        (RequestCode.UPDATE_AND_CREATE_TOPIC, "admin_broker", 5000), (26, "admin_broker", 5000),
+        (RequestCode.SEND_MESSAGE, "send", 200),
+        (RequestCode.SEND_MESSAGE_V2, "send", 200),
+        (RequestCode.SEND_BATCH_MESSAGE, "send", 200),
+        (RequestCode.CONSUMER_SEND_MSG_BACK, "send", 200),
+        (RequestCode.PULL_MESSAGE, "pull", 5000),
+        (RequestCode.POP_MESSAGE, "pull", 5000),
+        (RequestCode.LITE_PULL_MESSAGE, "lite_pull", 5000),
+        (RequestCode.HEART_BEAT, "heartbeat", 31_000),
+        (RequestCode.END_TRANSACTION, "transaction", 3000),
+        (RequestCode.ACK_MESSAGE, "ack", 3000),
+        (RequestCode.CHANGE_MESSAGE_INVISIBLETIME, "ack", 3000),
+        (RequestCode.BATCH_ACK_MESSAGE, "ack", 3000),
+        (RequestCode.UPDATE_AND_CREATE_TOPIC, "admin_broker", 5000),
+        (26, "admin_broker", 5000),
     ],
-)  # fmt: skip
+)
 async def test_each_kind_of_request_has_its_limit(code: int, name: str, default_ms: int) -> None:
     assert (await handled(code, default_ms / 1000 - 0.01)).code == 0
     refused = await handled(code, default_ms / 1000)

@@ -25,10 +25,16 @@ def golden_copy(request: pytest.FixtureRequest, golden: Callable[[str], Path], t
 @pytest.fixture
 def store_config(golden_copy: Path) -> StoreConfig:
     return StoreConfig(
-        root=str(golden_copy / "store"), commitlog_file_bytes=1 << 20, consumequeue_file_bytes=2000, index_slots=500,
-        index_entries=2000, delay_levels=MIXED_DELAY_LEVELS, disk_max_used_ratio=99, disk_warning_ratio=100,
+        root=str(golden_copy / "store"),
+        commitlog_file_bytes=1 << 20,
+        consumequeue_file_bytes=2000,
+        index_slots=500,
+        index_entries=2000,
+        delay_levels=MIXED_DELAY_LEVELS,
+        disk_max_used_ratio=99,
+        disk_warning_ratio=100,
         file_reserved_hours=24 * 3650,
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture

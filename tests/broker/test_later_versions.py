@@ -112,13 +112,15 @@ async def test_a_parent_of_lite_topics_needs_light_queues(asker: Asker) -> None:
 @pytest.mark.parametrize(
     ("attribute", "good", "bad"),
     [
-        ("lite.bind.topic", ["T", ""], []), ("lite.sub.model", ["Shared", "Exclusive"], ["shared", ""]),
+        ("lite.bind.topic", ["T", ""], []),
+        ("lite.sub.model", ["Shared", "Exclusive"], ["shared", ""]),
         ("lite.sub.client.quota", ["-1", "9999"], ["-2", "x"]),
         ("lite.sub.client.max.event.cnt", ["10", "100000"], ["9", ""]),
         ("lite.sub.reset.offset.exclusive", ["true", "FALSE"], ["1"]),
-        ("lite.sub.reset.offset.unsubscribe", ["true", "false"], ["yes"]), ("lite.sub.wildcard", ["true", "x"], []),
+        ("lite.sub.reset.offset.unsubscribe", ["true", "false"], ["yes"]),
+        ("lite.sub.wildcard", ["true", "x"], []),
     ],
-)  # fmt: skip
+)
 async def test_groups_have_attributes_of_lite_topics(
     asker: Asker, attribute: str, good: list[str], bad: list[str]
 ) -> None:

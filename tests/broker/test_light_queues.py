@@ -345,9 +345,15 @@ async def popped_place(popper: Popper, **more: object) -> list[Popped]:
             place, key = int(one.properties[PLACES].split(",")[at]), (TopicKind.NORMAL, 0)
             assert place in offsets[key]
             handle = PopHandle(
-                starts[key], int(told["popTime"]), int(told["invisibleTime"]), int(told["reviveQid"]), TopicKind.NORMAL,
-                popper.broker, 0, place,
-            )  # fmt: skip
+                starts[key],
+                int(told["popTime"]),
+                int(told["invisibleTime"]),
+                int(told["reviveQid"]),
+                TopicKind.NORMAL,
+                popper.broker,
+                0,
+                place,
+            )
         found.append(Popped(one.body, one.topic, handle, one.reconsume_times, one.properties))
     return found
 

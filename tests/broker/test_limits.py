@@ -105,10 +105,15 @@ async def test_the_others_are_served_while_all_queues_of_a_wide_topic_are_told(a
     created = await asker.ask(
         RequestCode.UPDATE_AND_CREATE_TOPIC,
         {
-            "topic": "Wide", "defaultTopic": "TBW102", "readQueueNums": QUEUES, "writeQueueNums": QUEUES, "perm": 6,
-            "topicFilterType": "SINGLE_TAG", "order": "false",
+            "topic": "Wide",
+            "defaultTopic": "TBW102",
+            "readQueueNums": QUEUES,
+            "writeQueueNums": QUEUES,
+            "perm": 6,
+            "topicFilterType": "SINGLE_TAG",
+            "order": "false",
         },
-    )  # fmt: skip
+    )
     assert created.code == 0
     await asker.heartbeat("cg", SubscriptionData(topic="Wide"))
     group = {"group": "cg", "consumerGroup": "cg", "topic": "Wide"}

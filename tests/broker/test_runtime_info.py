@@ -130,6 +130,6 @@ def test_totals_of_midnight_are_kept_for_two_days() -> None:
 @pytest.mark.parametrize(
     ("size_bytes", "expected"),
     [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (7524, "7.3 KiB"), (252 << 30, "252.0 GiB")],
-)  # fmt: skip
+)
 def test_sizes_are_written_as_java_writes_them(size_bytes: int, expected: str) -> None:
     assert _readable(size_bytes) == expected

@@ -48,9 +48,14 @@ def conf(request: pytest.FixtureRequest, store: Path, tmp_path: Path) -> Path:
         "read-only": {"storePathCommitLog": f"{first},", "readOnlyCommitLogStorePaths": f"{second},"},
     }[request.param]
     return write_conf(
-        tmp_path / "broker.conf", brokerName="b", namesrvAddr="127.0.0.1:9876", storePathRootDir=store,
-        unknownSetting="whatever", mappedFileSizeCommitLog=1048576, **values,
-    )  # fmt: skip
+        tmp_path / "broker.conf",
+        brokerName="b",
+        namesrvAddr="127.0.0.1:9876",
+        storePathRootDir=store,
+        unknownSetting="whatever",
+        mappedFileSizeCommitLog=1048576,
+        **values,
+    )
 
 
 def test_commands_read_a_log_that_is_elsewhere(rmq: Rmq, store: Path, conf: Path, golden: Golden) -> None:
@@ -95,9 +100,19 @@ def test_a_size_option_wins_over_the_file(rmq: Rmq, store: Path, tmp_path: Path)
     by_file = json.loads(rmq("verify", store, "-c", conf, "--workers", 1, "--json").stdout)
     assert "consumequeue.file.size" in by_file["finding_counts"]
     won = rmq(
-        "verify", store, "-c", conf, "--workers", 1, "--consumequeue-file-bytes", 2000, "--index-slots", 500,
-        "--index-entries", 2000,
-    )  # fmt: skip
+        "verify",
+        store,
+        "-c",
+        conf,
+        "--workers",
+        1,
+        "--consumequeue-file-bytes",
+        2000,
+        "--index-slots",
+        500,
+        "--index-entries",
+        2000,
+    )
     assert won.exit_code == 0
 
 
@@ -118,8 +133,10 @@ def test_a_rebuild_without_sizes_uses_the_sizes_of_the_files(rmq: Rmq, store: Pa
 
 def test_toml_has_the_names_of_our_settings(tmp_path: Path) -> None:
     file = tmp_path / "broker.toml"
-    file.write_text('consumequeue_file_bytes = 50\nmappedFileSizeCommitLog = 65536\nconsumequeue_ext_enabled = true\n'
-                    'commitlog_path = "/a,/b"\nindex_tags = "yes"\ndelay_levels = "1s 1m"\n')  # fmt: skip
+    file.write_text(
+        "consumequeue_file_bytes = 50\nmappedFileSizeCommitLog = 65536\nconsumequeue_ext_enabled = true\n"
+        'commitlog_path = "/a,/b"\nindex_tags = "yes"\ndelay_levels = "1s 1m"\n'
+    )
     conf = read_broker_conf(str(file))
     assert conf.sizes == {
         "consumequeue_file_bytes": 60, "commitlog_file_bytes": 65536, "consumequeue_ext_file_bytes": 48 << 20,

@@ -193,7 +193,7 @@ def test_settings_that_withhold_messages_are_reported(store: Path, answers: Answ
         ("ERROR load /s/config/topics.json failed, and try to load backup file", START),
         ("ERROR physic disk maybe full soon 0.96, so mark disk full", MESSAGES),
     ],
-)  # fmt: skip
+)
 def test_known_lines_of_logs_are_explained(
     store: Path, answers: Answers, tmp_path: Path, line: str, question: str
 ) -> None:
@@ -262,17 +262,26 @@ def closed_gap() -> LogWriter:
 @pytest.mark.parametrize(
     ("life", "seen", "command"),
     [
-        (topic_made_again, "Orders/0: the topic was deleted and made again, and 10 messages of its former life",
-         "rmq inspect {store} --unqueued -c {conf}"),
-        (idle_topic, "all messages of Idle/0 have expired; the queue ends at 10",
-         "rmq offsets {store} --topic Idle -c {conf}"),
+        (
+            topic_made_again,
+            "Orders/0: the topic was deleted and made again, and 10 messages of its former life",
+            "rmq inspect {store} --unqueued -c {conf}",
+        ),
+        (
+            idle_topic,
+            "all messages of Idle/0 have expired; the queue ends at 10",
+            "rmq offsets {store} --topic Idle -c {conf}",
+        ),
         (clock_set_back, "the broker's clock went back once, from 2026-11-21T", "rmq verify {store} -c {conf}"),
-        (other_delay, "SCHEDULE_TOPIC_XXXX/2: queue offsets 0 to 19 have a delay of 20 s",
-         "rmq offsets {store} -c {conf}"),
+        (
+            other_delay,
+            "SCHEDULE_TOPIC_XXXX/2: queue offsets 0 to 19 have a delay of 20 s",
+            "rmq offsets {store} -c {conf}",
+        ),
         (closed_gap, "Orders/0: no record has the queue offsets 50 to 51", "rmq verify {store} -c {conf}"),
         (recovered_log, "29 records of an earlier life are behind it", "rmq dump {store} --unqueued -c {conf}"),
     ],
-)  # fmt: skip
+)
 def test_what_only_looks_wrong_is_explained_and_no_fault(
     tmp_path: Path, answers: Answers, life: Callable[[], LogWriter], seen: str, command: str
 ) -> None:

@@ -48,12 +48,16 @@ def store(tmp_path: Path) -> Path:
     write_commitlog(
         root,
         [
-            message(number, topic=f"Orders{HOSTILE}"[:60] if number % 2 else "Orders", properties_bytes=encoded,
-                    body=HOSTILE.replace("\n", "").encode())
+            message(
+                number,
+                topic=f"Orders{HOSTILE}"[:60] if number % 2 else "Orders",
+                properties_bytes=encoded,
+                body=HOSTILE.replace("\n", "").encode(),
+            )
             for number in range(20)
         ],
         FILE_BYTES,
-    )  # fmt: skip
+    )
     for name in ("commitlog", "consumequeue", "index", "config"):
         (root / name).mkdir(exist_ok=True)
         (root / name / f"x{HOSTILE}y".replace("\0", "")).write_text(HOSTILE)
@@ -66,14 +70,19 @@ def store(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["inspect"], ["dump"], ["verify"], ["rebuild"], ["repair"],
+        ["inspect"],
+        ["dump"],
+        ["verify"],
+        ["rebuild"],
+        ["repair"],
         ["query", "--topic", "Orders", "--queue", "0", "--offset", "0"],
         ["query", "--key", HOSTILE, "--topic", HOSTILE],
         ["convert", "--to", "classic", "--out", HOSTILE.replace("\0", "")],
-        ["verify", f"--{HOSTILE}"], ["repair", "--work", HOSTILE.replace("\0", "")],
+        ["verify", f"--{HOSTILE}"],
+        ["repair", "--work", HOSTILE.replace("\0", "")],
     ],
     ids=lambda arguments: printable(" ".join(arguments))[:40],
-)  # fmt: skip
+)
 def test_no_command_prints_what_a_terminal_obeys(store: Path, rmq: Rmq, arguments: list[str]) -> None:
     command, *options = arguments
     done = rmq(command, store, *options)

@@ -224,8 +224,12 @@ def test_a_full_disk_of_stdout_is_one_line(golden: Callable[[str], Path]) -> Non
     with Path("/dev/full").open("w") as full:
         done = warm_processes.run(
             [*PROGRAM, "dump", str(golden("exotic") / "store")],
-            stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
-        )  # fmt: skip
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
     assert (done.returncode, one_line(done.stderr)) == (2, "standard output: No space left on device")
 
 
@@ -233,8 +237,12 @@ def test_a_full_disk_under_a_table_is_one_line(golden: Callable[[str], Path]) ->
     with Path("/dev/full").open("w") as full:
         done = warm_processes.run(
             [*PROGRAM, "inspect", str(golden("exotic") / "store")],
-            stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
-        )  # fmt: skip
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
     assert (done.returncode, one_line(done.stderr)) == (2, "standard output: No space left on device")
 
 

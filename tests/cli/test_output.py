@@ -11,10 +11,16 @@ from rmq_cli import output
 @pytest.mark.parametrize(
     ("size", "text"),
     [
-        (0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (999 * 1024, "999.0 KiB"), (1000 * 1024, "1.0 MiB"),
-        (6.1 * 1024**3, "6.1 GiB"), (5 * 1024**4, "5.0 TiB"), (5000 * 1024**4, "5000.0 TiB"),
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.0 KiB"),
+        (999 * 1024, "999.0 KiB"),
+        (1000 * 1024, "1.0 MiB"),
+        (6.1 * 1024**3, "6.1 GiB"),
+        (5 * 1024**4, "5.0 TiB"),
+        (5000 * 1024**4, "5000.0 TiB"),
     ],
-)  # fmt: skip
+)
 def test_sizes_have_a_unit(size: float, text: str) -> None:
     assert output.bytes_text(size) == text
 
@@ -22,10 +28,14 @@ def test_sizes_have_a_unit(size: float, text: str) -> None:
 @pytest.mark.parametrize(
     ("time_ms", "text"),
     [
-        (None, "-"), (0, "1970-01-01T00:00:00.000Z"), (1795230317922, "2026-11-21T03:05:17.922Z"),
-        (-1, "1969-12-31T23:59:59.999Z"), (1 << 62, f"{1 << 62} ms"), (-(1 << 62), f"{-(1 << 62)} ms"),
+        (None, "-"),
+        (0, "1970-01-01T00:00:00.000Z"),
+        (1795230317922, "2026-11-21T03:05:17.922Z"),
+        (-1, "1969-12-31T23:59:59.999Z"),
+        (1 << 62, f"{1 << 62} ms"),
+        (-(1 << 62), f"{-(1 << 62)} ms"),
     ],
-)  # fmt: skip
+)
 def test_times_are_utc_and_numbers_beyond_the_calendar(time_ms: int | None, text: str) -> None:
     assert output.time_text(time_ms) == text
 

@@ -220,8 +220,11 @@ def test_ctrl_c_ends_the_workers_at_once_and_silently(
     ]
     process = warm_processes.Popen(
         [sys.executable, "-c", SLOW, *map(str, arguments)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
     with process:
         assert process.stdout is not None
         assert process.stderr is not None

@@ -53,9 +53,13 @@ class Watched:
         environ = {key: value for key, value in os.environ.items() if key != _OF_BROKER}
         login = {"RMQ_ACCESS_KEY": name, "RMQ_SECRET_KEY": secret} if name else {}
         done = warm_processes.run(
-            [*COMMAND, *arguments], capture_output=True, timeout=60, check=False, input=lines.encode(),
+            [*COMMAND, *arguments],
+            capture_output=True,
+            timeout=60,
+            check=False,
+            input=lines.encode(),
             env={**environ, **login, "COLUMNS": "200"},
-        )  # fmt: skip
+        )
         assert_none(" ".join(arguments), done.stdout + done.stderr)
         assert b"Traceback" not in done.stderr
         return done

@@ -61,8 +61,13 @@ class Installation:
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYSPARK"))}
         return subprocess.run(
             [str(self.directory / "bin" / command[0]), *map(str, command[1:])],
-            cwd=self.directory, env=environment, capture_output=True, text=True, timeout=300, check=False,
-        )  # fmt: skip
+            cwd=self.directory,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
 
 
 def install(wheel: Path, directory: Path, *, without: tuple[str, ...] = ()) -> Installation:

@@ -23,9 +23,22 @@ def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEv
 def received(offset: int, body: bytes = b"body", size: int = 100, reconsume_times: int = 0) -> ReceivedMessage:
     """A message of the queue ``QUEUE``."""
     return ReceivedMessage(
-        QUEUE, QUEUE.topic, body, offset, offset * 1000, size, 0, 0, 1, 2, reconsume_times, 0,
-        b"UNIQ_KEY\x01%d\x02" % offset, b"\x7f\x00\x00\x01\x00\x00\x00\x01", b"\x7f\x00\x00\x01\x00\x00\x00\x02",
-    )  # fmt: skip
+        QUEUE,
+        QUEUE.topic,
+        body,
+        offset,
+        offset * 1000,
+        size,
+        0,
+        0,
+        1,
+        2,
+        reconsume_times,
+        0,
+        b"UNIQ_KEY\x01%d\x02" % offset,
+        b"\x7f\x00\x00\x01\x00\x00\x00\x01",
+        b"\x7f\x00\x00\x01\x00\x00\x00\x02",
+    )
 
 
 QUEUE = MessageQueue(topic="T", broker_name="a", queue_id=0)

@@ -45,19 +45,25 @@ def nearby(inner: Allocation) -> MachineRoomNearby:
         (ConsistentHash(3), "a:8 b:8", CLIENTS, ["", "a0 a3 a6 b2 b4 b7", "a1 a2 a4 a5 a7 b0 b1 b3 b5 b6"]),
         (ByConfig(queues("z:2")), "a:4 b:4", CLIENTS, ["z0 z1"] * 3),
         (
-            ByMachineRoom({"r1", "r2"}), "r1@a:4 r2@b:4 r3@c:4 plain:2 r1@:2 @r1:2", CLIENTS,
+            ByMachineRoom({"r1", "r2"}),
+            "r1@a:4 r2@b:4 r3@c:4 plain:2 r1@:2 @r1:2",
+            CLIENTS,
             ["r1@a0 r1@a1 r2@b2", "r1@a2 r1@a3 r2@b3", "r2@b0 r2@b1"],
         ),
         (
-            nearby(averagely), "r1-x:5 r2-x:4 r3-x:4 r4-x:2", IN_ROOMS,
+            nearby(averagely),
+            "r1-x:5 r2-x:4 r3-x:4 r4-x:2",
+            IN_ROOMS,
             ["r1-x0 r1-x1 r1-x2 r3-x0 r3-x1 r4-x0", "r1-x3 r1-x4 r3-x2 r4-x1", "r2-x0 r2-x1 r2-x2 r2-x3 r3-x3"],
         ),
         (
-            nearby(ConsistentHash()), "r1-x:5 r2-x:4 r3-x:4 r4-x:2", IN_ROOMS,
+            nearby(ConsistentHash()),
+            "r1-x:5 r2-x:4 r3-x:4 r4-x:2",
+            IN_ROOMS,
             ["r1-x2 r4-x0", "r1-x0 r1-x1 r1-x3 r1-x4 r3-x1 r3-x3", "r2-x0 r2-x1 r2-x2 r2-x3 r3-x0 r3-x2 r4-x1"],
         ),
     ],
-)  # fmt: skip
+)
 def test_shares_are_those_of_java(
     strategy: Allocation, all_queues: str, clients: list[str], expected: list[str]
 ) -> None:

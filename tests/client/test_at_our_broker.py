@@ -34,10 +34,24 @@ def standalone(
     settings.write_text(SETTINGS + "mappedFileSizeCommitLog=1048576\ndiskMaxUsedSpaceRatio=99\n")
     with (directory / "log").open("ab") as log:
         process = warm_processes.Popen(
-            [sys.executable, "-c", STANDALONE, "standalone", "--store", str(directory / "store"), "-c", str(settings),
-             "--listen", namesrv, "--broker-listen", broker],
-            stdout=subprocess.PIPE, stderr=log, text=True,
-        )  # fmt: skip
+            [
+                sys.executable,
+                "-c",
+                STANDALONE,
+                "standalone",
+                "--store",
+                str(directory / "store"),
+                "-c",
+                str(settings),
+                "--listen",
+                namesrv,
+                "--broker-listen",
+                broker,
+            ],
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        )
         with process:
             assert process.stdout is not None
             line = process.stdout.readline()

@@ -132,7 +132,10 @@ async def test_a_topic_that_does_not_exist_is_told(namesrv: str, group: list[str
 
 def test_the_address_may_come_from_the_environment() -> None:
     done = warm_processes.run(
-        [sys.executable, "-c", MAIN, "consume", "--topic", "T"], capture_output=True, timeout=TIMEOUT_S, check=False,
+        [sys.executable, "-c", MAIN, "consume", "--topic", "T"],
+        capture_output=True,
+        timeout=TIMEOUT_S,
+        check=False,
         env={**os.environ, "NAMESRV_ADDR": "127.0.0.1:2"},
-    )  # fmt: skip
+    )
     assert b"127.0.0.1:2" in done.stderr

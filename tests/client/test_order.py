@@ -265,8 +265,11 @@ def test_the_programs_of_the_page_run(running: Standalone) -> None:
         assert program.count("127.0.0.1:9876") == 1
         done = warm_processes.run(
             [sys.executable, "-c", program.replace("127.0.0.1:9876", running.namesrv)],
-            capture_output=True, text=True, timeout=120, check=False,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
         assert (done.returncode, done.stderr) == (0, "")
         outputs.append(done.stdout)
     answered, prior = outputs

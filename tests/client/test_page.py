@@ -21,8 +21,11 @@ def test_its_programs_run(namesrv: str) -> None:
         assert program.count("127.0.0.1:9876") == 1
         done = warm_processes.run(
             [sys.executable, "-c", program.replace("127.0.0.1:9876", namesrv)],
-            capture_output=True, text=True, timeout=60, check=False,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
         assert (done.returncode, done.stderr) == (0, "")
         outputs.append(done.stdout)
     sent, pushed, shared, pulled, light, popped, administered = outputs

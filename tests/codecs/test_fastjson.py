@@ -60,13 +60,39 @@ def test_control_characters_in_strings_are_taken_as_they_are() -> None:
 @pytest.mark.parametrize(
     ("text", "at"),
     [
-        ("", 0), ("  ", 2), ("{", 1), ("[", 1), ('"abc', 0), ('{"a"', 4), ('{"a":', 5), ('{"a":1', 6),
-        ("{0", 2), ("[1,", 3), ("[1,]", 3), ('{"a":1,}', 7), ("[1 2]", 3), ('{"a" 1}', 5), ("{a:1}", 1),
-        ("{[1]:2}", 1), ("{true:1}", 1), ("{0.5:1}", 2), ("1 2", 1), ("nul", 0), ("NaN", 0), ("+1", 0),
-        ("Infinity", 0), ("01", 0), ("1.", 1), (".5", 0), ("'a'", 0), ("1e999", 0), ("9" * 200, 0),
-        ('"\\x41"', 1), ("\ufeff{}", 0),
+        ("", 0),
+        ("  ", 2),
+        ("{", 1),
+        ("[", 1),
+        ('"abc', 0),
+        ('{"a"', 4),
+        ('{"a":', 5),
+        ('{"a":1', 6),
+        ("{0", 2),
+        ("[1,", 3),
+        ("[1,]", 3),
+        ('{"a":1,}', 7),
+        ("[1 2]", 3),
+        ('{"a" 1}', 5),
+        ("{a:1}", 1),
+        ("{[1]:2}", 1),
+        ("{true:1}", 1),
+        ("{0.5:1}", 2),
+        ("1 2", 1),
+        ("nul", 0),
+        ("NaN", 0),
+        ("+1", 0),
+        ("Infinity", 0),
+        ("01", 0),
+        ("1.", 1),
+        (".5", 0),
+        ("'a'", 0),
+        ("1e999", 0),
+        ("9" * 200, 0),
+        ('"\\x41"', 1),
+        ("\ufeff{}", 0),
     ],
-)  # fmt: skip
+)
 def test_other_texts_are_refused_with_their_offset(text: str, at: int) -> None:
     with pytest.raises(DecodeError) as caught:
         loads(text)
@@ -125,12 +151,19 @@ def test_a_file_without_topics_has_none() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "[]", "1", '{"topicConfigTable":[]}', '{"topicConfigTable":{"A":1}}', "{",
-        '{"topicConfigTable":{"A":{"perm":"6"}}}', '{"topicConfigTable":{"A":{"perm":true}}}',
-        '{"topicConfigTable":{"A":{"order":1}}}', '{"topicConfigTable":{"A":{"topicName":1}}}',
-        '{"topicConfigTable":{"A":{"attributes":{"a":1}}}}', '{"topicConfigTable":{"A":{"attributes":[]}}}',
+        "[]",
+        "1",
+        '{"topicConfigTable":[]}',
+        '{"topicConfigTable":{"A":1}}',
+        "{",
+        '{"topicConfigTable":{"A":{"perm":"6"}}}',
+        '{"topicConfigTable":{"A":{"perm":true}}}',
+        '{"topicConfigTable":{"A":{"order":1}}}',
+        '{"topicConfigTable":{"A":{"topicName":1}}}',
+        '{"topicConfigTable":{"A":{"attributes":{"a":1}}}}',
+        '{"topicConfigTable":{"A":{"attributes":[]}}}',
     ],
-)  # fmt: skip
+)
 def test_members_of_another_type_are_refused(text: str) -> None:
     with pytest.raises(DecodeError):
         topic_configs(text)

@@ -9,24 +9,57 @@ from rmq_formats.codecs.trace import ContextCode, MessageType, TraceRecord, Trac
 from rmq_formats.errors import DecodeError
 
 PUB = TraceRecord(
-    trace_type=TraceType.PUB, timestamp_ms=1795230324501, region_id="DefaultRegion", group="pg", topic="Orders",
-    msg_id="7F0000010D4C18B4AAC2AF8A2D0D0000", tags="Paid", keys="4711 k2", store_host="127.0.0.1:10911",
-    body_bytes=5, cost_ms=12, message_type=MessageType.NORMAL, offset_msg_id="7F00000100002A9F0000000000000000",
+    trace_type=TraceType.PUB,
+    timestamp_ms=1795230324501,
+    region_id="DefaultRegion",
+    group="pg",
+    topic="Orders",
+    msg_id="7F0000010D4C18B4AAC2AF8A2D0D0000",
+    tags="Paid",
+    keys="4711 k2",
+    store_host="127.0.0.1:10911",
+    body_bytes=5,
+    cost_ms=12,
+    message_type=MessageType.NORMAL,
+    offset_msg_id="7F00000100002A9F0000000000000000",
     is_success=True,
-)  # fmt: skip
+)
 BEFORE = TraceRecord(
-    trace_type=TraceType.SUB_BEFORE, timestamp_ms=3, region_id="r", group="cg", request_id="R", msg_id="M",
-    retry_times=2, keys=None,
-)  # fmt: skip
+    trace_type=TraceType.SUB_BEFORE,
+    timestamp_ms=3,
+    region_id="r",
+    group="cg",
+    request_id="R",
+    msg_id="M",
+    retry_times=2,
+    keys=None,
+)
 AFTER = TraceRecord(
-    trace_type=TraceType.SUB_AFTER, timestamp_ms=9, group="cg", request_id="R", msg_id="M", cost_ms=6, keys=None,
-    is_success=False, context_code=ContextCode.EXCEPTION,
-)  # fmt: skip
+    trace_type=TraceType.SUB_AFTER,
+    timestamp_ms=9,
+    group="cg",
+    request_id="R",
+    msg_id="M",
+    cost_ms=6,
+    keys=None,
+    is_success=False,
+    context_code=ContextCode.EXCEPTION,
+)
 ENDED = TraceRecord(
-    trace_type=TraceType.END_TRANSACTION, timestamp_ms=4, region_id="DefaultRegion", group="pg", topic="T", msg_id="M",
-    tags=None, keys="k", store_host="h:1", message_type=MessageType.COMMIT, transaction_id="M",
-    transaction_state="COMMIT_MESSAGE", is_from_check=True,
-)  # fmt: skip
+    trace_type=TraceType.END_TRANSACTION,
+    timestamp_ms=4,
+    region_id="DefaultRegion",
+    group="pg",
+    topic="T",
+    msg_id="M",
+    tags=None,
+    keys="k",
+    store_host="h:1",
+    message_type=MessageType.COMMIT,
+    transaction_id="M",
+    transaction_state="COMMIT_MESSAGE",
+    is_from_check=True,
+)
 RECALLED = TraceRecord(
     trace_type=TraceType.RECALL, timestamp_ms=4, region_id="DefaultRegion", group="pg", topic="T", msg_id="M"
 )
@@ -35,14 +68,17 @@ RECALLED = TraceRecord(
 @pytest.mark.parametrize(
     ("record", "text"),
     [
-        (PUB, "Pub|1795230324501|DefaultRegion|pg|Orders|7F0000010D4C18B4AAC2AF8A2D0D0000|Paid|4711 k2|"
-              "127.0.0.1:10911|5|12|0|7F00000100002A9F0000000000000000|true\x02"),
+        (
+            PUB,
+            "Pub|1795230324501|DefaultRegion|pg|Orders|7F0000010D4C18B4AAC2AF8A2D0D0000|Paid|4711 k2|"
+            "127.0.0.1:10911|5|12|0|7F00000100002A9F0000000000000000|true\x02",
+        ),
         (BEFORE, "SubBefore|3|r|cg|R|M|2|null\x02"),
         (AFTER, "SubAfter|R|M|6|false|null|2|9|cg\x02"),
         (ENDED, "EndTransaction|4|DefaultRegion|pg|T|M|null|k|h:1|2|M|COMMIT_MESSAGE|true\x02"),
         (RECALLED, "Recall|4|DefaultRegion|pg|T|M|true\x02"),
     ],
-)  # fmt: skip
+)
 def test_records_are_the_original_s(record: TraceRecord, text: str) -> None:
     written = text.replace("|", "\x01")
     assert encode_trace(record) == written

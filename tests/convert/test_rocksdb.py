@@ -269,10 +269,16 @@ def test_java_opens_what_was_made_of_files(rmq: Rmq, golden: Golden, tmp_path: P
     convert(rmq, golden("lmq") / "store", "rocksdb", store)
     before = pairs(store)
     told = peer.run(
-        "variant-rebuild", str(store), "storeType=defaultRocksDB", "mappedFileSizeCommitLog=262144",
-        "maxHashSlotNum=500", "maxIndexNum=2000", "enableLmq=true", "enableMultiDispatch=true",
+        "variant-rebuild",
+        str(store),
+        "storeType=defaultRocksDB",
+        "mappedFileSizeCommitLog=262144",
+        "maxHashSlotNum=500",
+        "maxIndexNum=2000",
+        "enableLmq=true",
+        "enableMultiDispatch=true",
         java_options=f"{peer.QUICK_START} -Dvariant.settle.ms=500",
-    )  # fmt: skip
+    )
     assert '"loaded": true' in told
     dumped = set(peer.run("rocks-dump", str(store / "consumequeue"), java_options=peer.QUICK_START).splitlines())
     assert {line for line in dumped if b"min".hex() not in line.split("\t")[1]} == before
@@ -292,9 +298,14 @@ def test_java_leaves_units_and_ends_of_queue_files(rmq: Rmq, tmp_path: Path) -> 
     convert_with_warnings(rmq, store, tmp_path / "new")
     before = pairs(tmp_path / "new")
     report = peer.run(
-        "variant-rebuild", str(tmp_path / "new"), "storeType=defaultRocksDB", "mappedFileSizeCommitLog=16384",
-        "maxHashSlotNum=500", "maxIndexNum=2000", java_options=f"{peer.QUICK_START} -Dvariant.settle.ms=500",
-    )  # fmt: skip
+        "variant-rebuild",
+        str(tmp_path / "new"),
+        "storeType=defaultRocksDB",
+        "mappedFileSizeCommitLog=16384",
+        "maxHashSlotNum=500",
+        "maxIndexNum=2000",
+        java_options=f"{peer.QUICK_START} -Dvariant.settle.ms=500",
+    )
     assert '"loaded": true' in report
     lines = peer.run("rocks-dump", str(tmp_path / "new" / "consumequeue"), java_options=peer.QUICK_START).splitlines()
     assert {line for line in lines if b"min".hex() not in line.split("\t")[1]} == before

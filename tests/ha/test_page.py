@@ -27,10 +27,14 @@ def test_its_failover_runs(tmp_path: Path) -> None:
     log = tmp_path / "log"
     with log.open("wb") as errors:
         shell = subprocess.Popen(
-            ["bash", "-c", commands.replace("/tmp/", f"{tmp_path}/") + "wait"], cwd=tmp_path, text=True,
-            stdout=subprocess.PIPE, stderr=errors, start_new_session=True,
+            ["bash", "-c", commands.replace("/tmp/", f"{tmp_path}/") + "wait"],
+            cwd=tmp_path,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            start_new_session=True,
             env={**os.environ, "PATH": path, "NAMESRV_ADDR": namesrv},
-        )  # fmt: skip
+        )
     try:
         output, _ = shell.communicate(timeout=PATIENCE_S)
     except subprocess.TimeoutExpired as late:

@@ -104,8 +104,11 @@ def _commands(_version: str, java_options: str) -> subprocess.Popen[bytes]:
     environment = {**os.environ, "PEER_JAVA_OPTS": f"{QUICK_START} {java_options}"}
     return subprocess.Popen(
         ["bash", SCRIPT, "commands"],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment,
-    )  # fmt: skip
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=environment,
+    )
 
 
 def command(*arguments: str, java_options: str = "") -> str:

@@ -384,9 +384,15 @@ def test_a_replay_is_let_in_or_refused_before_it_sends(cluster: Cluster, golden:
         with pytest.raises(ClusterError, match="code 16: "):
             replay_store(directory / "store", cluster.namesrv, *chosen, *more)
     report, code = replay_store(
-        directory / "store", cluster.namesrv, *chosen, "--credentials", cluster.credentials, "--tls", "--tls-ca",
+        directory / "store",
+        cluster.namesrv,
+        *chosen,
+        "--credentials",
+        cluster.credentials,
+        "--tls",
+        "--tls-ca",
         cluster.ca,
-    )  # fmt: skip
+    )
     assert (code, report["messages"] > 0) == (0, True)
     assert SECRET not in json.dumps(report)
 

@@ -144,8 +144,10 @@ def java_member(*arguments: str) -> Iterator[list[str]]:
     source = Path(__file__).parents[1] / "client" / "JavaMember.java"
     process = subprocess.Popen(
         ["java", peer.QUICK_START, "-cp", f"{home}/lib/*", str(source), *arguments],
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
     lines: list[str] = []
 
     def read_each() -> None:

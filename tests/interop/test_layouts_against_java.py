@@ -31,9 +31,20 @@ def layouts_peer(command: str, running: Standalone, *arguments: str) -> list[dic
 
 def make_topic(running: Standalone, topic: str) -> None:
     done = peer.command(
-        "updateTopic", "-n", running.namesrv, "-b", running.broker, "-t", topic, "-r", "4", "-w", "4",
-        "-a", "+queue.type=BatchCQ",
-    )  # fmt: skip
+        "updateTopic",
+        "-n",
+        running.namesrv,
+        "-b",
+        running.broker,
+        "-t",
+        topic,
+        "-r",
+        "4",
+        "-w",
+        "4",
+        "-a",
+        "+queue.type=BatchCQ",
+    )
     assert "success" in done, done[-2000:]
 
 

@@ -150,7 +150,7 @@ async def told_to_administrators(asker: Asker) -> list[object]:
             (RequestCode.TRIGGER_LITE_DISPATCH, {"group": GROUP}),
             (RequestCode.TRIGGER_LITE_DISPATCH, {"group": "none"}),
         )
-    ]  # fmt: skip
+    ]
     return [of_broker, groups, of_topic, of_client, told(unknown, "lastConsumeTime"), of_group, all_of_group, codes]
 
 
@@ -234,9 +234,13 @@ async def check_queues(ours: Path, java_s: Path) -> None:
     """The light queues of lite topics are those that the original makes of the log."""
     shutil.copytree(ours / "commitlog", java_s / "commitlog")
     await asyncio.to_thread(
-        peer.rebuild, java_s, mappedFileSizeCommitLog=1 << 20, mappedFileSizeConsumeQueue=2000, enableLmq="true",
+        peer.rebuild,
+        java_s,
+        mappedFileSizeCommitLog=1 << 20,
+        mappedFileSizeConsumeQueue=2000,
+        enableLmq="true",
         enableMultiDispatch="true",
-    )  # fmt: skip
+    )
     queues = tree(ours / "consumequeue")
     assert {name.split("/")[0] for name in queues} >= {f"%LMQ%$Devices${child}" for child in ("d1", "d2", "e1")}
     assert queues == tree(java_s / "consumequeue")

@@ -76,9 +76,14 @@ CONFIG = BrokerConfig(
 
 def store_of(path: Path) -> StoreConfig:
     return StoreConfig(
-        root=str(path), commitlog_file_bytes=1 << 20, consumequeue_file_bytes=2000, index_slots=500,
-        index_entries=2000, disk_max_used_ratio=99, disk_warning_ratio=100,
-    )  # fmt: skip
+        root=str(path),
+        commitlog_file_bytes=1 << 20,
+        consumequeue_file_bytes=2000,
+        index_slots=500,
+        index_entries=2000,
+        disk_max_used_ratio=99,
+        disk_warning_ratio=100,
+    )
 
 
 async def eventually_popped(popper: Popper, count: int) -> dict[bytes, int]:

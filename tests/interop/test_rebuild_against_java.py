@@ -31,10 +31,18 @@ OPTIONS = RebuildOptions(True, True, StoreSizes(1 << 30, 400, 0, 50, 20, (1000, 
 def message(number: int, properties: dict[str, str], sys_flag: int = 0) -> MessageToStore:
     host = Host.parse("127.0.0.1:10911")
     return MessageToStore(
-        topic=f"Topic{number % 3}", queue_id=number % 2, flag=0, sys_flag=sys_flag, born_timestamp_ms=1_700_000_000_000,
-        born_host=host, store_host=host, reconsume_times=0, prepared_transaction_offset=0,
-        body=b"x" * (1 + number % 50), properties_bytes=encode_properties(properties),
-    )  # fmt: skip
+        topic=f"Topic{number % 3}",
+        queue_id=number % 2,
+        flag=0,
+        sys_flag=sys_flag,
+        born_timestamp_ms=1_700_000_000_000,
+        born_host=host,
+        store_host=host,
+        reconsume_times=0,
+        prepared_transaction_offset=0,
+        body=b"x" * (1 + number % 50),
+        properties_bytes=encode_properties(properties),
+    )
 
 
 def check_equal_to_java(store: Path, tmp_path: Path) -> None:
@@ -43,9 +51,13 @@ def check_equal_to_java(store: Path, tmp_path: Path) -> None:
     for path in (store / "commitlog").iterdir():
         shutil.copy(path, java / "commitlog" / path.name)
     peer.rebuild(
-        java, mappedFileSizeCommitLog=16384, mappedFileSizeConsumeQueue=400, maxHashSlotNum=50, maxIndexNum=20,
+        java,
+        mappedFileSizeCommitLog=16384,
+        mappedFileSizeConsumeQueue=400,
+        maxHashSlotNum=50,
+        maxIndexNum=20,
         messageDelayLevel="1s 5s",
-    )  # fmt: skip
+    )
     out = tmp_path / "out"
     out.mkdir()
     rebuild_store(str(store), str(out), OPTIONS, ProcessRunner(1))

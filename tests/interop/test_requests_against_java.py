@@ -40,7 +40,7 @@ async def java(namesrv: str, mode: str, topic: str) -> list[dict[str, Any]]:
     options = str(COUNT), str(PATIENCE_S * 1000)
     output = await asyncio.to_thread(
         peer.run, "requests", namesrv, mode, topic, *options, java_options=peer.QUICK_START
-    )  # fmt: skip
+    )
     return [json.loads(line) for line in output.splitlines() if line.startswith("{")]
 
 

@@ -106,9 +106,12 @@ def test_the_original_recovers_a_store_after_a_kill_and_cuts_nothing(tmp_path: P
 @pytest.mark.long
 def test_the_original_finds_each_key_after_a_kill(tmp_path: Path) -> None:
     config = config_of(
-        tmp_path / "store", flush_consumequeue_interval_ms=20, flush_index_interval_ms=20, flush_interval_ms=20,
+        tmp_path / "store",
+        flush_consumequeue_interval_ms=20,
+        flush_index_interval_ms=20,
+        flush_interval_ms=20,
         index_entries=LONGER_INDEX,
-    )  # fmt: skip
+    )
     write_until_killed(config, 4, after_s=1.0)
     before = log_records(config)
     checkpoint = Checkpoint.decode((Path(config.root) / "checkpoint").read_bytes())

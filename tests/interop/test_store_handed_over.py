@@ -85,8 +85,11 @@ class HandedOver:
         """Remember what a broker has left, which has all that it has acknowledged."""
         self._left, self._expected = self._image(), shown(self._messages())
         if ledger is not None:
-            places = {(queue_id, offset): crc for (topic, queue_id, offset, _), (_, crc) in self._expected.items()
-                      if topic == "T"}  # fmt: skip
+            places = {
+                (queue_id, offset): crc
+                for (topic, queue_id, offset, _), (_, crc) in self._expected.items()
+                if topic == "T"
+            }
             for place, body in ledger.acknowledged.items():
                 assert places[place] == zlib.crc32(body)
 

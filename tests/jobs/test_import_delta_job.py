@@ -221,6 +221,9 @@ def test_arguments_are_checked_before_a_session_is_made(arguments: list[str], to
 def test_a_wrong_argument_is_one_line_and_exit_2(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "jobs/import_delta.py", "--table", "none", "--store", str(tmp_path), "--mode", "replace"],
-        capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2],
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=Path(__file__).parents[2],
+    )
     assert (done.returncode, done.stderr.count("\n"), done.stdout) == (2, 1, "")

@@ -114,9 +114,14 @@ def test_a_failed_task_is_reported_in_a_line_with_exit_code_2(
     ],
 )
 def test_a_job_has_delta_fetched_only_for_tables_of_delta(
-    golden: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str], name: str, given: str, delta: bool,
-) -> None:  # fmt: skip
+    golden: Callable[[str], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    given: str,
+    delta: bool,
+) -> None:
     def started(_: str, *, delta: bool = True) -> SparkSession:
         raise StoreError(f"delta: {delta}")
 

@@ -36,9 +36,14 @@ Rows = list[tuple[Any, ...]]
 
 
 def dispatched(
-    data: bytes, file_offset: int = FILE_OFFSET, levels: tuple[int, ...] = LEVELS, tags_from: int = NO_TAGS,
-    *, to_light_queues: bool = True, **scan: Any,
-) -> tuple[Rows, Rows]:  # fmt: skip
+    data: bytes,
+    file_offset: int = FILE_OFFSET,
+    levels: tuple[int, ...] = LEVELS,
+    tags_from: int = NO_TAGS,
+    *,
+    to_light_queues: bool = True,
+    **scan: Any,
+) -> tuple[Rows, Rows]:
     """Units and keys with their queues' names, as the kernel gives them."""
     dispatcher = Dispatcher(levels, tags_from=tags_from, to_light_queues=to_light_queues)
     for batch in batches(data, file_offset, **scan):
@@ -214,11 +219,39 @@ def test_odd_lists_of_light_queues_give_the_units_of_the_oracle(monkeypatch: pyt
 
 lists = st.lists(
     st.sampled_from(
-        ["%LMQ%a", "%LMQ%b", "%LMQ%", "%LMQ", "a", "TopicTest", "x/y", " ", "\t", ",", ",", "", "0", "1", "-1", "+7",
-         "+", "-", "9223372036854775807", "9223372036854775808", "-9223372036854775808", "-9223372036854775809",
-         "1" * 40, "0" * 40, "007", "1 ", "中", "😀"]
-    ), max_size=12,
-)  # fmt: skip
+        [
+            "%LMQ%a",
+            "%LMQ%b",
+            "%LMQ%",
+            "%LMQ",
+            "a",
+            "TopicTest",
+            "x/y",
+            " ",
+            "\t",
+            ",",
+            ",",
+            "",
+            "0",
+            "1",
+            "-1",
+            "+7",
+            "+",
+            "-",
+            "9223372036854775807",
+            "9223372036854775808",
+            "-9223372036854775808",
+            "-9223372036854775809",
+            "1" * 40,
+            "0" * 40,
+            "007",
+            "1 ",
+            "中",
+            "😀",
+        ]
+    ),
+    max_size=12,
+)
 separators = st.sampled_from([",", ",", ",", "", ",,"])
 
 

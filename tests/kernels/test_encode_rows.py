@@ -104,9 +104,12 @@ def test_a_record_larger_than_the_buffer_has_one_of_its_own() -> None:
 
 def test_a_buffer_is_filled_to_its_end_and_not_beyond() -> None:
     batch = rows(
-        topic=["Topic"] * 40, body=[b"x" * n for n in range(40)], tags=["tag"] * 40, keys=[["k", "l"]] * 40,
+        topic=["Topic"] * 40,
+        body=[b"x" * n for n in range(40)],
+        tags=["tag"] * 40,
+        keys=[["k", "l"]] * 40,
         born_host=["10.0.0.1:80"] * 40,
-    )  # fmt: skip
+    )
     (whole,) = RowEncoder(EncodeOptions(0, kernel.CRC_NEVER)).encode(batch)
     for size in (400, 777, 1000, 4096, 5000):
         encoder = RowEncoder(EncodeOptions(0, kernel.CRC_NEVER))

@@ -40,9 +40,11 @@ def built(entries: list[tuple[int, int, int]], slots: int, per_file: int, pieces
 
 @settings(deadline=None)
 @given(
-    st.lists(keys, max_size=60), st.sampled_from([1, 2, 7, 50]), st.sampled_from([2, 3, 10, 100]),
+    st.lists(keys, max_size=60),
+    st.sampled_from([1, 2, 7, 50]),
+    st.sampled_from([2, 3, 10, 100]),
     st.lists(st.integers(0, 60), max_size=3),
-)  # fmt: skip
+)
 @example([(1, 5, 0), (1, 6, 0), (1, 7, 999), (1, 8, 5000)], 1, 3, [])
 @example([(1, 5, 9000), (1, 6, 1000), (1, 7, 1 << 60)], 1, 10, [])
 def test_files_are_those_of_the_codec(

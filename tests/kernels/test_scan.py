@@ -182,8 +182,17 @@ def test_no_byte_outside_of_the_window_is_read(data: bytes, damagings: list[Dama
         position = 0
         while position < size:
             kernel.walk_frames(
-                window, size, begin, FILE_OFFSET, len(data), position, 1 << 62, True, frames, result,
-            )  # fmt: skip
+                window,
+                size,
+                begin,
+                FILE_OFFSET,
+                len(data),
+                position,
+                1 << 62,
+                True,
+                frames,
+                result,
+            )
             position = int(result[1]) + 1
             kernel.find_sound(window, size, begin, FILE_OFFSET, len(data), position, frames[0], result)
             assert result[0] >= position or position > size - 8

@@ -60,9 +60,20 @@ def test_properties_parse_as_they_split(entries: list[bytes], ended: bool, behin
 
 @pytest.mark.parametrize(
     ("topic", "plain"),
-    [(b"Orders", True), (b"%RETRY%a-b_1", True), (b".", False), (b"..", False), (b"...", True), (b"", False),
-     (b"a/b", False), (b"a b", False), (b"\xc3\xa9", False), (b"a\n", False), (b"a\x7f", False)],
-)  # fmt: skip
+    [
+        (b"Orders", True),
+        (b"%RETRY%a-b_1", True),
+        (b".", False),
+        (b"..", False),
+        (b"...", True),
+        (b"", False),
+        (b"a/b", False),
+        (b"a b", False),
+        (b"\xc3\xa9", False),
+        (b"a\n", False),
+        (b"a\x7f", False),
+    ],
+)
 def test_plain_topics_need_no_second_look(topic: bytes, plain: bool) -> None:
     with guarded(topic) as array:
         assert kernel.is_plain_topic(array, 0, len(topic)) == plain
@@ -71,11 +82,18 @@ def test_plain_topics_need_no_second_look(topic: bytes, plain: bool) -> None:
 @pytest.mark.parametrize(
     ("kind", "body", "fits"),
     [
-        (0x000, b"\x78\x9c", True), (0x300, b"\x78\x5e", True), (0x300, b"\x78\x5f", False), (0x300, b"\x78", False),
-        (0x100, b"\x04\x22\x4d\x18", True), (0x100, b"\x04\x22\x4d", False), (0x200, b"\x28\xb5\x2f\xfd!", True),
-        (0x200, b"hello", False), (0x400, b"\x78\x9c", False), (0x700, b"\x78\x9c", False),
+        (0x000, b"\x78\x9c", True),
+        (0x300, b"\x78\x5e", True),
+        (0x300, b"\x78\x5f", False),
+        (0x300, b"\x78", False),
+        (0x100, b"\x04\x22\x4d\x18", True),
+        (0x100, b"\x04\x22\x4d", False),
+        (0x200, b"\x28\xb5\x2f\xfd!", True),
+        (0x200, b"hello", False),
+        (0x400, b"\x78\x9c", False),
+        (0x700, b"\x78\x9c", False),
     ],
-)  # fmt: skip
+)
 def test_a_compressed_body_begins_as_its_codec_does(kind: int, body: bytes, fits: bool) -> None:
     with guarded(body) as array:
         assert kernel.has_declared_compression(array, kind | FLAG_COMPRESSED, 0, len(body)) == fits

@@ -23,8 +23,12 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--parts", default=",".join(PARTS), help="which, with commas between them: %(default)s")
     made.add_argument("--rounds", type=int, default=10, help="of each part; %(default)s by default")
     made.add_argument("--seconds", type=float, help="end after that time, whatever the rounds")
-    made.add_argument("--seed", type=int, help="of the first round; those after it count up. Where none is given, "
-                      "each part goes on behind the last seed that it has played")  # fmt: skip
+    made.add_argument(
+        "--seed",
+        type=int,
+        help="of the first round; those after it count up. Where none is given, "
+        "each part goes on behind the last seed that it has played",
+    )
     made.add_argument("--totals", type=Path, default=_TOTALS, help="the file that keeps the sums over all runs")
     made.add_argument("--total", action="store_true", help="print the sums over all runs so far, and end")
     return made

@@ -129,9 +129,13 @@ def _open(one: Round, files: Files, name: str, at: int, mask: int) -> None:
     data[at] ^= mask
     _write(root, {**files, name: bytes(data)})
     config = StoreConfig(
-        root=str(root), commitlog_file_bytes=FILE_BYTES, consumequeue_file_bytes=400, index_slots=50, index_entries=30,
+        root=str(root),
+        commitlog_file_bytes=FILE_BYTES,
+        consumequeue_file_bytes=400,
+        index_slots=50,
+        index_entries=30,
         delay_levels="1s 5s",
-    )  # fmt: skip
+    )
     try:
         for _ in range(2):
             stepped = SteppedStore(config, QuickDisk(), _LAST_MS + 1000)

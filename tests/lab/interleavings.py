@@ -40,16 +40,23 @@ class Schedule:
         self._master = None
         self._rates = dice.choice([(0.0, 0.0), (0.0, 0.0), (0.05, 0.0), (0.0, 0.03), (0.03, 0.02)])
         self._config = config_of(
-            one.work / "store", flush_disk_type=dice.choice(list(FlushDiskType)), preallocate=dice.random() < 0.5,
-            commitlog_file_bytes=4096, consumequeue_file_bytes=100, index_slots=20, index_entries=40,
-            consumequeue_ext_enabled=has_ext, append_crc_property=dice.random() < 0.2,
-        )  # fmt: skip
+            one.work / "store",
+            flush_disk_type=dice.choice(list(FlushDiskType)),
+            preallocate=dice.random() < 0.5,
+            commitlog_file_bytes=4096,
+            consumequeue_file_bytes=100,
+            index_slots=20,
+            index_entries=40,
+            consumequeue_ext_enabled=has_ext,
+            append_crc_property=dice.random() < 0.2,
+        )
         if dice.random() < 0.3:
             self._config = replace(self._config, slave=True)
             self._deletes = False  # a slave's topics are its master's
             (one.work / "master").mkdir()
-            self._master = SteppedStore(replace(self._config, root=str(one.work / "master"), commitlog_path="",
-                                                slave=False), QuickDisk())  # fmt: skip
+            self._master = SteppedStore(
+                replace(self._config, root=str(one.work / "master"), commitlog_path="", slave=False), QuickDisk()
+            )
         is_plain = not (self._cleans or self._deletes or has_ext or self._master)
         self._timers = SteppedTimers() if is_plain and dice.random() < 0.2 else None
         self._number = 0
@@ -249,8 +256,12 @@ class Schedule:
         self._abandon()
         self._disk.close_kept()
         shutil.rmtree(self._config.root)
-        self._reopen(None, lost=True, acknowledged=acknowledged,
-                     config=replace(self._config, root=str(target), commitlog_path=""))  # fmt: skip
+        self._reopen(
+            None,
+            lost=True,
+            acknowledged=acknowledged,
+            config=replace(self._config, root=str(target), commitlog_path=""),
+        )
 
     def _abandon(self) -> None:
         if self._timers is not None:
@@ -294,9 +305,10 @@ class Schedule:
         for offset, record in there:
             one.demand(wanted.get(offset) == record, f"the record at {offset} was never sent")
         kept = {
-            offset for offset, record in wanted.items()
+            offset
+            for offset, record in wanted.items()
             if offset >= low and (not lost or offset + len(record) <= acknowledged)
-        }  # fmt: skip
+        }
         missing = kept - {offset for offset, _ in there}
         one.demand(not missing, f"lost: {sorted(missing)}, with {acknowledged} acknowledged")
         if lost:

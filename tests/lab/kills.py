@@ -34,8 +34,13 @@ def play(one: Round) -> None:
 
 def _kill_writers(one: Round) -> None:
     flush = one.dice.choice(list(FlushDiskType))
-    config = config_of(one.work / "written", flush_disk_type=flush, flush_consumequeue_interval_ms=5,
-                       flush_index_interval_ms=5, flush_interval_ms=5)  # fmt: skip
+    config = config_of(
+        one.work / "written",
+        flush_disk_type=flush,
+        flush_consumequeue_interval_ms=5,
+        flush_index_interval_ms=5,
+        flush_interval_ms=5,
+    )
     model = Model(config_of(one.work / "model"))
     first = one.dice.randrange(1 << 20)
     for number in range(_WRITERS):

@@ -94,9 +94,10 @@ class Model:
         found = {decode_record(record).physical_offset for record in store.query(topic, key, 64).records}
         low, high = store.min_physical_offset, store.dispatched_offset
         keyed_alike = {
-            offset for offset, record in self.sent
+            offset
+            for offset, record in self.sent
             if low <= offset and (one_of := decode_record(record)).topic == topic and key in index_keys(one_of)
-        }  # fmt: skip
+        }
         # An Index that met a full disk in mid-batch is ahead of what counts as dispatched.
         one.demand(found <= keyed_alike, f"the key {key!r} of {topic} gives {sorted(found - keyed_alike)} too many")
         wanted = {offset for offset in keyed_alike if offset < high}

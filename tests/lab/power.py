@@ -65,10 +65,15 @@ def play(one: Round) -> None:
     """Write a small store, taking pictures, and judge each."""
     dice = one.dice
     config = config_of(
-        one.work / "live", flush_disk_type=dice.choice(list(FlushDiskType)), preallocate=dice.random() < 0.5,
-        append_crc_property=dice.random() < 0.3, commitlog_file_bytes=4096, consumequeue_file_bytes=100,
-        index_slots=20, index_entries=40,
-    )  # fmt: skip
+        one.work / "live",
+        flush_disk_type=dice.choice(list(FlushDiskType)),
+        preallocate=dice.random() < 0.5,
+        append_crc_property=dice.random() < 0.3,
+        commitlog_file_bytes=4096,
+        consumequeue_file_bytes=100,
+        index_slots=20,
+        index_entries=40,
+    )
     states, sent = _live(one, config)
     for number, state in enumerate(states):
         one.step(f"picture {number}: acknowledged up to {state.acknowledged}, lose {state.lose}")

@@ -112,7 +112,9 @@ def table(tallies: Mapping[str, Tally]) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:
-        first, *others = (cell.ljust(width) if at == 0 else cell.rjust(width)
-                          for at, (cell, width) in enumerate(zip(row, widths, strict=True)))  # fmt: skip
+        first, *others = (
+            cell.ljust(width) if at == 0 else cell.rjust(width)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
         lines.append("  ".join([first, *others]))
     return "\n".join(lines)

@@ -16,8 +16,9 @@ def put_some(store: MessageStore, dice: random.Random, number: int) -> PutResult
     topic, queue_id, now_ms = dice.choice(_TOPICS), dice.randrange(2), NOW_MS + number * 10
     properties, born_host = properties_of(dice, number), dice.choice([HOST, HOST, V6_HOST])
     if dice.randrange(6) == 0:
-        batch = batch_of([(dice.randbytes(1 + dice.randrange(30)), b"KEYS\x01b%d" % part)
-                          for part in range(dice.randrange(1, 6))])  # fmt: skip
+        batch = batch_of(
+            [(dice.randbytes(1 + dice.randrange(30)), b"KEYS\x01b%d" % part) for part in range(dice.randrange(1, 6))]
+        )
         return store.bulk.put_batch(topic, queue_id, batch, properties, now_ms - 5, born_host, now_ms)
     body = dice.randbytes(dice.choice([1, 20, 300]) + dice.randrange(40))
     sys_flag = dice.choice([0, 0, 0, 0x4, 0x8, 0xC, 0x2, 0x301])

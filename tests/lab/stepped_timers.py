@@ -46,9 +46,14 @@ class SteppedTimers:
         """Open the timer files of a store, and go on with them."""
         files = TableFiles(store.config.root, store.disk, NoThreads())
         state = SimpleNamespace(
-            config=_CONFIG, store=store, clock_ms=lambda: self.now_ms, files=files, stats=Stats(lambda: self.now_ms),
-            topics=SimpleNamespace(table={_TOPIC: None}), dispatch=store.dispatch,
-        )  # fmt: skip
+            config=_CONFIG,
+            store=store,
+            clock_ms=lambda: self.now_ms,
+            files=files,
+            stats=Stats(lambda: self.now_ms),
+            topics=SimpleNamespace(table={_TOPIC: None}),
+            dispatch=store.dispatch,
+        )
         self._store, self._timers = store, Timers(cast(BrokerState, state))
 
     def put(self, dice: random.Random) -> PutResult:

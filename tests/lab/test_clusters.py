@@ -40,9 +40,13 @@ def test_a_seed_is_one_run(tmp_path: Path) -> None:
 print(trace({SEED}, pathlib.Path({str(work[1])!r})))"""
     environment = os.environ | {"PYTHONHASHSEED": "4711"}
     told = subprocess.run(
-        [sys.executable, "-c", code], cwd=Path(__file__).parents[2], env=environment, capture_output=True, check=True,
+        [sys.executable, "-c", code],
+        cwd=Path(__file__).parents[2],
+        env=environment,
+        capture_output=True,
+        check=True,
         text=True,
-    )  # fmt: skip
+    )
     assert told.stdout.rstrip("\n") == first
 
 

@@ -166,11 +166,16 @@ class TestIceberg:
         catalog = place.catalog()
         catalog.create_namespace_if_not_exists(place.identifier[:-1])
         catalog.create_table(
-            place.identifier, schema, str(exporter.table),
-            PartitionSpec(PartitionField(1, 1000, IdentityTransform(), "kind"),
-                          PartitionField(2, 1001, BucketTransform(2), "part")),
-            SortOrder(SortField(2, IdentityTransform())), {"team": "shop"},
-        )  # fmt: skip
+            place.identifier,
+            schema,
+            str(exporter.table),
+            PartitionSpec(
+                PartitionField(1, 1000, IdentityTransform(), "kind"),
+                PartitionField(2, 1001, BucketTransform(2), "part"),
+            ),
+            SortOrder(SortField(2, IdentityTransform())),
+            {"team": "shop"},
+        )
         return place
 
     def test_own_partitions_required_fields_and_properties_stay(self, exporter: Exporter) -> None:

@@ -161,31 +161,46 @@ class TestUnitsOfWriters:
             (record({"name": "at", "aliases": ["ts"], "type": MICROS}), record(("ts", MILLIS)), {"ts": T_MS}, AT_US),
             (
                 record({"name": "at", "aliases": ["ts"], "type": MICROS}, {"name": "ts", "type": "long", "default": 1}),
-                record(("ts", "long")), {"ts": 5}, None,
+                record(("ts", "long")),
+                {"ts": 5},
+                None,
             ),
             (
-                record(("a", ITEM_US), ("b", "Item")), record(("b", ITEM_MS), ("a", "Item")),
-                {"b": AT_MS, "a": AT_MS}, {"b": AT_US, "a": AT_US},
+                record(("a", ITEM_US), ("b", "Item")),
+                record(("b", ITEM_MS), ("a", "Item")),
+                {"b": AT_MS, "a": AT_MS},
+                {"b": AT_US, "a": AT_US},
             ),
             (
-                record(("a", ["null", ITEM_US]), ("b", "Item")), record(("b", ITEM_MS), ("a", ["null", "Item"])),
-                {"b": AT_MS, "a": AT_MS}, {"b": AT_US, "a": AT_US},
+                record(("a", ["null", ITEM_US]), ("b", "Item")),
+                record(("b", ITEM_MS), ("a", ["null", "Item"])),
+                {"b": AT_MS, "a": AT_MS},
+                {"b": AT_US, "a": AT_US},
             ),
             (
                 record({"name": "a", "type": ["null", ITEM_US], "default": None}, ("b", "Item")),
-                record(("b", ITEM_MS)), {"b": AT_MS}, {"a": None, "b": AT_US},
+                record(("b", ITEM_MS)),
+                {"b": AT_MS},
+                {"a": None, "b": AT_US},
             ),
             (
-                record(("a", {**ITEM_US, "aliases": ["Old"]})), record(("a", {**ITEM_MS, "name": "Old"})),
-                {"a": AT_MS}, {"a": AT_US},
+                record(("a", {**ITEM_US, "aliases": ["Old"]})),
+                record(("a", {**ITEM_MS, "name": "Old"})),
+                {"a": AT_MS},
+                {"a": AT_US},
             ),
             (  # one type of the table, two of the writer
                 record(("a", ITEM_US), ("b", "Item")),
                 record(("a", {**ITEM_MS, "namespace": "x"}), ("b", {**ITEM_US, "namespace": "y"})),
-                {"a": AT_MS, "b": AT_US}, {"a": AT_US, "b": AT_US},
+                {"a": AT_MS, "b": AT_US},
+                {"a": AT_US, "b": AT_US},
             ),
-            (record(("a", array(MICROS))), record(("a", array(["null", MILLIS]))), {"a": [T_MS, 7]},
-             {"a": [T_US, 7000]}),
+            (
+                record(("a", array(MICROS))),
+                record(("a", array(["null", MILLIS]))),
+                {"a": [T_MS, 7]},
+                {"a": [T_US, 7000]},
+            ),
             (record(("at", MICROS)), record(("at", NANOS)), {"at": 157_766_400 * 10**9}, {"at": 157_766_400 * 10**6}),
             (record(("at", MILLIS)), record(("at", NANOS)), {"at": 1_234_567_000}, {"at": 1_234_567}),
             (record(("at", MILLIS)), record(("at", MICROS)), {"at": 1_234_567}, {"at": 1_234_567}),
@@ -197,7 +212,7 @@ class TestUnitsOfWriters:
             (record(("at", TIME_MICROS)), record(("at", TIME_MILLIS)), {"at": 5}, {"at": 5000}),
             (record(("at", DATE)), record(("at", DATE)), {"at": 19_675}, {"at": 19_675}),
         ],
-    )  # fmt: skip
+    )
     def test_a_time_is_in_the_unit_of_its_column(self, table: Any, writer: Any, sent: Any, row: Any) -> None:
         if row is None:  # the name is another field's: the alias is not used
             with pytest.raises(Mismatch, match="column at: the writer's schema lacks at, which has no default"):
@@ -234,15 +249,22 @@ class TestTypesOfWriters:
     @pytest.mark.parametrize(
         ("target", "sent", "value", "result"),
         [
-            ("long", "int", 5, 5), ("double", "int", 5, 5.0), ("float", "long", 5, 5.0), ("double", "float", 0.5, 0.5),
-            ("bytes", "string", "é", "é".encode()), ("string", "bytes", b"a", "a"), (["null", "long"], "int", 5, 5),
-            ("string", ["null", "string", "int"], "x", "x"), (["null", "string"], ["string", "null"], None, None),
-            (["int", "long"], "long", 1 << 40, 1 << 40), ("E", {**ENUM, "symbols": ["C", "B"]}, "B", "B"),
+            ("long", "int", 5, 5),
+            ("double", "int", 5, 5.0),
+            ("float", "long", 5, 5.0),
+            ("double", "float", 0.5, 0.5),
+            ("bytes", "string", "é", "é".encode()),
+            ("string", "bytes", b"a", "a"),
+            (["null", "long"], "int", 5, 5),
+            ("string", ["null", "string", "int"], "x", "x"),
+            (["null", "string"], ["string", "null"], None, None),
+            (["int", "long"], "long", 1 << 40, 1 << 40),
+            ("E", {**ENUM, "symbols": ["C", "B"]}, "B", "B"),
             ({"type": "map", "values": "double"}, {"type": "map", "values": "int"}, {"k": 1}, {"k": 1.0}),
             (decimal(5, 2), decimal(9, 4), (12_300).to_bytes(2, "big"), Decimal("1.23")),
             (decimal(5, 2), decimal(3, 1), b"\x7b", Decimal("12.30")),
         ],
-    )  # fmt: skip
+    )
     def test_a_value_becomes_the_wider_type(self, target: Any, sent: Any, value: Any, result: Any) -> None:
         table = record(("c", ENUM if target == "E" else target))
         assert of_writer(table, record(("c", sent)), {"c": value}) == {"c": result}
@@ -304,12 +326,18 @@ class TestDefaults:
             ({"type": "map", "values": "bytes"}, {"\u00ff": "\u00ff"}, {"\u00ff": b"\xff"}),
             (decimal(5, 2), "\u0001", Decimal("0.01")),
             ({**decimal(5, 2), "type": "fixed", "name": "F", "size": 3}, "\u00ff" * 3, Decimal("-0.01")),
-            (MILLIS, T_MS, T_US), (DATE, 5, 5), ("string", "\u00ff", "\u00ff"), ("double", 1, 1.0),
-            (ENUM, "B", "B"), (["null", "int"], None, None), (array("int"), [], []),
-            (["null", NODE], None, None), (NODE, {"v": 1, "next": None}, {"v": 1, "next": None}),
+            (MILLIS, T_MS, T_US),
+            (DATE, 5, 5),
+            ("string", "\u00ff", "\u00ff"),
+            ("double", 1, 1.0),
+            (ENUM, "B", "B"),
+            (["null", "int"], None, None),
+            (array("int"), [], []),
+            (["null", NODE], None, None),
+            (NODE, {"v": 1, "next": None}, {"v": 1, "next": None}),
             (["int", "long"], 1 << 40, 1 << 40),
         ],
-    )  # fmt: skip
+    )
     def test_a_default_is_as_if_a_body_had_it(self, kind: Any, default: Any, value: Any) -> None:
         table = record(("x", "int"), {"name": "c", "type": kind, "default": default})
         assert of_writer(table, record(("x", "int")), {"x": 1}) == {"x": 1, "c": value}
@@ -332,18 +360,26 @@ class TestBytesThatDoNotFollowTheSchema:
     @pytest.mark.parametrize(
         ("kind", "sent", "reason"),
         [
-            (["null", "int"], b"\x03", "union index -2, wanted 0 to 1"), (["null", "int"], b"\x04", "union index 2"),
-            (ENUM, b"\x01", "enum index -1, wanted 0 to 2"), (ENUM, b"\x05", "enum index -3"),
+            (["null", "int"], b"\x03", "union index -2, wanted 0 to 1"),
+            (["null", "int"], b"\x04", "union index 2"),
+            (ENUM, b"\x01", "enum index -1, wanted 0 to 2"),
+            (ENUM, b"\x05", "enum index -3"),
             (ENUM, b"\x06", "enum index 3"),
-            ("boolean", b"\x02", "byte 02 is no boolean"), ("boolean", b"\xff", "byte ff is no boolean"),
-            ("long", LONG_10 + b"\xff\x01", "more than 64 bits"), ("long", LONG_10 + b"\x02", "more than 64 bits"),
-            ("long", b"\x80" * 20 + b"\x01", "more than 64 bits"), ("int", b"\x80" * 5 + b"\x40", "wanted int"),
-            ("string", b"\x01abc", "length -1"), ("string", b"\x0aab", "length 5, and the body has 2 more bytes"),
+            ("boolean", b"\x02", "byte 02 is no boolean"),
+            ("boolean", b"\xff", "byte ff is no boolean"),
+            ("long", LONG_10 + b"\xff\x01", "more than 64 bits"),
+            ("long", LONG_10 + b"\x02", "more than 64 bits"),
+            ("long", b"\x80" * 20 + b"\x01", "more than 64 bits"),
+            ("int", b"\x80" * 5 + b"\x40", "wanted int"),
+            ("string", b"\x01abc", "length -1"),
+            ("string", b"\x0aab", "length 5, and the body has 2 more bytes"),
             ("bytes", b"\xfe" + LONG_10[1:] + b"\x01abc", f"length {2**63 - 1}"),
             ("string", b"\x04\xff\xfe", "no UTF-8"),
             ({"type": "fixed", "name": "F", "size": 3}, b"ab", "length 3, and the body has 2 more"),
-            ("double", b"\0" * 7, "the body ends"), ("float", b"\0" * 3, "the body ends"),
-            ("long", b"\x80", "the body ends"), (array("long"), b"\x80\x01" + b"\x80" * 70, "more than 64 bits"),
+            ("double", b"\0" * 7, "the body ends"),
+            ("float", b"\0" * 3, "the body ends"),
+            ("long", b"\x80", "the body ends"),
+            (array("long"), b"\x80\x01" + b"\x80" * 70, "more than 64 bits"),
             (array("long"), b"\x80\x01" + b"\x80\x01" * 40, "the body ends"),
             (array("int"), b"\xfe" * 6 + b"\x01", "items, and the body has room for 0"),
             (array("double"), b"\x04" + b"\0" * 15, "a block of 2 items, and the body has room for 1"),
@@ -351,7 +387,7 @@ class TestBytesThatDoNotFollowTheSchema:
             (array("int"), b"\x03\x05\x02\x04\0", "a block has another size"),
             ({"type": "map", "values": "int"}, b"\x04\x02a", "a block of 2 items, and the body has room for 1"),
         ],
-    )  # fmt: skip
+    )
     def test_a_body_is_a_dead_letter_that_names_its_column(self, kind: Any, sent: bytes, reason: str) -> None:
         for on_mismatch in ("dead-letter", "null"):
             value, reason_of_body = attempt(record(("x", "int"), ("c", kind)), b"\x02" + sent, on_mismatch)
@@ -368,13 +404,18 @@ class TestBytesThatDoNotFollowTheSchema:
     @pytest.mark.parametrize(
         ("kind", "sent", "value"),
         [
-            ("long", LONG_10 + b"\x01", -(2**63)), ("long", b"\xfe" + LONG_10[1:] + b"\x01", 2**63 - 1),
-            ("long", b"\x82\0", 1), (["null", "int"], b"\x82\0\x04", 2), ("string", b"\x82\0a", "a"),
-            (array("int"), b"\x03\x04\x02\x04\0", [1, 2]), (array("int"), b"\x02\x02\x04\x04\x06\0", [1, 2, 3]),
+            ("long", LONG_10 + b"\x01", -(2**63)),
+            ("long", b"\xfe" + LONG_10[1:] + b"\x01", 2**63 - 1),
+            ("long", b"\x82\0", 1),
+            (["null", "int"], b"\x82\0\x04", 2),
+            ("string", b"\x82\0a", "a"),
+            (array("int"), b"\x03\x04\x02\x04\0", [1, 2]),
+            (array("int"), b"\x02\x02\x04\x04\x06\0", [1, 2, 3]),
             (array("float"), b"\x02" + struct.pack("<f", 1.5) + b"\x02" + struct.pack("<f", 2.5) + b"\0", [1.5, 2.5]),
-            ("int", b"\xff\xff\xff\xff\x0f", -(2**31)), ("boolean", b"\x01", True),
+            ("int", b"\xff\xff\xff\xff\x0f", -(2**31)),
+            ("boolean", b"\x01", True),
         ],
-    )  # fmt: skip
+    )
     def test_any_encoding_that_the_format_allows_is_decoded(self, kind: Any, sent: bytes, value: Any) -> None:
         assert attempt(record(("c", kind)), sent) == ({"c": value}, None)
 
@@ -402,7 +443,7 @@ class TestReasons:
             (decimal(5, 2), b"\x06\x01\x86\xa0", "number 1000.00, wanted decimal(5,2)", "1000.00"),
             ("int", b"\x80\x80\x80\x80\x80\x40", f"number {2**40}, wanted int", 2**40),
         ],
-    )  # fmt: skip
+    )
     def test_a_value_out_of_range_has_the_reason_of_its_column(
         self, kind: Any, sent: bytes, reason: str, rescued: Any
     ) -> None:
@@ -500,11 +541,12 @@ def values(kind: Any) -> st.SearchStrategy[Any]:
 TYPES = st.recursive(
     KINDS,
     lambda inner: st.one_of(
-        inner.map(array), inner.map(lambda kind: {"type": "map", "values": kind}),
+        inner.map(array),
+        inner.map(lambda kind: {"type": "map", "values": kind}),
         inner.filter(lambda kind: kind != "null" and not isinstance(kind, list)).map(lambda kind: ["null", kind]),
     ),
     max_leaves=3,
-)  # fmt: skip
+)
 
 
 @settings(deadline=None)
@@ -527,10 +569,17 @@ def test_values_are_those_that_fastavro_reads(data: st.DataObject) -> None:
 class TestColumnsThatTheOwnerHasWidened:
     POINT = record(("n", "int"), name="Point")
     TABLE = record(
-        ("a", "int"), ("f", ["null", "float"]), ("d", decimal(5, 2)), ("p", POINT), ("all", array("Point")),
-        ("by", {"type": "map", "values": "int"}), {"name": "x", "type": "int", "default": 3}, ("at", TIME_MILLIS),
-        ("next", ["null", "R"]), ("day", ["null", DATE]),
-    )  # fmt: skip
+        ("a", "int"),
+        ("f", ["null", "float"]),
+        ("d", decimal(5, 2)),
+        ("p", POINT),
+        ("all", array("Point")),
+        ("by", {"type": "map", "values": "int"}),
+        {"name": "x", "type": "int", "default": 3},
+        ("at", TIME_MILLIS),
+        ("next", ["null", "R"]),
+        ("day", ["null", DATE]),
+    )
     WIDE_POINT = pa.struct({"n": pa.int64()})
     WIDE = pa.schema(
         {
@@ -542,9 +591,16 @@ class TestColumnsThatTheOwnerHasWidened:
     BIG = 5_000_000_000
     LONG_POINT = record(("n", "long"), name="newer.Point")
     WRITER = record(
-        ("a", "long"), ("f", "double"), ("d", decimal(12, 4)), ("p", POINT), ("all", array(LONG_POINT)),
-        ("by", {"type": "map", "values": "long"}), ("at", TIME_MILLIS), ("next", ["null", "R"]), ("day", DATE),
-    )  # fmt: skip
+        ("a", "long"),
+        ("f", "double"),
+        ("d", decimal(12, 4)),
+        ("p", POINT),
+        ("all", array(LONG_POINT)),
+        ("by", {"type": "map", "values": "long"}),
+        ("at", TIME_MILLIS),
+        ("next", ["null", "R"]),
+        ("day", DATE),
+    )
     ROW: ClassVar[dict[str, Any]] = {
         "a": BIG, "f": 1e300, "d": Decimal("123.4567"), "p": {"n": 1}, "all": [{"n": BIG}], "by": {"k": BIG},
         "at": 5, "next": None, "day": 1, "x": 3,

@@ -58,32 +58,58 @@ def test_a_last_member_after_is_a_value_and_no_envelope() -> None:
 @pytest.mark.parametrize(
     ("kind", "accepted", "refused", "wanted"),
     [
-        (LongType(), ["1", "-7", "9223372036854775807"],
-         ["", " 1", "1 ", "1.0", "1e2", "007", "+1", "9223372036854775808", "true", "one", "1,2", '1}{"a":1'],
-         "BIGINT"),
+        (
+            LongType(),
+            ["1", "-7", "9223372036854775807"],
+            ["", " 1", "1 ", "1.0", "1e2", "007", "+1", "9223372036854775808", "true", "one", "1,2", '1}{"a":1'],
+            "BIGINT",
+        ),
         (IntegerType(), ["2147483647"], ["2147483648"], "INT"),
-        (DecimalType(10, 2), ["1.01", "2", "2.500", "1E+2", "0.00"], ["1.005", "2.0049", "123456789.00", "1.0x", "NaN"],
-         "DECIMAL(10,2) without rounding"),
+        (
+            DecimalType(10, 2),
+            ["1.01", "2", "2.500", "1E+2", "0.00"],
+            ["1.005", "2.0049", "123456789.00", "1.0x", "NaN"],
+            "DECIMAL(10,2) without rounding",
+        ),
         (DecimalType(10, 0), ["2", "2.0"], ["1.5"], "DECIMAL(10,0) without rounding"),
         (StringType(), ["a  b", " c ", 'q"\\', "ü", "null"], [], "STRING"),
-        (DateType(), ["2024-01-31", "0001-01-01"],
-         ["2024-01-31Tgarbage", "2024-01-31 10:00:00", "2024-2", "2024", "2024-02-30", "0000-01-01", " 2024-01-31"],
-         "DATE as YYYY-MM-DD"),
+        (
+            DateType(),
+            ["2024-01-31", "0001-01-01"],
+            ["2024-01-31Tgarbage", "2024-01-31 10:00:00", "2024-2", "2024", "2024-02-30", "0000-01-01", " 2024-01-31"],
+            "DATE as YYYY-MM-DD",
+        ),
         (DoubleType(), ["1", "0.1", "-1.5e300", "NaN"], ["1d", "0.1f", "1e400", "0x1p3", "inf", ".5"], "DOUBLE"),
         (FloatType(), ["0.1"], ["0.1f", "1e39"], "FLOAT"),
         (BooleanType(), ["true", "false"], ["1", "TRUE", "t", "yes"], "BOOLEAN"),
         (BinaryType(), ["AP8="], ["A", "A P8="], "BINARY in Base64"),
-        (TimestampType(),
-         ["2024-01-31T12:00:00Z", "2024-01-31 12:00", "2024-01-31T12:00:00.123456+01:00",
-          "2024-01-31 12:00:00 Europe/Rome"],
-         ["2024-01-31T12:00:00.1234567Z", "2024", "2024-01-31", "1700000000", "2024-01-31T12:00:00X",
-          "2024-01-31T25:00Z"],
-         "TIMESTAMP with date, time and 6 digits of a fraction at most"),
-        (TimestampNTZType(), ["2024-01-31T12:00:00.5"], ["2024-01-31T12:00:00Z", "2024-01-31"],
-         "TIMESTAMP_NTZ with date, time and 6 digits of a fraction at most"),
+        (
+            TimestampType(),
+            [
+                "2024-01-31T12:00:00Z",
+                "2024-01-31 12:00",
+                "2024-01-31T12:00:00.123456+01:00",
+                "2024-01-31 12:00:00 Europe/Rome",
+            ],
+            [
+                "2024-01-31T12:00:00.1234567Z",
+                "2024",
+                "2024-01-31",
+                "1700000000",
+                "2024-01-31T12:00:00X",
+                "2024-01-31T25:00Z",
+            ],
+            "TIMESTAMP with date, time and 6 digits of a fraction at most",
+        ),
+        (
+            TimestampNTZType(),
+            ["2024-01-31T12:00:00.5"],
+            ["2024-01-31T12:00:00Z", "2024-01-31"],
+            "TIMESTAMP_NTZ with date, time and 6 digits of a fraction at most",
+        ),
     ],
     ids=lambda value: value.simpleString() if isinstance(value, DataType) else "",
-)  # fmt: skip
+)
 def test_keys_of_a_tombstone_are_a_value_of_the_column_or_a_reason(
     kind: DataType, accepted: list[str], refused: list[str], wanted: str
 ) -> None:

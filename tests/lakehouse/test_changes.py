@@ -60,11 +60,16 @@ def test_rules_of_changes_that_cannot_be_are_refused(tmp_path: Any, more: dict[s
 def write(exporter: Exporter, sent: list[Sent]) -> None:
     messages = [
         MessageToStore(
-            topic=topic, queue_id=0, body=body, born_timestamp_ms=1_700_000_000_000, born_host=HOST, store_host=HOST,
+            topic=topic,
+            queue_id=0,
+            body=body,
+            born_timestamp_ms=1_700_000_000_000,
+            born_host=HOST,
+            store_host=HOST,
             properties_bytes=b"" if keys is None else b"KEYS\x01%s\x02" % keys.encode(),
         )
         for topic, body, keys in sent
-    ]  # fmt: skip
+    ]
     write_commitlog(exporter.store, messages, FILE_BYTES, 1_700_000_000_000)
 
 

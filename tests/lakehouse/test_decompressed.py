@@ -16,11 +16,16 @@ def write(exporter: Exporter) -> list[bytes]:
     codecs = [None, *Compression]
     messages = [
         MessageToStore(
-            topic="T", queue_id=0, body=body if codec is None else compress(body, codec),
-            sys_flag=0 if codec is None else codec.sys_flag, born_timestamp_ms=1, born_host=HOST, store_host=HOST,
+            topic="T",
+            queue_id=0,
+            body=body if codec is None else compress(body, codec),
+            sys_flag=0 if codec is None else codec.sys_flag,
+            born_timestamp_ms=1,
+            born_host=HOST,
+            store_host=HOST,
         )
         for body, codec in zip(sent, codecs, strict=True)
-    ]  # fmt: skip
+    ]
     write_commitlog(exporter.store, messages, FILE_BYTES, 1_700_000_000_000)
     return sent
 

@@ -22,9 +22,7 @@ from rmq_lakehouse.parquet import PartitionedFiles
 
 LINE = StructType(NestedField(4, "sku", StringType()), NestedField(5, "n", IntegerType()))
 SCHEMA = Schema(NestedField(1, "at", LongType()), NestedField(2, "lines", ListType(3, LINE, element_required=False)))
-ARROW = pa.schema(
-    [("at", pa.int64()), ("lines", pa.list_(pa.struct([("sku", pa.string()), ("n", pa.int32())])))]
-)  # fmt: skip
+ARROW = pa.schema([("at", pa.int64()), ("lines", pa.list_(pa.struct([("sku", pa.string()), ("n", pa.int32())])))])
 ROWS: list[dict[str, Any]] = [
     {"at": 0, "lines": None}, {"at": 1, "lines": []}, {"at": 2, "lines": [{"sku": "a", "n": 1}, None]},
 ]  # fmt: skip
@@ -68,9 +66,13 @@ def test_rows_that_a_delete_file_hides_are_left_out(place: IcebergLocation, tmp_
     path = str(tmp_path / "deletes.parquet")
     pq.write_table(pa.table({"file_path": [task.file.file_path, "another"], "pos": [1, 0]}), path)
     hiding = DataFile.from_args(
-        content=DataFileContent.POSITION_DELETES, file_path=path, file_format=FileFormat.PARQUET,
-        partition=Record(), record_count=2, file_size_in_bytes=Path(path).stat().st_size,
-    )  # fmt: skip
+        content=DataFileContent.POSITION_DELETES,
+        file_path=path,
+        file_format=FileFormat.PARQUET,
+        partition=Record(),
+        record_count=2,
+        file_size_in_bytes=Path(path).stat().st_size,
+    )
     assert read(place, ARROW, FileScanTask(task.file, {hiding})) == [ROWS[0], ROWS[2]]
 
 

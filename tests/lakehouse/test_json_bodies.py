@@ -183,9 +183,13 @@ def test_a_key_of_a_map_that_is_no_text_is_a_reason() -> None:
 
 @pytest.mark.parametrize(
     ("unit", "text", "micros"),
-    [("s", "1700000000.5", 500_000), ("ms", "1700000000250", 250_000), ("us", "1700000000000001", 1),
-     ("ns", "1700000000000001999", 1)],
-)  # fmt: skip
+    [
+        ("s", "1700000000.5", 500_000),
+        ("ms", "1700000000250", 250_000),
+        ("us", "1700000000000001", 1),
+        ("ns", "1700000000000001999", 1),
+    ],
+)
 def test_a_unit_says_what_numbers_are_and_texts_stay(unit: str, text: str, micros: int) -> None:
     units, wanted = TimeUnits(unit), NOV_14.replace(microsecond=micros)
     assert value_of(TimestampType(), text, units=units) == wanted
@@ -261,8 +265,12 @@ def test_each_time_of_python_is_read_as_it_was_written(moment: datetime.datetime
     assert text_days(moment.date().isoformat()) == micros // 86_400_000_000
 
 
-@given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(), lambda inner: st.lists(inner) |
-                    st.dictionaries(st.text(), inner)))  # fmt: skip
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    )
+)
 def test_whatever_json_is_sent_is_a_value_or_a_reason(value: object) -> None:
     kinds = [LongType(), DoubleType(), DecimalType(10, 2), TimestampType(), ArrayType(StringType()), StringType()]
     text = json.dumps(value)

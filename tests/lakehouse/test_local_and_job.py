@@ -128,8 +128,11 @@ def test_the_command_is_the_job_where_an_option_asks_for_spark(local: LocalExpor
     )
     done = subprocess.run(
         [Path(sys.executable).parent / "rmq", "export", local.store, "--table", tmp_path / "lake", "--typed", spec],
-        capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
     assert "rmq export: topic 'Orders': key is for the job: it starts Spark\n" in done.stderr
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout.splitlines()[-1])

@@ -37,11 +37,19 @@ def avro_record(name: str, **members: Any) -> dict[str, Any]:
 LINE = avro_record("Line", sku="string", n=["null", "int"])
 MILLIS, MICROS = ({"type": "long", "logicalType": f"timestamp-{unit}"} for unit in ("millis", "micros"))
 ORDER = avro_record(
-    "Order", id=["int", "long"], at=MILLIS, day={"type": "int", "logicalType": "date"},
-    amount={"type": "bytes", "logicalType": "decimal", "precision": 12, "scale": 2}, ok=["null", "boolean"],
-    kind={"type": "enum", "name": "Kind", "symbols": ["NEW", "OLD"]}, raw={"type": "fixed", "name": "Raw", "size": 2},
-    lines={"type": "array", "items": LINE}, by={"type": "map", "values": "Line"}, of=["null", "Line"], x="float",
-)  # fmt: skip
+    "Order",
+    id=["int", "long"],
+    at=MILLIS,
+    day={"type": "int", "logicalType": "date"},
+    amount={"type": "bytes", "logicalType": "decimal", "precision": 12, "scale": 2},
+    ok=["null", "boolean"],
+    kind={"type": "enum", "name": "Kind", "symbols": ["NEW", "OLD"]},
+    raw={"type": "fixed", "name": "Raw", "size": 2},
+    lines={"type": "array", "items": LINE},
+    by={"type": "map", "values": "Line"},
+    of=["null", "Line"],
+    x="float",
+)
 WHOLE: dict[str, Any] = {
     "id": 1 << 40, "at": MS, "day": 19_675, "amount": b"\x04\xd2", "ok": True, "kind": "OLD", "raw": b"ab",
     "lines": [{"sku": "s", "n": 3}, {"sku": "t", "n": None}], "by": {"k": {"sku": "u", "n": 1}}, "of": None, "x": 0.5,
@@ -137,11 +145,14 @@ def topics(work: Path) -> list[dict[str, Any]]:
     }  # fmt: skip
     return [
         {
-            "topic": name, "table": name, "format": "protobuf" if "message" in spec else "avro",
-            **({"schema_file": "orders.desc"} if "message" in spec else {}), **spec,
+            "topic": name,
+            "table": name,
+            "format": "protobuf" if "message" in spec else "avro",
+            **({"schema_file": "orders.desc"} if "message" in spec else {}),
+            **spec,
         }
         for name, spec in specs.items()
-    ]  # fmt: skip
+    ]
 
 
 @pytest.fixture(params=["delta", "iceberg"])

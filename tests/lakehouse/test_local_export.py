@@ -46,8 +46,12 @@ def rmq(*words: object) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"} | {"PATH": "/nowhere"}
     return subprocess.run(
         [sys.executable, "-c", _RMQ, *map(str, words)],
-        env=environment, capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
 
 
 @pytest.mark.long
@@ -215,11 +219,13 @@ def test_a_table_with_a_feature_of_another_writer_is_left_to_the_job(
 @pytest.mark.parametrize(
     "words",
     [
-        ["--optimize"], ["--retention", "3"], ["--cluster-by", "topic"],
+        ["--optimize"],
+        ["--retention", "3"],
+        ["--cluster-by", "topic"],
         ["--checkpoint", "c"],
     ],
     ids=" ".join,
-)  # fmt: skip
+)
 def test_what_only_the_job_can_is_refused_before_anything_is_written(local: LocalExporter, words: list[str]) -> None:
     write(local.store, plain(10))
     with pytest.raises(NeedsSparkError):

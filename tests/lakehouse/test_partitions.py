@@ -38,12 +38,16 @@ def write_hours(store: Path, hours: int) -> None:
     """Write a message each half hour, born a day before it is stored; the topics change each hour."""
     messages = [
         MessageToStore(
-            topic=("Orders", "Ordinary", "Clicks")[number // 2 % 3], queue_id=0, body=b"%d" % number,
+            topic=("Orders", "Ordinary", "Clicks")[number // 2 % 3],
+            queue_id=0,
+            body=b"%d" % number,
             properties_bytes=encode_properties({"UNIQ_KEY": f"u{number}", "KEYS": f"k{number}"}),
-            born_timestamp_ms=FIRST_MS + number * HOUR_MS // 2 - 24 * HOUR_MS, born_host=HOST, store_host=HOST,
+            born_timestamp_ms=FIRST_MS + number * HOUR_MS // 2 - 24 * HOUR_MS,
+            born_host=HOST,
+            store_host=HOST,
         )
         for number in range(2 * hours)
-    ]  # fmt: skip
+    ]
     write_commitlog(store, messages, FILE_BYTES, FIRST_MS, HOUR_MS // 2)
 
 
@@ -235,11 +239,15 @@ def write_orders(exporter: Exporter, bodies: Sequence[str]) -> None:
     """Write a body an hour to topic Orders, each born a day before."""
     messages = [
         MessageToStore(
-            topic="Orders", queue_id=0, body=body.encode(), born_timestamp_ms=FIRST_MS + (number - 24) * HOUR_MS,
-            born_host=HOST, store_host=HOST,
+            topic="Orders",
+            queue_id=0,
+            body=body.encode(),
+            born_timestamp_ms=FIRST_MS + (number - 24) * HOUR_MS,
+            born_host=HOST,
+            store_host=HOST,
         )
         for number, body in enumerate(bodies)
-    ]  # fmt: skip
+    ]
     write_commitlog(exporter.store, messages, FILE_BYTES, FIRST_MS, HOUR_MS)
 
 
@@ -313,11 +321,16 @@ def test_tags_that_are_no_partition_are_dead_letters_of_a_table_with_a_key(expor
     tags = ["blue", "t" * 300, "__HIVE_DEFAULT_PARTITION__", "", "\u6771" * 90, None]
     messages = [
         MessageToStore(
-            topic="Orders", queue_id=0, body=b'{"id":%d}' % number, born_timestamp_ms=FIRST_MS, born_host=HOST,
-            store_host=HOST, properties_bytes=encode_properties({} if tag is None else {"TAGS": tag}),
+            topic="Orders",
+            queue_id=0,
+            body=b'{"id":%d}' % number,
+            born_timestamp_ms=FIRST_MS,
+            born_host=HOST,
+            store_host=HOST,
+            properties_bytes=encode_properties({} if tag is None else {"TAGS": tag}),
         )
         for number, tag in enumerate(tags)
-    ]  # fmt: skip
+    ]
     write_commitlog(exporter.store, messages, FILE_BYTES, FIRST_MS, HOUR_MS)
     spec = write_spec(exporter, '["tags"]', 'key = ["id"]')
     report, code = exporter.run("--typed", spec, "--dlq-table", str(exporter.work / "dead"), table=False)

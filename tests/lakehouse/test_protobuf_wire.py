@@ -52,9 +52,12 @@ def add_field(message: Any, package: str, name: str, number: int, kind: str) -> 
         for member, member_kind in enumerate(kind.split()[1:], 1):
             add_field(entry, package, ("key", "value")[member - 1], member, member_kind)
         message.field.add(
-            name=name, number=number, label=3, type=KEYWORDS["message"],
+            name=name,
+            number=number,
+            label=3,
+            type=KEYWORDS["message"],
             type_name=f".{package}.{message.name}.{entry.name}",
-        )  # fmt: skip
+        )
         return
     is_group = kind.startswith("group ")
     kind = kind.removeprefix("group ")
@@ -169,17 +172,27 @@ def test_a_number_out_of_the_range_of_its_type_is_refused_and_not_cut(body: byte
 @pytest.mark.parametrize(
     ("body", "column", "value"),
     [
-        (number(1, -5), "i", -5), (number(1, -(2**31)), "i", -(2**31)), (number(1, 2**31 - 1), "i", 2**31 - 1),
-        (number(2, 2**32 - 1), "u", 2**32 - 1), (number(3, 2**32 - 1), "s", -(2**31)), (number(4, 1), "flag", True),
-        (number(4, 0), "flag", False), (number(5, -1), "kind", "-1"), (number(5, 7), "kind", "7"),
-        (number(8, -1), "l", -1), (number(9, -1), "ul", 2**64 - 1), (number(12, 2**64 - 1), "sl", -(2**63)),
-        (b"\x08\x85\x80\x80\x00", "i", 5), (b"\x88\x80\x00\x05", "i", 5),
-        (number(20, 1) + number(20, -2), "ri", [1, -2]), (text(20, b"\x01\x02") + number(20, 3), "ri", [1, 2, 3]),
+        (number(1, -5), "i", -5),
+        (number(1, -(2**31)), "i", -(2**31)),
+        (number(1, 2**31 - 1), "i", 2**31 - 1),
+        (number(2, 2**32 - 1), "u", 2**32 - 1),
+        (number(3, 2**32 - 1), "s", -(2**31)),
+        (number(4, 1), "flag", True),
+        (number(4, 0), "flag", False),
+        (number(5, -1), "kind", "-1"),
+        (number(5, 7), "kind", "7"),
+        (number(8, -1), "l", -1),
+        (number(9, -1), "ul", 2**64 - 1),
+        (number(12, 2**64 - 1), "sl", -(2**63)),
+        (b"\x08\x85\x80\x80\x00", "i", 5),
+        (b"\x88\x80\x00\x05", "i", 5),
+        (number(20, 1) + number(20, -2), "ri", [1, -2]),
+        (text(20, b"\x01\x02") + number(20, 3), "ri", [1, 2, 3]),
         (text(20, b""), "ri", []),
         (entry(25, number(1, 9), number(2, 0)) + entry(25, number(1, 3), b""), "flags", [(9, False), (3, False)]),
         (text(30, b""), "in", {"a": 0, "b": "", "c": None, "at": None}),
     ],
-)  # fmt: skip
+)
 def test_numbers_within_the_range_stay_however_they_are_written(body: bytes, column: str, value: object) -> None:
     found = decode(body)[column]
     assert (sorted(found, reverse=True) if column == "flags" else found) == value
@@ -188,15 +201,20 @@ def test_numbers_within_the_range_stay_however_they_are_written(body: bytes, col
 @pytest.mark.parametrize(
     ("body", "path", "count"),
     [
-        (number(1, 5) + number(1, 6), "i", 2), (number(1, 5) * 3, "i", 3), (text(6, b"a") + text(6, b"b"), "name", 2),
-        (text(7, b"a") + text(7, b"a"), "raw", 2), (number(5, 1) + number(5, 0), "kind", 2),
-        (double(11, 1.0) + double(11, 1.0), "d", 2), (text(30, number(1, 1)) + text(30, text(2, b"x")), "in", 2),
+        (number(1, 5) + number(1, 6), "i", 2),
+        (number(1, 5) * 3, "i", 3),
+        (text(6, b"a") + text(6, b"b"), "name", 2),
+        (text(7, b"a") + text(7, b"a"), "raw", 2),
+        (number(5, 1) + number(5, 0), "kind", 2),
+        (double(11, 1.0) + double(11, 1.0), "d", 2),
+        (text(30, number(1, 1)) + text(30, text(2, b"x")), "in", 2),
         (text(32, number(1, 1)) + text(32, number(2, 1)), "ts", 2),
-        (text(30, number(1, 1) + number(1, 2)), "in.a", 2), (text(31, number(1, 1) * 2), "rin.element.a", 2),
+        (text(30, number(1, 1) + number(1, 2)), "in.a", 2),
+        (text(31, number(1, 1) * 2), "rin.element.a", 2),
         (entry(23, KEY, number(2, 1) + number(2, 2)), "m.value", 2),
         (text(35, text(2, number(1, 1) * 2)), "node.next.n", 2),
     ],
-)  # fmt: skip
+)
 def test_several_values_of_a_field_that_has_one_are_refused(body: bytes, path: str, count: int) -> None:
     assert reason(body) == f"column {path}: {count} values of a field, wanted one"
 
@@ -214,9 +232,7 @@ def test_members_of_a_oneof_may_follow_one_another() -> None:
 
 
 @pytest.mark.parametrize("nanos", [-1, 10**9, 2_000_000_000, -(2**31)])
-@pytest.mark.parametrize(
-    ("field", "path"), [(32, "ts"), (33, "rts.element"), (26, "times.value"), (30, "in.at")]
-)  # fmt: skip
+@pytest.mark.parametrize(("field", "path"), [(32, "ts"), (33, "rts.element"), (26, "times.value"), (30, "in.at")])
 def test_nanos_beyond_a_second_are_refused(nanos: int, field: int, path: str) -> None:
     time = number(1, 1) + number(2, nanos)
     body = {26: entry(26, KEY, text(2, time)), 30: text(30, text(4, time))}.get(field, text(field, time))
@@ -448,13 +464,19 @@ def test_a_body_of_the_library_is_sound_and_stays_so_with_an_unknown_field(field
 
 
 @settings(deadline=None, max_examples=300)
-@given(st.lists(st.one_of(
-    st.builds(number, st.integers(1, 37), st.integers(-2, 2**65)),
-    st.builds(text, st.integers(1, 37), st.binary(max_size=6)),
-    st.builds(text, st.integers(20, 36), st.builds(number, st.integers(1, 4), st.integers(-2, 2**65))),
-    st.builds(double, st.integers(1, 37), st.floats()),
-    st.builds(group, st.integers(1, 37), st.builds(number, st.integers(1, 4), st.integers(0, 2**64))),
-), min_size=1, max_size=4))  # fmt: skip
+@given(
+    st.lists(
+        st.one_of(
+            st.builds(number, st.integers(1, 37), st.integers(-2, 2**65)),
+            st.builds(text, st.integers(1, 37), st.binary(max_size=6)),
+            st.builds(text, st.integers(20, 36), st.builds(number, st.integers(1, 4), st.integers(-2, 2**65))),
+            st.builds(double, st.integers(1, 37), st.floats()),
+            st.builds(group, st.integers(1, 37), st.builds(number, st.integers(1, 4), st.integers(0, 2**64))),
+        ),
+        min_size=1,
+        max_size=4,
+    )
+)
 @pytest.mark.long
 def test_a_body_has_a_row_whose_columns_hold_it_or_a_reason(parts: list[bytes]) -> None:
     body = b"".join(parts)

@@ -35,11 +35,10 @@ def ends(golden: Callable[[str], Path]) -> dict[ClusterQueue, int]:
     lines = (golden("tiered") / "expected" / "messages.jsonl").read_text("utf-8").splitlines()
     found = [json.loads(line) for line in lines]
     return {
-        queue: 1 + max(
-            one["queue_offset"] for one in found if (one["topic"], one["queue_id"]) == (queue.topic, queue.queue_id)
-        )
+        queue: 1
+        + max(one["queue_offset"] for one in found if (one["topic"], one["queue_id"]) == (queue.topic, queue.queue_id))
         for queue in (ORDERS, WARMUP)
-    }  # fmt: skip
+    }
 
 
 def queues(store: Path) -> TierQueues:

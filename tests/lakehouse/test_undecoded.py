@@ -193,8 +193,9 @@ def test_each_engine_reads_the_edges_of_time_and_number(exporter: Exporter) -> N
     for name in ("typed_delta", "typed_iceberg"):
         found = duckdb.execute(
             "SELECT id, strftime(ts AT TIME ZONE 'UTC', '%Y-%m-%d %H:%M:%S'), amount::VARCHAR FROM read_parquet(?) "
-            "ORDER BY id", [files_of(exporter.work / name)],
-        ).fetchall()  # fmt: skip
+            "ORDER BY id",
+            [files_of(exporter.work / name)],
+        ).fetchall()
         assert [row[0] for row in found] == [row[0] for row in wanted]
         assert [row[1][-14:] for row in found] == [row[1][5:19] for row in wanted]
         assert [row[2] for row in found] == ["-9999999999.99", "9999999999.99"]

@@ -77,8 +77,9 @@ def held(lock: Path) -> Iterator[None]:
     holds = "import fcntl,sys; f=open(sys.argv[1],'r+'); fcntl.lockf(f, fcntl.LOCK_EX); print(flush=True); input()"
     holder = subprocess.Popen(
         [sys.executable, "-c", holds, lock],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-    )  # fmt: skip
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
     try:
         assert holder.stdout is not None
         holder.stdout.readline()

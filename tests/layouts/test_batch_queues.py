@@ -113,8 +113,9 @@ def test_a_rebuild_in_place_keeps_the_size(golden_copy: Golden) -> None:
 def test_what_is_no_batch_queue_s_file_stays(golden_copy: Golden, rmq: Rmq) -> None:
     store = golden_copy("bcq")
     (store / "batchconsumequeue" / "BatchOrders" / "notes.txt").write_text("keep me")
-    line = refusal(rmq, "rebuild", store, "--consumequeue-file-bytes", 2000, "--index-slots", 500,
-                   "--index-entries", 2000)  # fmt: skip
+    line = refusal(
+        rmq, "rebuild", store, "--consumequeue-file-bytes", 2000, "--index-slots", 500, "--index-entries", 2000
+    )
     assert "notes.txt" in line
     assert (store / "batchconsumequeue" / "BatchOrders" / "notes.txt").read_text() == "keep me"
 

@@ -120,9 +120,13 @@ def test_findings_do_not_depend_on_the_windows_of_the_scan(golden_copy: Golden) 
             closing(LogCheck(LocalStorage(), str(path), file, 0, ENTRY_HEAD_BYTES, findings)) as check,
         ):
             for batch in scan_segment(
-                file, 0, file.size_bytes, data_end=file.data_end(), head_bytes=ENTRY_HEAD_BYTES,
+                file,
+                0,
+                file.size_bytes,
+                data_end=file.data_end(),
+                head_bytes=ENTRY_HEAD_BYTES,
                 window_bytes=window_bytes,
-            ):  # fmt: skip
+            ):
                 check.add(batch)
             span = check.finish_entries()
         told.append((span, sorted((item.kind.code, item.physical_offset, item.count) for item in findings.kept)))

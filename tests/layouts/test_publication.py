@@ -28,11 +28,18 @@ def store(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     "name",
     [
-        "consumequeue/notes.txt", "consumequeue/Topic0/notes.txt", "consumequeue/Topic0/0/notes.txt",
-        "consumequeue/Topic0/zero/00000000000000000000", "consumequeue/Topic0/0/00000000000000000000/x",
-        "index/notes.txt", "index/2026/x", "index/00000000000000000000", "index/lost+found/x", "index/.hidden",
+        "consumequeue/notes.txt",
+        "consumequeue/Topic0/notes.txt",
+        "consumequeue/Topic0/0/notes.txt",
+        "consumequeue/Topic0/zero/00000000000000000000",
+        "consumequeue/Topic0/0/00000000000000000000/x",
+        "index/notes.txt",
+        "index/2026/x",
+        "index/00000000000000000000",
+        "index/lost+found/x",
+        "index/.hidden",
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("is_other_root", [False, True], ids=["in place", "elsewhere"])
 def test_files_that_nobody_knows_are_named_and_stay(
     name: str, *, is_other_root: bool, store: Path, untouched: Untouched, tmp_path: Path

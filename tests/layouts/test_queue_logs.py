@@ -149,7 +149,7 @@ def test_a_message_is_found_by_offset_key_id_and_time(golden_copy: Golden, golde
         uniq_key = record["properties"].get("UNIQ_KEY")
         assert record["queue_offset"] in {
             item.queue_offset for item in opened.query(topic="Payments", uniq_key=uniq_key)
-        }  # fmt: skip
+        }
         (first,) = opened.query(**place, time=record["store_timestamp"])
         assert (first.queue_id, first.store_timestamp_ms) == (record["queue_id"], record["store_timestamp"])
 
@@ -157,9 +157,10 @@ def test_a_message_is_found_by_offset_key_id_and_time(golden_copy: Golden, golde
 def test_an_offset_is_read_without_a_scan_of_the_queue(golden: Golden) -> None:
     store = golden("tiered") / "store"
     query = Query(
-        topics=frozenset(["Orders"]), queues={"Orders": frozenset([1])},
+        topics=frozenset(["Orders"]),
+        queues={"Orders": frozenset([1])},
         bounds={("Orders", 1): QueueBounds(first_offset=150, end_offset=151)},
-    )  # fmt: skip
+    )
     logs = Logs(LogKind.TIERED, str(store / "tiered"))
     plan = plan_read(open_store(str(store)), query, logs=logs)
     assert plan.scanned_bytes < 1000

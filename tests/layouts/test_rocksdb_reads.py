@@ -51,7 +51,7 @@ def test_rows_are_chosen_by_topic_and_offset(golden: Golden) -> None:
     offsets = json.dumps({"Orders": {"0": 3}}), json.dumps({"Orders": {"0": 7}})
     rows = rows_of(
         ConsumeQueueSource, store, assign='{"Orders":[0]}', startingOffsets=offsets[0], endingOffsets=offsets[1]
-    )  # fmt: skip
+    )
     assert [(row["topic"], row["queue_id"], row["queue_offset"]) for row in rows] == [
         ("Orders", 0, offset) for offset in range(3, 7)
     ]

@@ -188,10 +188,16 @@ def test_java_opens_the_database_and_changes_nothing(golden_copy: Golden, golden
     rebuild(store, None, golden_options(LAYOUT_STORES["rocksdb_lmq"]))
     shutil.rmtree(store / "lock", ignore_errors=True)
     told = peer.run(
-        "variant-rebuild", str(store), "storeType=defaultRocksDB", "mappedFileSizeCommitLog=262144",
-        "maxHashSlotNum=500", "maxIndexNum=2000", "enableLmq=true", "enableMultiDispatch=true",
+        "variant-rebuild",
+        str(store),
+        "storeType=defaultRocksDB",
+        "mappedFileSizeCommitLog=262144",
+        "maxHashSlotNum=500",
+        "maxIndexNum=2000",
+        "enableLmq=true",
+        "enableMultiDispatch=true",
         java_options=f"{peer.QUICK_START} -Dvariant.settle.ms=500",
-    )  # fmt: skip
+    )
     assert '"loaded": true' in told
     dumped = set(peer.run("rocks-dump", str(store / "consumequeue"), java_options=peer.QUICK_START).splitlines())
     assert {line for line in dumped if b"min".hex() not in line.split("\t")[1]} == expected(golden("rocksdb_lmq"))

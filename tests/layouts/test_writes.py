@@ -89,9 +89,12 @@ def test_a_broker_does_not_open_it(name: str, golden_copy: Golden, untouched: Un
     store = golden_copy(name)
     settings = LAYOUT_STORES[name]
     config = config_of(
-        store, commitlog_file_bytes=settings.commitlog_file_bytes,
-        consumequeue_file_bytes=settings.consumequeue_file_bytes, index_slots=500, index_entries=2000,
-    )  # fmt: skip
+        store,
+        commitlog_file_bytes=settings.commitlog_file_bytes,
+        consumequeue_file_bytes=settings.consumequeue_file_bytes,
+        index_slots=500,
+        index_entries=2000,
+    )
     with untouched(store), pytest.raises(RmqError, match=CLOSED[name]) as caught:
         MessageStore.open(config, NOW_MS)
     assert "\n" not in str(caught.value)

@@ -52,8 +52,12 @@ class Asker:
 @pytest.fixture
 def config(tmp_path: Path) -> NamesrvConfig:
     """Settings; tests override the fixture with others."""
-    return NamesrvConfig(bind_address="127.0.0.1", listen_port=0, kv_config_path=str(tmp_path / "kvConfig.json"),
-                         scan_not_active_broker_interval_ms=20)  # fmt: skip
+    return NamesrvConfig(
+        bind_address="127.0.0.1",
+        listen_port=0,
+        kv_config_path=str(tmp_path / "kvConfig.json"),
+        scan_not_active_broker_interval_ms=20,
+    )
 
 
 @pytest.fixture

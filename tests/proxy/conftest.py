@@ -74,9 +74,11 @@ class Caller:
         told = {"message_id": f"01{next(self._numbers):030X}", "tag": "a", "keys": ["k1", "k2"], "born_host": "here"}
         delivery_ms = system.pop("delivery_ms", None)
         made = v2.Message(
-            topic=named(topic), user_properties={"colour": "blue"}, body=body,
+            topic=named(topic),
+            user_properties={"colour": "blue"},
+            body=body,
             system_properties=v2.SystemProperties(**(told | system)),
-        )  # fmt: skip
+        )
         made.system_properties.born_timestamp.GetCurrentTime()
         if delivery_ms is not None:
             made.system_properties.delivery_timestamp.FromMilliseconds(delivery_ms)
@@ -129,9 +131,13 @@ async def proxied(store: Path) -> AsyncIterator[Caller]:
     clock = Clock()
     async with NameServer(NamesrvConfig(bind_address="127.0.0.1", listen_port=0)) as names:
         config = BrokerConfig(
-            listen_port=0, namesrv_addr=names.address, recall_message_enable=True, transaction_check_interval_ms=200,
-            transaction_timeout_ms=500, enable_mixed_message_type=True,
-        )  # fmt: skip
+            listen_port=0,
+            namesrv_addr=names.address,
+            recall_message_enable=True,
+            transaction_check_interval_ms=200,
+            transaction_timeout_ms=500,
+            enable_mixed_message_type=True,
+        )
         async with Broker(config, small_store(store), clock) as broker:
             async with Admin(names.address) as admin:
                 for topic, kind in TOPICS.items():

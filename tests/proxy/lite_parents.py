@@ -74,17 +74,25 @@ class Parent:
             system = one.system_properties
             fields = {"message_id": system.message_id, "receipt_handle": system.receipt_handle} | more
             answer = await self.caller.call(
-                "AckMessage", group=named(self.group), topic=named(self.topic), client_id=self.client_id,
+                "AckMessage",
+                group=named(self.group),
+                topic=named(self.topic),
+                client_id=self.client_id,
                 entries=[rpc.AckMessageEntry(**fields)],
-            )  # fmt: skip
+            )
             assert answer.status.code == v2.OK, answer.status
 
     async def change(self, message: Any, invisible_s: float, **more: Any) -> Any:
         """Change an invisible time."""
         return await self.caller.call(
-            "ChangeInvisibleDuration", group=named(self.group), topic=named(self.topic), client_id=self.client_id,
-            receipt_handle=message.system_properties.receipt_handle, invisible_duration=seconds(invisible_s), **more,
-        )  # fmt: skip
+            "ChangeInvisibleDuration",
+            group=named(self.group),
+            topic=named(self.topic),
+            client_id=self.client_id,
+            receipt_handle=message.system_properties.receipt_handle,
+            invisible_duration=seconds(invisible_s),
+            **more,
+        )
 
     def settings(self, client_type: int = v2.LITE_PUSH_CONSUMER) -> Any:
         """Settings of the client."""

@@ -229,9 +229,12 @@ async def test_a_dead_letter_of_a_child_is_the_handle_s_message(parents: Make) -
 
     async def forward(handle: str) -> int:
         answer = await parent.caller.call(
-            "ForwardMessageToDeadLetterQueue", group=named(parent.group), topic=named(parent.topic),
-            receipt_handle=handle, message_id=first.system_properties.message_id,
-        )  # fmt: skip
+            "ForwardMessageToDeadLetterQueue",
+            group=named(parent.group),
+            topic=named(parent.topic),
+            receipt_handle=handle,
+            message_id=first.system_properties.message_id,
+        )
         return int(answer.status.code)
 
     own, other = (ReceiptHandle.decode(one.system_properties.receipt_handle) for one in (first, second))

@@ -70,9 +70,12 @@ async def guarded(tmp_path: Path) -> AsyncIterator[Caller]:
         enter = stack.enter_async_context
         names = await enter(NameServer(NamesrvConfig(bind_address="127.0.0.1", listen_port=0)))
         config = BrokerConfig(
-            listen_port=0, namesrv_addr=names.address, authentication_enabled=True, authorization_enabled=True,
+            listen_port=0,
+            namesrv_addr=names.address,
+            authentication_enabled=True,
+            authorization_enabled=True,
             init_authentication_user='{"username":"admin","password":"of-admin"}',
-        )  # fmt: skip
+        )
         broker = await enter(Broker(config, small_store(tmp_path / "store"), clock))
         admin = await enter(Admin(names.address, credentials=ADMIN))
         for topic in TOPICS:

@@ -20,7 +20,8 @@ from tests.proxy.conftest import Caller, named
 def consumer(expression: str = "a||b", group: str = "seen") -> Any:
     """Settings of a simple consumer."""
     settings = v2.Settings(
-        client_type=v2.SIMPLE_CONSUMER, user_agent=v2.UA(language=v2.PYTHON, version="5.1.2"),
+        client_type=v2.SIMPLE_CONSUMER,
+        user_agent=v2.UA(language=v2.PYTHON, version="5.1.2"),
         subscription=v2.Subscription(
             group=named(group),
             subscriptions=[
@@ -29,16 +30,17 @@ def consumer(expression: str = "a||b", group: str = "seen") -> Any:
                 )
             ],
         ),
-    )  # fmt: skip
+    )
     return rpc.TelemetryCommand(settings=settings)
 
 
 def producer() -> Any:
     """Settings of a producer."""
     settings = v2.Settings(
-        client_type=v2.PRODUCER, user_agent=v2.UA(language=v2.GOLANG, version="5.0.0-rc"),
+        client_type=v2.PRODUCER,
+        user_agent=v2.UA(language=v2.GOLANG, version="5.0.0-rc"),
         publishing=v2.Publishing(topics=[named("NormalT")]),
-    )  # fmt: skip
+    )
     return rpc.TelemetryCommand(settings=settings)
 
 

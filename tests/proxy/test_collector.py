@@ -13,15 +13,28 @@ HERE = v2.Endpoints(scheme=v2.IPv4, addresses=[v2.Address(host="10.0.0.1", port=
     ("mode", "address", "wanted"),
     [
         ("off", "", v2.Metric(on=False)),
-        ("ON", "10.0.0.2:4317", v2.Metric(on=True, endpoints=v2.Endpoints(
-            scheme=v2.IPv4, addresses=[v2.Address(host="10.0.0.2", port=4317)]))),
-        ("on", "[::1]:4317", v2.Metric(on=True, endpoints=v2.Endpoints(
-            scheme=v2.IPv6, addresses=[v2.Address(host="::1", port=4317)]))),
-        ("on", "otel:4317", v2.Metric(on=True, endpoints=v2.Endpoints(
-            scheme=v2.DOMAIN_NAME, addresses=[v2.Address(host="otel", port=4317)]))),
+        (
+            "ON",
+            "10.0.0.2:4317",
+            v2.Metric(
+                on=True, endpoints=v2.Endpoints(scheme=v2.IPv4, addresses=[v2.Address(host="10.0.0.2", port=4317)])
+            ),
+        ),
+        (
+            "on",
+            "[::1]:4317",
+            v2.Metric(on=True, endpoints=v2.Endpoints(scheme=v2.IPv6, addresses=[v2.Address(host="::1", port=4317)])),
+        ),
+        (
+            "on",
+            "otel:4317",
+            v2.Metric(
+                on=True, endpoints=v2.Endpoints(scheme=v2.DOMAIN_NAME, addresses=[v2.Address(host="otel", port=4317)])
+            ),
+        ),
         ("proxy", "", v2.Metric(on=True, endpoints=HERE)),
     ],
-)  # fmt: skip
+)
 def test_clients_are_told_where_metrics_go(mode: str, address: str, wanted: object) -> None:
     settings = v2.Settings(access_point=HERE, publishing=v2.Publishing(), metric=v2.Metric(on=True))
     assert merge_settings(settings, None, Collector.parse(mode, address)).metric == wanted

@@ -100,7 +100,7 @@ def test_deliveries_of_children_are_counted(counts: str | None, deliveries: list
 def test_what_is_of_no_child_has_no_handle_and_what_names_one_of_another_topic_has() -> None:
     body = records(
         ("%LMQ%$P$a,%LMQ%$P$b", "1,2"), ("%LMQ%$P$a,%LMQ%other", "3,4"), ("%LMQ%$P$", "1"), ("%LMQ%$P$a", "x"), ("", "")
-    ) + records(("%LMQ%$P$a", "5"), topic="Q")  # fmt: skip
+    ) + records(("%LMQ%$P$a", "5"), topic="Q")
     response = PopResponse(pop_time=1, invisible_time=2, revive_qid=999)
     found = list(popped_lite_messages(response, body, "broker", "P"))
     assert [(one.receipt.lite_topic, one.receipt.handle.offset) for one in found] == [("a", 3), ("a", 5)]

@@ -118,9 +118,13 @@ async def test_a_right_that_is_withdrawn_while_a_receive_waits_counts(guarded: C
         broker = v2.Broker(name=guarded.broker.state.config.broker_name)
         queue = v2.MessageQueue(topic=named("NormalT"), id=0, broker=broker)
         pull = guarded.call(
-            "PullMessage", group=named("g"), message_queue=queue, offset=0, batch_size=1,
+            "PullMessage",
+            group=named("g"),
+            message_queue=queue,
+            offset=0,
+            batch_size=1,
             long_polling_timeout=seconds(20),
-        )  # fmt: skip
+        )
         waiting = asyncio.ensure_future(pull)
         pulls = guarded.broker._parked_pulls
         await eventually(lambda: _is(pulls.count == 1))

@@ -113,9 +113,13 @@ async def test_a_broker_whose_clock_is_late_or_early_is_no_hindrance(caller: Cal
         await caller.send(caller.message())
         (one,) = await caller.receive()
         answer = await caller.call(
-            "ChangeInvisibleDuration", group=named("g"), topic=named("NormalT"), invisible_duration=seconds(60),
-            receipt_handle=one.system_properties.receipt_handle, message_id=one.system_properties.message_id,
-        )  # fmt: skip
+            "ChangeInvisibleDuration",
+            group=named("g"),
+            topic=named("NormalT"),
+            invisible_duration=seconds(60),
+            receipt_handle=one.system_properties.receipt_handle,
+            message_id=one.system_properties.message_id,
+        )
         assert answer.status.code == v2.OK, answer.status
         assert (await caller.ack(one, handle=answer.receipt_handle)).status.code == v2.OK
 
@@ -167,9 +171,12 @@ async def test_a_handle_with_the_place_of_another_record_makes_no_dead_letter_of
 
     async def forward(handle: str) -> int:
         answer = await caller.call(
-            "ForwardMessageToDeadLetterQueue", group=named("g"), topic=named("NormalT"), receipt_handle=handle,
+            "ForwardMessageToDeadLetterQueue",
+            group=named("g"),
+            topic=named("NormalT"),
+            receipt_handle=handle,
             message_id="",
-        )  # fmt: skip
+        )
         return int(answer.status.code)
 
     for offset in (place, 1, 1 << 40):
@@ -187,9 +194,12 @@ async def test_a_message_that_came_again_becomes_a_dead_letter(caller: Caller) -
     system = again.system_properties
     assert system.delivery_attempt == 2
     answer = await caller.call(
-        "ForwardMessageToDeadLetterQueue", group=named("g"), topic=named("NormalT"), message_id=system.message_id,
+        "ForwardMessageToDeadLetterQueue",
+        group=named("g"),
+        topic=named("NormalT"),
+        message_id=system.message_id,
         receipt_handle=system.receipt_handle,
-    )  # fmt: skip
+    )
     assert answer.status.code == v2.OK
     assert "%DLQ%g" in caller.broker.state.topics.table
 
@@ -324,7 +334,10 @@ async def test_a_change_of_a_message_that_is_not_there_is_refused(caller: Caller
     for at, number in ((6, "9"), (7, "1000")):
         handle = " ".join([*parts[:at], number, *parts[at + 1 :]])
         told = await caller.call(
-            "ChangeInvisibleDuration", group=named("g"), topic=named("NormalT"), receipt_handle=handle,
+            "ChangeInvisibleDuration",
+            group=named("g"),
+            topic=named("NormalT"),
+            receipt_handle=handle,
             invisible_duration=seconds(20),
-        )  # fmt: skip
+        )
         assert told.status.code == v2.INVALID_RECEIPT_HANDLE

@@ -54,9 +54,13 @@ async def test_what_is_not_acknowledged_comes_back_and_a_changed_time_counts(cal
         found += await caller.receive("MixedT", invisible_s=10)
     kept, changed = found
     answer = await caller.call(
-        "ChangeInvisibleDuration", group=named("g"), topic=named("MixedT"), invisible_duration=seconds(3600),
-        receipt_handle=changed.system_properties.receipt_handle, message_id=changed.system_properties.message_id,
-    )  # fmt: skip
+        "ChangeInvisibleDuration",
+        group=named("g"),
+        topic=named("MixedT"),
+        invisible_duration=seconds(3600),
+        receipt_handle=changed.system_properties.receipt_handle,
+        message_id=changed.system_properties.message_id,
+    )
     assert answer.status.code == v2.OK
     again: list[Any] = []
 
@@ -133,18 +137,26 @@ async def test_a_transaction_is_ended_and_one_that_is_not_is_asked_about(caller:
         assert entry.status.code == v2.OK
         if resolution is not None:
             ends[name] = await caller.call(
-                "EndTransaction", topic=named("TranT"), message_id=entry.message_id,
-                transaction_id=entry.transaction_id, resolution=resolution, source=v2.SOURCE_CLIENT,
-            )  # fmt: skip
+                "EndTransaction",
+                topic=named("TranT"),
+                message_id=entry.message_id,
+                transaction_id=entry.transaction_id,
+                resolution=resolution,
+                source=v2.SOURCE_CLIENT,
+            )
             assert ends[name].status.code == v2.OK
     asked = await asyncio.wait_for(stream.read(), 60)
     command = asked.recover_orphaned_transaction_command
     assert command.message.body == b"open"
     assert command.message.system_properties.message_type == v2.TRANSACTION
     await caller.call(
-        "EndTransaction", topic=named("TranT"), transaction_id=command.transaction_id, resolution=v2.COMMIT,
-        message_id=command.message.system_properties.message_id, source=v2.SOURCE_SERVER_CHECK,
-    )  # fmt: skip
+        "EndTransaction",
+        topic=named("TranT"),
+        transaction_id=command.transaction_id,
+        resolution=v2.COMMIT,
+        message_id=command.message.system_properties.message_id,
+        source=v2.SOURCE_SERVER_CHECK,
+    )
     found: set[bytes] = set()
     while len(found) < 2:
         found |= {one.body for one in await caller.receive("TranT")}
@@ -158,9 +170,12 @@ async def test_dead_letters_and_offsets(caller: Caller) -> None:
     (one,) = await caller.receive()
     system = one.system_properties
     answer = await caller.call(
-        "ForwardMessageToDeadLetterQueue", group=named("g"), topic=named("NormalT"), message_id=system.message_id,
+        "ForwardMessageToDeadLetterQueue",
+        group=named("g"),
+        topic=named("NormalT"),
+        message_id=system.message_id,
         receipt_handle=system.receipt_handle,
-    )  # fmt: skip
+    )
     assert answer.status.code == v2.OK
     store = caller.broker.store
     assert store.max_offset("%DLQ%g", 0) == 1
@@ -189,9 +204,13 @@ async def test_pulls_take_inner_batches_apart(caller: Caller) -> None:
 
     async def pulled(offset: int, tags: str = "*") -> list[tuple[bytes, int]]:
         answers = await caller.call(
-            "PullMessage", group=named("p"), message_queue=queue, offset=offset, batch_size=32,
+            "PullMessage",
+            group=named("p"),
+            message_queue=queue,
+            offset=offset,
+            batch_size=32,
             filter_expression=v2.FilterExpression(type=v2.TAG, expression=tags),
-        )  # fmt: skip
+        )
         assert answers[-1].next_offset == 3
         return [
             (one.message.body, one.message.system_properties.queue_offset) for one in answers if one.HasField("message")

@@ -42,10 +42,13 @@ def forced(root: Path, begin: int, end: int, monkeypatch: pytest.MonkeyPatch, fa
 @pytest.mark.parametrize(
     ("begin", "end", "numbers"),
     [
-        (0, 3 * FILE_BYTES, [0, 1, 2]), (FILE_BYTES, FILE_BYTES + 1, [1]), (FILE_BYTES - 1, FILE_BYTES + 1, [0, 1]),
-        (0, 0, []), (3 * FILE_BYTES, 3 * FILE_BYTES, []),
+        (0, 3 * FILE_BYTES, [0, 1, 2]),
+        (FILE_BYTES, FILE_BYTES + 1, [1]),
+        (FILE_BYTES - 1, FILE_BYTES + 1, [0, 1]),
+        (0, 0, []),
+        (3 * FILE_BYTES, 3 * FILE_BYTES, []),
     ],
-)  # fmt: skip
+)
 def test_the_files_of_a_range_are_forced(
     root: Path, begin: int, end: int, numbers: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,9 +31,12 @@ def asked(store: Path) -> IndexTags:
 def asked_by_broker(store: Path, index_tags: str = "auto") -> int:
     sizes = SMALL.sizes
     config = StoreConfig(
-        root=str(store), commitlog_file_bytes=FILE_BYTES, index_slots=sizes.index_slots,
-        index_entries=sizes.index_entries, index_tags=index_tags,
-    )  # fmt: skip
+        root=str(store),
+        commitlog_file_bytes=FILE_BYTES,
+        index_slots=sizes.index_slots,
+        index_entries=sizes.index_entries,
+        index_tags=index_tags,
+    )
     return tags_from_of_broker(config)
 
 

@@ -292,8 +292,12 @@ def test_index_files_are_in_order_despite_a_wild_store_timestamp(tmp_path: Path)
     messages = [message(number, properties_bytes=encode_properties({"KEYS": str(number)})) for number in range(100)]
     write_commitlog(tmp_path / "store", messages, 1 << 16)
     for wild in (1 << 61, 1 << 47, 253_402_300_799_999, -1, 0):
-        patch(tmp_path / "store", list(stored_messages(tmp_path / "store"))[38].physical_offset + 56,
-              wild.to_bytes(8, "big", signed=True), 1 << 16)  # fmt: skip
+        patch(
+            tmp_path / "store",
+            list(stored_messages(tmp_path / "store"))[38].physical_offset + 56,
+            wild.to_bytes(8, "big", signed=True),
+            1 << 16,
+        )
         rebuild(tmp_path / "store", tmp_path / "out")
         names = sorted(tree(tmp_path / "out" / "index"))
         assert len(names) == 6

@@ -43,10 +43,17 @@ def test_a_heartbeat_of_a_cpp_client_is_that_of_a_java_client() -> None:
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
-        (0, "BROADCASTING"), (1, "CLUSTERING"), (2, "LITE_SELECTIVE"), ("1", "CLUSTERING"), ("", ""),
-        ("broadcasting", "BROADCASTING"), ("Broadcasting", "BROADCASTING"), (None, "CLUSTERING"), ("NONE", ""),
+        (0, "BROADCASTING"),
+        (1, "CLUSTERING"),
+        (2, "LITE_SELECTIVE"),
+        ("1", "CLUSTERING"),
+        ("", ""),
+        ("broadcasting", "BROADCASTING"),
+        ("Broadcasting", "BROADCASTING"),
+        (None, "CLUSTERING"),
+        ("NONE", ""),
     ],
-)  # fmt: skip
+)
 def test_an_enum_is_read_by_name_in_any_case_or_by_ordinal(value: object, expected: str) -> None:
     assert decoded({"messageModel": value}, ConsumerData).message_model == expected
 
@@ -60,10 +67,20 @@ def test_an_enum_without_such_a_constant_is_refused_with_its_path(value: object)
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
-        (5, 5), ("5", 5), ("-5", -5), ("1,000", 1000), ("5.0", 5), (5.9, 5), (True, 1), (False, 0), (None, 0),
-        ("", 0), ("null", 0), ("1700000000000", 1_700_000_000_000),
+        (5, 5),
+        ("5", 5),
+        ("-5", -5),
+        ("1,000", 1000),
+        ("5.0", 5),
+        (5.9, 5),
+        (True, 1),
+        (False, 0),
+        (None, 0),
+        ("", 0),
+        ("null", 0),
+        ("1700000000000", 1_700_000_000_000),
     ],
-)  # fmt: skip
+)
 def test_an_integer_is_read_from_text_fractions_and_booleans(value: object, expected: int) -> None:
     assert decoded({"counter": value}, DataVersion).counter == expected
 
@@ -77,10 +94,20 @@ def test_what_is_no_integer_is_refused(value: object) -> None:
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
-        (1, True), (0, False), (2, False), ("1", True), ("0", False), ("TRUE", True), ("false", False), ("Y", True),
-        ("N", False), (1.0, True), (None, True), ("", True),
+        (1, True),
+        (0, False),
+        (2, False),
+        ("1", True),
+        ("0", False),
+        ("TRUE", True),
+        ("false", False),
+        ("Y", True),
+        ("N", False),
+        (1.0, True),
+        (None, True),
+        ("", True),
     ],
-)  # fmt: skip
+)
 def test_a_boolean_is_read_from_numbers_and_text(value: object, expected: bool) -> None:
     assert decoded({"consumeEnable": value}, SubscriptionGroupConfig).consume_enable is expected
 

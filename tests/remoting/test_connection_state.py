@@ -70,9 +70,12 @@ async def walk(steps: list[str], counts: list[int]) -> None:
     transport = Transport()
     connection = Connection(
         {1: lambda command, _: command.response()},
-        max_frame_bytes=1 << 20, write_high_water_bytes=1 << 20, reads_only_while_writable=True,
-        max_waiting_bytes=LIMIT, after_batch=lambda: batches.append(1),
-    )  # fmt: skip
+        max_frame_bytes=1 << 20,
+        write_high_water_bytes=1 << 20,
+        reads_only_while_writable=True,
+        max_waiting_bytes=LIMIT,
+        after_batch=lambda: batches.append(1),
+    )
     connection.connection_made(transport)  # type: ignore[arg-type]
     sent = pushed = reserved = 0
     is_paused = False

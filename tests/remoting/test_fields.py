@@ -55,9 +55,14 @@ def test_a_missing_or_bad_field_is_an_answer_with_code_1(as_json: bool, fields: 
 @given(TEXTS, TEXTS, st.integers(-(1 << 63), (1 << 63) - 1), st.none() | st.booleans(), st.booleans())
 def test_fields_survive_being_written(name: str, address: str, number: int, acting: bool | None, packed: bool) -> None:
     fields = namesrv_requests.RegisterBroker(
-        broker_name=name, broker_addr=address, cluster_name="c", broker_id=number, ha_server_addr="",
-        enable_acting_master=acting, compressed=packed,
-    )  # fmt: skip
+        broker_name=name,
+        broker_addr=address,
+        cluster_name="c",
+        broker_id=number,
+        ha_server_addr="",
+        enable_acting_master=acting,
+        compressed=packed,
+    )
     written = write_fields(fields)
     assert all(type(value) is str for value in written.values())
     assert ("enableActingMaster" in written) == (acting is not None)

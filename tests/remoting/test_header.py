@@ -78,11 +78,14 @@ def test_members_are_cast_as_fastjson_casts_them() -> None:
 @pytest.mark.parametrize(
     ("member", "code", "language"),
     [
-        (b'"code":"34","language":"CPP"', 34, "CPP"), (b'"code":34.0,"language":1', 34, "CPP"),
-        (b'"code":true,"language":"go"', 1, "GO"), (b'"code":"","language":99', 0, None),
-        (b"'code':34,language:'PHP',", 34, "PHP"), (b'"code":"1,034"', 1034, "JAVA"),
+        (b'"code":"34","language":"CPP"', 34, "CPP"),
+        (b'"code":34.0,"language":1', 34, "CPP"),
+        (b'"code":true,"language":"go"', 1, "GO"),
+        (b'"code":"","language":99', 0, None),
+        (b"'code':34,language:'PHP',", 34, "PHP"),
+        (b'"code":"1,034"', 1034, "JAVA"),
     ],
-)  # fmt: skip
+)
 def test_a_header_s_members_are_read_as_fastjson_reads_them(member: bytes, code: int, language: str | None) -> None:
     command = decode_json_header(b"{%b}" % member)
     assert (command.code, command.language) == (code, language)
@@ -91,11 +94,22 @@ def test_a_header_s_members_are_read_as_fastjson_reads_them(member: bytes, code:
 @pytest.mark.parametrize(
     "header",
     [
-        b"", b"[]", b"null", b"x", b'{"code":}', b'{"code":"one"}', b'{"code":{}}', b'{"code":[1]}',
-        b'{"opaque":2147483648}', b'{"opaque":"99999999999"}', b'{"code":1,"extFields":[1]}'[:-1],
-        b'{"remark":"\xff\xfe"}', b'{"x":' + b"[" * 5000, b"\x00" * 30,
+        b"",
+        b"[]",
+        b"null",
+        b"x",
+        b'{"code":}',
+        b'{"code":"one"}',
+        b'{"code":{}}',
+        b'{"code":[1]}',
+        b'{"opaque":2147483648}',
+        b'{"opaque":"99999999999"}',
+        b'{"code":1,"extFields":[1]}'[:-1],
+        b'{"remark":"\xff\xfe"}',
+        b'{"x":' + b"[" * 5000,
+        b"\x00" * 30,
     ],
-)  # fmt: skip
+)
 def test_a_header_that_is_none_is_refused(header: bytes) -> None:
     with pytest.raises(FormatError):
         decode_json_header(header)

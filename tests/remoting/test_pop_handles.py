@@ -20,11 +20,23 @@ def test_what_is_written_is_read_and_what_proxies_put_behind_is_passed_over(hand
 @pytest.mark.parametrize(
     "text",
     [
-        "", "x", "1 2 3 4 0 b 0", "1 2 3 4 0 b 0 x", "1 2 3 4 9 b 0 0", "-1 2 3 4 0 b 0 0", "+1 2 3 4 0 b 0 0",
-        "1 2 3 4 0 b 0 0x", "1 2 3 4 0 b 0 0\n", "1 2 3 4 0 b 0 ٣", " 1 2 3 4 0 b 0 0", "1  2 3 4 0 b 0 0",
-        "9223372036854775808 2 3 4 0 b 0 0", "00000000000000000001 2 3 4 0 b 0 0", "1 2 3 4 0 " + "b" * 1024 + " 0 0",
+        "",
+        "x",
+        "1 2 3 4 0 b 0",
+        "1 2 3 4 0 b 0 x",
+        "1 2 3 4 9 b 0 0",
+        "-1 2 3 4 0 b 0 0",
+        "+1 2 3 4 0 b 0 0",
+        "1 2 3 4 0 b 0 0x",
+        "1 2 3 4 0 b 0 0\n",
+        "1 2 3 4 0 b 0 ٣",
+        " 1 2 3 4 0 b 0 0",
+        "1  2 3 4 0 b 0 0",
+        "9223372036854775808 2 3 4 0 b 0 0",
+        "00000000000000000001 2 3 4 0 b 0 0",
+        "1 2 3 4 0 " + "b" * 1024 + " 0 0",
     ],
-)  # fmt: skip
+)
 def test_what_is_none_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"Parse failed|TopicKind"):
         PopHandle.decode(text)

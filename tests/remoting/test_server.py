@@ -113,8 +113,9 @@ async def test_a_long_batch_lets_others_in_between_and_writes_its_answers_from_t
             turns.append("other")
             await asyncio.sleep(0)
 
-    _, address = await serve({ECHO: lambda request, _: (turns.append("echo"), echo(request, _))[1]},
-                             after_batch=lambda: batches.append(1))  # fmt: skip
+    _, address = await serve(
+        {ECHO: lambda request, _: (turns.append("echo"), echo(request, _))[1]}, after_batch=lambda: batches.append(1)
+    )
     peer = await connect(address)
     await peer.ask()
     turns.clear()

@@ -245,15 +245,17 @@ async def test_a_server_that_ends_closes_its_doors(serve: Serve, tls_of: Make) -
         ("permissive", "tls.test.mode.enable=maybe\n", "tls.test.mode.enable=maybe: give true or false"),
         ("permissive", "tls.server.need.client.auth=perhaps\n", "give none, optional or require"),
         (
-            "permissive", "tls.server.need.client.auth=require\ntls.server.authClient=false\n",
+            "permissive",
+            "tls.server.need.client.auth=require\ntls.server.authClient=false\n",
             "tls.server.authClient=false is not supported",
         ),
         (
-            "permissive", "tls.server.need.client.auth=require\ntls.server.certPath=a\ntls.server.keyPath=b\n",
+            "permissive",
+            "tls.server.need.client.auth=require\ntls.server.certPath=a\ntls.server.keyPath=b\n",
             "tls.server.need.client.auth=require needs tls.server.trustCertPath",
         ),
     ],
-)  # fmt: skip
+)
 def test_settings_that_promise_too_much_are_refused(mode: str, text: str | None, words: str, tmp_path: Path) -> None:
     file = tmp_path / "tls.properties"
     if text is not None:

@@ -248,11 +248,19 @@ def test_java_opens_what_was_repaired_and_changes_nothing(golden_copy: Golden) -
     repair(store)
     before = contents(store)
     told = peer.run(
-        "variant-rebuild", str(store), "mappedFileSizeCommitLog=262144", "mappedFileSizeConsumeQueue=2000",
-        "maxHashSlotNum=500", "maxIndexNum=2000", f"messageDelayLevel={MIXED_DELAY_LEVELS}",
-        "enableDLegerCommitLog=true", "dLegerGroup=golden-a", f"dLegerPeers=n0-127.0.0.1:{free_port()}",
-        "dLegerSelfId=n0", java_options=f"{peer.QUICK_START} -Dvariant.settle.ms=3000",
-    )  # fmt: skip
+        "variant-rebuild",
+        str(store),
+        "mappedFileSizeCommitLog=262144",
+        "mappedFileSizeConsumeQueue=2000",
+        "maxHashSlotNum=500",
+        "maxIndexNum=2000",
+        f"messageDelayLevel={MIXED_DELAY_LEVELS}",
+        "enableDLegerCommitLog=true",
+        "dLegerGroup=golden-a",
+        f"dLegerPeers=n0-127.0.0.1:{free_port()}",
+        "dLegerSelfId=n0",
+        java_options=f"{peer.QUICK_START} -Dvariant.settle.ms=3000",
+    )
     assert '"loaded": true' in told
     last = next(path for path in reversed(data_files(store)) if heads(path))
     assert heads(last)[-1].index == index

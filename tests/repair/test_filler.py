@@ -28,9 +28,16 @@ from tests.support.oracles.index import index_keys
 
 def build_range(size: int, fill: Fill, *, position: int = 0, held: int | None = None) -> LogRange:
     return LogRange(
-        "commitlog/00000000000000010000", 10_000, 10_000 + position, size, size if held is None else held, "code",
-        "detail", fill, 1_700_000_000_000,
-    )  # fmt: skip
+        "commitlog/00000000000000010000",
+        10_000,
+        10_000 + position,
+        size,
+        size if held is None else held,
+        "code",
+        "detail",
+        fill,
+        1_700_000_000_000,
+    )
 
 
 @pytest.mark.parametrize("size", [MIN_BYTES, MIN_BYTES + 7, WHOLE_BYTES - 1, WHOLE_BYTES, WHOLE_BYTES + 1, 70_000])

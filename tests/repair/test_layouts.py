@@ -151,10 +151,16 @@ def test_java_makes_the_same_queues_of_the_repaired_log(
         shutil.copytree(store / part, java / part)
     (java / "abort").touch()
     told = peer.run(
-        "variant-rebuild", str(java), "mappedFileSizeCommitLog=262144", "mappedFileSizeConsumeQueue=2000",
-        "maxHashSlotNum=500", "maxIndexNum=2000", f"messageDelayLevel={MIXED_DELAY_LEVELS}", *SETTINGS[name],
+        "variant-rebuild",
+        str(java),
+        "mappedFileSizeCommitLog=262144",
+        "mappedFileSizeConsumeQueue=2000",
+        "maxHashSlotNum=500",
+        "maxIndexNum=2000",
+        f"messageDelayLevel={MIXED_DELAY_LEVELS}",
+        *SETTINGS[name],
         java_options=f"{peer.QUICK_START} -Dvariant.settle.ms=500",
-    )  # fmt: skip
+    )
     assert '"loaded": true' in told
     for path in (store / "commitlog").iterdir():
         assert (java / "commitlog" / path.name).read_bytes() == path.read_bytes()

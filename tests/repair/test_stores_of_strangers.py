@@ -320,9 +320,15 @@ def generated(store: Path) -> None:
     for name in ("commitlog", "consumequeue", "index"):
         shutil.rmtree(store / name, ignore_errors=True)
     generate_store(
-        str(store), messages=10, body_bytes=10, topics=["T"], queues=1, keys=False, tags=False,
+        str(store),
+        messages=10,
+        body_bytes=10,
+        topics=["T"],
+        queues=1,
+        keys=False,
+        tags=False,
         commitlog_file_bytes=FILE_BYTES,
-    )  # fmt: skip
+    )
 
 
 def checkpointed(store: Path) -> None:

@@ -18,9 +18,14 @@ from tests.support.stores.verified_stores import FILE_BYTES
 
 @pytest.mark.parametrize(
     "text",
-    ["", "[]", "{}", '{"replay": "r", "next_physical_offset": 1e999, "messages": 7}',
-     '{"replay": "r", "next_physical_offset": "x", "messages": 7}'],
-)  # fmt: skip
+    [
+        "",
+        "[]",
+        "{}",
+        '{"replay": "r", "next_physical_offset": 1e999, "messages": 7}',
+        '{"replay": "r", "next_physical_offset": "x", "messages": 7}',
+    ],
+)
 def test_a_bent_checkpoint_is_one_clear_line(tmp_path: Path, text: str) -> None:
     (tmp_path / "replay.json").write_text(text)
     with pytest.raises(StoreError, match=r"not the checkpoint of a replay$"):

@@ -40,10 +40,18 @@ def test_an_expression_lets_through_what_the_broker_s_lets_through(rows: list[di
 
 @pytest.mark.parametrize(
     ("topic", "is_wanted"),
-    [("Orders", True), ("%RETRY%g", False), ("%DLQ%g", False), ("RMQ_SYS_TRACE_TOPIC", False),
-     ("rmq_sys_wheel_timer", False), ("SCHEDULE_TOPIC_XXXX", False), ("SCHEDULE_TOPIC_XXXXL", True), ("TBW102", False),
-     *((topic, False) for topic in sorted(SYSTEM_TOPICS))],
-)  # fmt: skip
+    [
+        ("Orders", True),
+        ("%RETRY%g", False),
+        ("%DLQ%g", False),
+        ("RMQ_SYS_TRACE_TOPIC", False),
+        ("rmq_sys_wheel_timer", False),
+        ("SCHEDULE_TOPIC_XXXX", False),
+        ("SCHEDULE_TOPIC_XXXXL", True),
+        ("TBW102", False),
+        *((topic, False) for topic in sorted(SYSTEM_TOPICS)),
+    ],
+)
 def test_without_topics_it_is_all_that_are_users_own(topic: str, is_wanted: bool) -> None:
     query = build_selection(Query(), None, None).query
     assert query.topic_pattern == USER_TOPICS

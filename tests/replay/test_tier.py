@@ -68,9 +68,7 @@ def test_what_the_log_has_no_more_comes_first(expired: Path, sent: set[Place]) -
 def test_topics_and_offsets_choose_in_both(expired: Path, sent: set[Place]) -> None:
     more = ["--topics", "Orders", "--starting-offsets", '{"Orders": {"0": 100, "1": -2, "2": -2, "3": -2}}']
     replayed = places(given(expired, "--tier", str(expired / "tiered"), *more))
-    assert set(replayed) == {
-        place for place in sent if place[0] == "Orders" and (place[1] != 0 or place[2] >= 100)
-    }  # fmt: skip
+    assert set(replayed) == {place for place in sent if place[0] == "Orders" and (place[1] != 0 or place[2] >= 100)}
 
 
 def test_a_part_of_the_log_by_its_bytes_has_nothing_of_the_tier(expired: Path) -> None:

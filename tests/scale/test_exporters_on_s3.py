@@ -114,12 +114,20 @@ def test_without_conditional_puts_the_second_of_two_exporters_is_refused(
 ) -> None:
     done = subprocess.run(
         [
-            sys.executable, "-m", "tests.scale.s3_exporters",
-            f"s3a://{bucket.name}/table", bucket.uri("store"), str(tmp_path),
+            sys.executable,
+            "-m",
+            "tests.scale.s3_exporters",
+            f"s3a://{bucket.name}/table",
+            bucket.uri("store"),
+            str(tmp_path),
         ],
-        capture_output=True, text=True, check=False, cwd=ROOT, timeout=900,
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+        timeout=900,
         env=environment(bucket, jars, **{"create.conditional.enabled": "false"}),
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["once"]

@@ -38,9 +38,11 @@ def write_store(root: Path, start: int) -> list[int]:
         body_bytes = left if number == last else size
         fill = b"\0" if body_bytes > 100 else b"%d" % (number % 10)
         record = encode_record(
-            message(number, body=fill * body_bytes), queue_offset=number // 4, physical_offset=start + at,
+            message(number, body=fill * body_bytes),
+            queue_offset=number // 4,
+            physical_offset=start + at,
             store_timestamp_ms=FIRST_MS + number,
-        )  # fmt: skip
+        )
         write_sparsely(root, start + at, record, body_bytes if fill == b"\0" else 0)
         placed.append(start + at)
         at += len(record)

@@ -20,9 +20,12 @@ from rmq_offline.verify.phases.plan import VerifyOptions
 from tests.support.stores.rebuilt_stores import SMALL, built, by_codecs
 
 SIZES = replace(
-    SMALL.sizes, consumequeue_file_bytes=6_000_000, index_slots=1000, index_entries=300_000,
+    SMALL.sizes,
+    consumequeue_file_bytes=6_000_000,
+    index_slots=1000,
+    index_entries=300_000,
     delay_levels_ms=delay_levels_ms(DEFAULT_DELAY_LEVELS),
-)  # fmt: skip
+)
 OPTIONS = replace(SMALL, sizes=SIZES)
 SOUND = {"checkpoint.missing", "store.layout"}
 
@@ -103,9 +106,15 @@ def test_a_million_tiny_records_in_one_hot_queue(tmp_path: Path) -> None:
 def test_a_record_of_four_mebibytes(tmp_path: Path) -> None:
     size = (4 << 20) - 1000
     generate_store(
-        str(tmp_path), messages=7, body_bytes=size, topics=["Large"], queues=2, keys=True, tags=True,
+        str(tmp_path),
+        messages=7,
+        body_bytes=size,
+        topics=["Large"],
+        queues=2,
+        keys=True,
+        tags=True,
         commitlog_file_bytes=16 << 20,
-    )  # fmt: skip
+    )
     seen = worked(tmp_path)
     assert seen["messages"] == (7, 7)
     assert seen["findings"] <= SOUND

@@ -35,9 +35,13 @@ from tests.support.torture import rounds
 
 TIME_US = 1_800_000_000_000_000  # else it would be that of the write, and no two logs the same
 NEW = rows(
-    topic=["New", "Topic1", "New"], body=[b"1", b"2" * 3000, b"3" * 3000], queue_id=[0, 1, 0], tags=["a"] * 3,
-    born_timestamp=[TIME_US] * 3, store_timestamp=[TIME_US] * 3,
-)  # fmt: skip
+    topic=["New", "Topic1", "New"],
+    body=[b"1", b"2" * 3000, b"3" * 3000],
+    queue_id=[0, 1, 0],
+    tags=["a"] * 3,
+    born_timestamp=[TIME_US] * 3,
+    store_timestamp=[TIME_US] * 3,
+)
 PARTS = ("commitlog", "consumequeue", "consumequeue_ext", "index")
 
 

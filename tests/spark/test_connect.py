@@ -39,8 +39,12 @@ def test_a_client_reads_and_explains_as_a_session_of_its_own_does(
     store = golden("mixed") / "store"
     done = subprocess.run(
         [sys.executable, "-m", "tests.spark.connect_client", server, str(store)],
-        cwd=ROOT, capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     seen = json.loads(done.stdout)
     orders = load(store, subscribe="Orders")

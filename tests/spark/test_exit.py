@@ -24,8 +24,11 @@ def test_no_socket_stays_and_no_worker_tells_how_it_ended(golden: Callable[[str]
     with TemporaryDirectory() as sockets:  # a test's own has too long a path for a socket
         done = subprocess.run(
             [sys.executable, "-c", PROGRAM, str(store / "store"), sockets],
-            capture_output=True, text=True, timeout=300, check=False,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
         left = list(Path(sockets).iterdir())
     lines = (store / "expected" / "messages.jsonl").read_text().splitlines()
     assert (done.returncode, done.stdout) == (0, f"{len(lines)}\n"), done.stderr[-3000:]

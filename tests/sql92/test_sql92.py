@@ -80,15 +80,23 @@ def test_more_that_is_no_expression_is_refused(expression: str) -> None:
     [
         ("b > 'abb'", "java.lang.RuntimeException: Value ''abb'' cannot be compared."),
         ("a = NULL", "java.lang.RuntimeException: 'NULL' cannot be compared."),
-        ("a BETWEEN 9 AND 1", "java.lang.RuntimeException: Illegal values of between, left value(9) must less than or "
-                              "equal to right value(1)"),
-        ("-a", "org.apache.rocketmq.filter.parser.ParseException: "
-               "Expression will not result in a boolean value: (- a)"),
+        (
+            "a BETWEEN 9 AND 1",
+            "java.lang.RuntimeException: Illegal values of between, left value(9) must less than or "
+            "equal to right value(1)",
+        ),
+        (
+            "-a",
+            "org.apache.rocketmq.filter.parser.ParseException: Expression will not result in a boolean value: (- a)",
+        ),
         ("a == 5", 'org.apache.rocketmq.filter.parser.ParseException: Encountered " "=" "= "" at line 1, column 4.'),
-        ("a in\n(5)", "org.apache.rocketmq.filter.parser.ParseException: "
-                      'Encountered " <DECIMAL_LITERAL> "5 "" at line 2, column 2.'),
+        (
+            "a in\n(5)",
+            "org.apache.rocketmq.filter.parser.ParseException: "
+            'Encountered " <DECIMAL_LITERAL> "5 "" at line 2, column 2.',
+        ),
     ],
-)  # fmt: skip
+)
 def test_an_error_begins_as_the_original_s(expression: str, remark: str) -> None:
     with pytest.raises(SqlError) as caught:
         compile_expression(expression)

@@ -78,8 +78,13 @@ def test_the_original_says_the_same() -> None:
     jars = Path(os.environ.get("PEER_HOME") or Path.home() / ".cache" / "rocketmq-peer") / "lib/*"
     done = subprocess.run(
         ["java", "-XX:TieredStopAtLevel=1", "-cp", str(jars), str(SOURCE), *map("=".join, PROPERTIES.items())],
-        input="\n".join(texts) + "\n", capture_output=True, text=True, encoding="utf-8", timeout=300, check=True,
-    )  # fmt: skip
+        input="\n".join(texts) + "\n",
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=300,
+        check=True,
+    )
     theirs = done.stdout.split("\n")[:-1]
     assert len(theirs) == len(texts)
     other = [

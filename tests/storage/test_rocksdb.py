@@ -127,10 +127,16 @@ def test_a_flipped_byte_of_the_write_ahead_log_is_told_and_a_torn_end_is_not(gol
 
 def test_a_database_that_a_broker_has_open_is_refused(database: Path) -> None:
     held = subprocess.Popen(
-        [sys.executable, "-c", "import fcntl,sys\nf=open(sys.argv[1],'r+')\nfcntl.lockf(f,fcntl.LOCK_EX)\n"
-         "print('held',flush=True)\nsys.stdin.read()", str(database / "LOCK")],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-c",
+            "import fcntl,sys\nf=open(sys.argv[1],'r+')\nfcntl.lockf(f,fcntl.LOCK_EX)\n"
+            "print('held',flush=True)\nsys.stdin.read()",
+            str(database / "LOCK"),
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
     try:
         assert held.stdout is not None
         held.stdout.readline()

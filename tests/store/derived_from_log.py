@@ -65,9 +65,15 @@ def expected_batches(config: StoreConfig, batch_topics: Collection[str]) -> dict
             if is_inner_batch(message):
                 base, count = (int(message.properties[name]) for name in ("INNER_BASE", "INNER_NUM"))
             unit = BATCH_UNIT.pack(
-                message.physical_offset, message.size, dispatch_tags_code(message, levels), message.store_timestamp_ms,
-                base, count, -1, 0,
-            )  # fmt: skip
+                message.physical_offset,
+                message.size,
+                dispatch_tags_code(message, levels),
+                message.store_timestamp_ms,
+                base,
+                count,
+                -1,
+                0,
+            )
             name = f"{message.topic}/{message.queue_id}"
             units[name] = units.get(name, b"") + unit
     size = config.batchconsumequeue_file_bytes

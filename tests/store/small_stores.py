@@ -105,10 +105,12 @@ def put(store: MessageStore, topic: str = "T", queue_id: int = 0, body: bytes = 
 def batch_of(messages: list[tuple[bytes, bytes]]) -> bytes:
     """A client's batch of bodies and properties."""
     return b"".join(
-        pack(">iiiii", 22 + len(body) + len(properties), 0, 0, 7, len(body)) + body + pack(">h", len(properties))
+        pack(">iiiii", 22 + len(body) + len(properties), 0, 0, 7, len(body))
+        + body
+        + pack(">h", len(properties))
         + properties
         for body, properties in messages
-    )  # fmt: skip
+    )
 
 
 def fill(
@@ -142,10 +144,18 @@ def put_any(store: MessageStore, source: random.Random, number: int, now_ms: int
         result = store.bulk.put_batch(topic, queue_id, batch_of(inner), properties, now_ms - 5, born_host, now_ms)
     else:
         result = store.appender.put(
-            topic, queue_id, body, properties, now_ms - 5, born_host, now_ms, flag=source.randrange(-5, 5),
-            sys_flag=source.choice([0, 0, 0, 0x4, 0x8, 0xC, 0x2, 0x301]), reconsume_times=source.randrange(3),
+            topic,
+            queue_id,
+            body,
+            properties,
+            now_ms - 5,
+            born_host,
+            now_ms,
+            flag=source.randrange(-5, 5),
+            sys_flag=source.choice([0, 0, 0, 0x4, 0x8, 0xC, 0x2, 0x301]),
+            reconsume_times=source.randrange(3),
             store_host=source.choice([None, None, V6_HOST]),
-        )  # fmt: skip
+        )
     assert result.status is PutStatus.PUT_OK
     return result
 

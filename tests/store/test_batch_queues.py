@@ -110,14 +110,26 @@ def append_again(store: MessageStore, message: StoredMessage) -> PutResult:
             entry = f"{name}\x01{message.properties[name]}\x02".encode()
             properties = properties.replace(entry, b"")
         return store.bulk.put_inner_batch(
-            message.topic, message.queue_id, message.body, properties, *about, flag=message.flag,
+            message.topic,
+            message.queue_id,
+            message.body,
+            properties,
+            *about,
+            flag=message.flag,
             sys_flag=message.sys_flag & ~0xC0,
-        )  # fmt: skip
+        )
     return store.appender.put(
-        message.topic, message.queue_id, message.body, message.properties_bytes, *about, flag=message.flag,
-        sys_flag=message.sys_flag, reconsume_times=message.reconsume_times, store_host=message.store_host.to_bytes(),
+        message.topic,
+        message.queue_id,
+        message.body,
+        message.properties_bytes,
+        *about,
+        flag=message.flag,
+        sys_flag=message.sys_flag,
+        reconsume_times=message.reconsume_times,
+        store_host=message.store_host.to_bytes(),
         prepared_transaction_offset=message.prepared_transaction_offset,
-    )  # fmt: skip
+    )
 
 
 def test_the_same_messages_at_the_same_times_become_the_same_records_and_units(
@@ -164,8 +176,10 @@ def test_batches_take_as_many_places_as_they_have_messages(open_batches: Opener)
 def test_each_offset_in_a_batch_gives_all_of_it(open_batches: Opener) -> None:
     source, store = random.Random(1), open_batches(max_transfer_count_in_memory=1000)
     put_some(store, source, 80)
-    wanted = {queue_id: [one for one in records(store.config) if (one.topic, one.queue_id) == (TOPIC, queue_id)]
-              for queue_id in range(2)}  # fmt: skip
+    wanted = {
+        queue_id: [one for one in records(store.config) if (one.topic, one.queue_id) == (TOPIC, queue_id)]
+        for queue_id in range(2)
+    }
     for queue_id, own in wanted.items():
         places = [(message, *expected_units(message)) for message in own]
         assert store.max_offset(TOPIC, queue_id) == places[-1][1] + places[-1][2]

@@ -148,8 +148,9 @@ def test_a_full_file_stays_until_the_next_one_has_a_forced_record(open_store: Op
     assert record is not None
     rest = len(copied) // 2 + len(record)
     assert store.shutdown()
-    slave = open_store(disk=SizedDisk(), slave=True, name="begun", delete_when=hour_of(NOW_S * 1000),
-                       flush_interval_ms=60_000)  # fmt: skip
+    slave = open_store(
+        disk=SizedDisk(), slave=True, name="begun", delete_when=hour_of(NOW_S * 1000), flush_interval_ms=60_000
+    )
     aged(slave, [1000] * 100)
     for begin, end in ((0, len(copied) // 2), (len(copied) // 2, rest - 1), (rest - 1, rest)):
         assert slave.append_to_commit_log(begin, copied[begin:end])
@@ -169,10 +170,12 @@ def test_a_batch_of_cleaning_has_its_limit(open_store: Opener) -> None:
 @pytest.mark.parametrize(
     ("ratio", "ages", "removed", "pressure"),
     [
-        (0.76, [80, 80, 10], 2, Pressure.RECLAIM), (0.75, [80, 80, 10], 0, Pressure.NONE),
-        (0.86, [80, 1, 1, 80], 3, Pressure.FORCE), (0.91, [1, 1, 1, 1], 3, Pressure.FULL),
+        (0.76, [80, 80, 10], 2, Pressure.RECLAIM),
+        (0.75, [80, 80, 10], 0, Pressure.NONE),
+        (0.86, [80, 1, 1, 80], 3, Pressure.FORCE),
+        (0.91, [1, 1, 1, 1], 3, Pressure.FULL),
     ],
-)  # fmt: skip
+)
 def test_a_disk_that_fills_up_has_files_go_at_any_hour(
     open_store: Opener, ratio: float, ages: list[float], removed: int, pressure: Pressure
 ) -> None:
@@ -199,8 +202,12 @@ def test_force_can_be_switched_off(open_store: Opener) -> None:
 
 def test_what_is_not_dispatched_or_not_forced_stays(open_store: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Background, "flush_if_due", lambda _: None)  # full queue files would be forced at once
-    store = open_store(disk=SizedDisk(), delete_when=hour_of(NOW_S * 1000), flush_interval_ms=60_000,
-                       flush_consumequeue_interval_ms=60_000)  # fmt: skip
+    store = open_store(
+        disk=SizedDisk(),
+        delete_when=hour_of(NOW_S * 1000),
+        flush_interval_ms=60_000,
+        flush_consumequeue_interval_ms=60_000,
+    )
     while store.max_physical_offset < 5 * 16384:
         put(store, body=bytes(1000))
     aged(store, [100] * 20)

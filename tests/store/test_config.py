@@ -25,12 +25,19 @@ def test_properties_of_broker_conf_have_their_own_names() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("mappedFileSizeCommitLog", "1g"), ("mappedFileSizeCommitLog", "10"), ("flushDiskType", "NO_FLUSH"),
-        ("messageIndexEnable", "yes"), ("maxIndexNum", "1"), ("diskMaxUsedSpaceRatio", "101"), ("deleteWhen", "25"),
-        ("messageDelayLevel", "1x"), ("storePathRootDir", ""), ("storePathCommitLog", "/a,/b"),
+        ("mappedFileSizeCommitLog", "1g"),
+        ("mappedFileSizeCommitLog", "10"),
+        ("flushDiskType", "NO_FLUSH"),
+        ("messageIndexEnable", "yes"),
+        ("maxIndexNum", "1"),
+        ("diskMaxUsedSpaceRatio", "101"),
+        ("deleteWhen", "25"),
+        ("messageDelayLevel", "1x"),
+        ("storePathRootDir", ""),
+        ("storePathCommitLog", "/a,/b"),
         ("fileReservedTime", "-1"),
     ],
-)  # fmt: skip
+)
 def test_a_bad_value_is_an_error_that_names_it(name: str, value: str) -> None:
     with pytest.raises(OptionError, match=name) as caught:
         StoreConfig.from_properties({"storePathRootDir": "/data/store", name: value})

@@ -33,12 +33,16 @@ from tests.support.stores.verified_stores import patch
 def config_for(root: Path, settings: GoldenSettings) -> StoreConfig:
     """Settings that a golden store was written with."""
     return StoreConfig(
-        root=str(root), commitlog_file_bytes=settings.commitlog_file_bytes,
-        consumequeue_file_bytes=settings.consumequeue_file_bytes, index_slots=settings.index_slots,
-        index_entries=settings.index_entries, delay_levels=settings.delay_levels,
-        append_crc_property=settings.append_crc_property, consumequeue_ext_enabled=settings.ext_file_bytes is not None,
+        root=str(root),
+        commitlog_file_bytes=settings.commitlog_file_bytes,
+        consumequeue_file_bytes=settings.consumequeue_file_bytes,
+        index_slots=settings.index_slots,
+        index_entries=settings.index_entries,
+        delay_levels=settings.delay_levels,
+        append_crc_property=settings.append_crc_property,
+        consumequeue_ext_enabled=settings.ext_file_bytes is not None,
         consumequeue_ext_file_bytes=settings.ext_file_bytes or EXT_FILE_BYTES,
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture
@@ -114,11 +118,19 @@ def test_the_same_messages_at_the_same_times_become_the_same_files(
     for offset, record in log_records(config):
         message = decode_record(record, physical_offset=offset)
         result = store.appender.put(
-            message.topic, message.queue_id, message.body, message.properties_bytes, message.born_timestamp_ms,
-            message.born_host.to_bytes(), message.store_timestamp_ms, flag=message.flag, sys_flag=message.sys_flag,
-            reconsume_times=message.reconsume_times, store_host=message.store_host.to_bytes(),
+            message.topic,
+            message.queue_id,
+            message.body,
+            message.properties_bytes,
+            message.born_timestamp_ms,
+            message.born_host.to_bytes(),
+            message.store_timestamp_ms,
+            flag=message.flag,
+            sys_flag=message.sys_flag,
+            reconsume_times=message.reconsume_times,
+            store_host=message.store_host.to_bytes(),
             prepared_transaction_offset=message.prepared_transaction_offset,
-        )  # fmt: skip
+        )
         assert (result.status, result.physical_offset) == (PutStatus.PUT_OK, offset)
     assert store.shutdown()
     assert first_difference_of(tree(Path(ours.commitlog_path)), tree(Path(config.commitlog_path))) is None

@@ -19,8 +19,9 @@ SYNC = FlushDiskType.SYNC
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_store_that_is_killed_again_and_again_loses_nothing(open_store: Opener, tmp_path: Path, kind: str) -> None:
-    config = config_of_kind(kind, tmp_path / "store", flush_disk_type=SYNC, flush_consumequeue_interval_ms=20,
-                            flush_index_interval_ms=30)  # fmt: skip
+    config = config_of_kind(
+        kind, tmp_path / "store", flush_disk_type=SYNC, flush_consumequeue_interval_ms=20, flush_index_interval_ms=30
+    )
     model = Model(config_of_kind(kind, tmp_path / "model"))
     source = random.Random()  # the moments cannot be repeated whatever the seed
     for seed in rounds(10 if kind == "plain" else 4):
@@ -40,8 +41,13 @@ def test_a_store_that_is_killed_again_and_again_loses_nothing(open_store: Opener
 def test_a_store_killed_at_any_change_of_the_disk_is_whole(
     open_store: Opener, tmp_path: Path, flush: FlushDiskType
 ) -> None:
-    config = config_of(tmp_path / "store", flush_disk_type=flush, flush_consumequeue_interval_ms=5,
-                       flush_index_interval_ms=5, flush_interval_ms=5)  # fmt: skip
+    config = config_of(
+        tmp_path / "store",
+        flush_disk_type=flush,
+        flush_consumequeue_interval_ms=5,
+        flush_index_interval_ms=5,
+        flush_interval_ms=5,
+    )
     model = Model(config_of(tmp_path / "model"))
     source = random.Random(7)
     for seed in rounds(12):

@@ -75,10 +75,17 @@ def append_again(store: MessageStore, message: StoredMessage) -> PutResult:
             )
         properties = encode_properties({**message.properties, PLACES: "wrong"})  # it is computed
     return store.appender.put(
-        message.topic, message.queue_id, message.body, properties, *about, flag=message.flag,
-        sys_flag=message.sys_flag, reconsume_times=message.reconsume_times, store_host=message.store_host.to_bytes(),
+        message.topic,
+        message.queue_id,
+        message.body,
+        properties,
+        *about,
+        flag=message.flag,
+        sys_flag=message.sys_flag,
+        reconsume_times=message.reconsume_times,
+        store_host=message.store_host.to_bytes(),
         prepared_transaction_offset=message.prepared_transaction_offset,
-    )  # fmt: skip
+    )
 
 
 def test_the_same_messages_at_the_same_times_become_the_same_files(
@@ -128,13 +135,18 @@ def records_in(slices: list[memoryview]) -> list[bytes]:
 @pytest.mark.parametrize(
     ("topic", "properties"),
     [
-        ("%RETRY%g", light("x")), ("rmq_sys_any", light("x")), (SCHEDULE_TOPIC, light("x")),
-        ("T", light("x/y")), ("T", light("x") + b"INNER_MULTI_DISPATCH\x01plain,%LMQ%x\x02"),
-        ("T", light("x") + b"INNER_MULTI_DISPATCH\x01%LMQ%x,,%LMQ%y\x02"), ("T", light("n" * 251)),
-        ("T", b"INNER_MULTI_DISPATCH\x01 \x02KEYS\x01k\x02"), ("T", b"INNER_MULTI_DISPATCH\x01,,\x02KEYS\x01k\x02"),
+        ("%RETRY%g", light("x")),
+        ("rmq_sys_any", light("x")),
+        (SCHEDULE_TOPIC, light("x")),
+        ("T", light("x/y")),
+        ("T", light("x") + b"INNER_MULTI_DISPATCH\x01plain,%LMQ%x\x02"),
+        ("T", light("x") + b"INNER_MULTI_DISPATCH\x01%LMQ%x,,%LMQ%y\x02"),
+        ("T", light("n" * 251)),
+        ("T", b"INNER_MULTI_DISPATCH\x01 \x02KEYS\x01k\x02"),
+        ("T", b"INNER_MULTI_DISPATCH\x01,,\x02KEYS\x01k\x02"),
         ("T", b"KEYS\x01INNER_MULTI_DISPATCH\x01%LMQ%x\x02"),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("brought", [b"", b"INNER_MULTI_QUEUE_OFFSET\x01700\x02"])
 def test_no_places_are_given_where_the_original_gives_none_or_breaks(
     open_store: Opener, topic: str, properties: bytes, brought: bytes

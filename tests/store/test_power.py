@@ -78,9 +78,14 @@ def sync_config(root: Path, kind: str) -> StoreConfig:
 
 
 def check(
-    state: State[int], sent: list[tuple[int, bytes]], source: random.Random, depth: int = 2, *, index: bool = True,
+    state: State[int],
+    sent: list[tuple[int, bytes]],
+    source: random.Random,
+    depth: int = 2,
+    *,
+    index: bool = True,
     kind: str = "plain",
-) -> None:  # fmt: skip
+) -> None:
     """What lost its power opens with all that was acknowledged and nothing else, and so does what loses it then.
 
     And what is there after one recovery is there after two.
@@ -128,8 +133,9 @@ def test_without_forcing_messages_are_lost_but_none_is_made_up(tmp_path: Path) -
     sent = sent_records(tmp_path, 1)
     source = random.Random(3)
     camera = Camera(tmp_path / "live", source, 0, one_in=1, acknowledged=int)
-    store = opened(config_of(camera.disk.root, flush_interval_ms=60_000, flush_consumequeue_interval_ms=60_000),
-                   disk=camera.disk)  # fmt: skip
+    store = opened(
+        config_of(camera.disk.root, flush_interval_ms=60_000, flush_consumequeue_interval_ms=60_000), disk=camera.disk
+    )
     messages = random.Random(1)
     for number in range(MESSAGES):
         put_any(store, messages, number, NOW_MS + number * 10)

@@ -37,11 +37,14 @@ def bodies(slices: list[memoryview]) -> list[int]:
 @pytest.mark.parametrize(
     ("topic", "queue_id", "offset", "status", "following"),
     [
-        ("None", 0, 7, GetStatus.NO_MATCHED_LOGIC_QUEUE, 0), ("T", 1, 7, GetStatus.NO_MATCHED_LOGIC_QUEUE, 0),
-        ("T", 0, -1, GetStatus.OFFSET_TOO_SMALL, 0), ("T", 0, 30, GetStatus.OFFSET_OVERFLOW_ONE, 30),
-        ("T", 0, 31, GetStatus.OFFSET_OVERFLOW_BADLY, 30), ("T", 0, 0, GetStatus.FOUND, 5),
+        ("None", 0, 7, GetStatus.NO_MATCHED_LOGIC_QUEUE, 0),
+        ("T", 1, 7, GetStatus.NO_MATCHED_LOGIC_QUEUE, 0),
+        ("T", 0, -1, GetStatus.OFFSET_TOO_SMALL, 0),
+        ("T", 0, 30, GetStatus.OFFSET_OVERFLOW_ONE, 30),
+        ("T", 0, 31, GetStatus.OFFSET_OVERFLOW_BADLY, 30),
+        ("T", 0, 0, GetStatus.FOUND, 5),
     ],
-)  # fmt: skip
+)
 def test_statuses_are_those_of_the_original(
     store: MessageStore, topic: str, queue_id: int, offset: int, status: GetStatus, following: int
 ) -> None:

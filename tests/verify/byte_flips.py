@@ -85,9 +85,16 @@ def index_check(runner: Caught, task: IndexFileTask, data: Bytes) -> Callable[[]
         used = np.flatnonzero(data)
         found = FindingList()
         index = IndexInput(
-            task.path, len(data), int(used[-1]) + 1 if len(used) else 0, read, sizes.index_slots,
-            sizes.index_entries, task.previous_path is None, task.is_last, previous_end,
-        )  # fmt: skip
+            task.path,
+            len(data),
+            int(used[-1]) + 1 if len(used) else 0,
+            read,
+            sizes.index_slots,
+            sizes.index_entries,
+            task.previous_path is None,
+            task.is_last,
+            previous_end,
+        )
         IndexCheck(index, keys, facts, found, found).run()
         return faults(found)
 

@@ -68,9 +68,19 @@ def test_a_damaged_store_gives_its_findings_with_remedies_and_one(rmq: Rmq, dama
 def test_every_output_can_be_asked_for(rmq: Rmq, damaged: Path, tmp_path: Path) -> None:
     page, table, report = tmp_path / "page.html", tmp_path / "found.parquet", tmp_path / "report.json"
     done = rmq(
-        damaged, "--json", "--html", page, "--findings", table, "--findings-format", "parquet", "--report", report,
-        "--workers", 1,
-    )  # fmt: skip
+        damaged,
+        "--json",
+        "--html",
+        page,
+        "--findings",
+        table,
+        "--findings-format",
+        "parquet",
+        "--report",
+        report,
+        "--workers",
+        1,
+    )
     assert done.exit_code == 1
     told = json.loads(done.stdout)
     assert told == json.loads(report.read_text())
@@ -82,10 +92,21 @@ def test_every_output_can_be_asked_for(rmq: Rmq, damaged: Path, tmp_path: Path) 
 def test_settings_that_are_given_are_taken(rmq: Rmq, golden: Golden, golden_settings: Any) -> None:
     settings = golden_settings["mixed"]
     done = rmq(
-        golden("mixed") / "store", "--json", "--workers", 1, "--commitlog-file-bytes", settings.commitlog_file_bytes,
-        "--consumequeue-file-bytes", settings.consumequeue_file_bytes, "--index-slots", settings.index_slots,
-        "--index-entries", settings.index_entries, "--delay-levels", settings.delay_levels,
-    )  # fmt: skip
+        golden("mixed") / "store",
+        "--json",
+        "--workers",
+        1,
+        "--commitlog-file-bytes",
+        settings.commitlog_file_bytes,
+        "--consumequeue-file-bytes",
+        settings.consumequeue_file_bytes,
+        "--index-slots",
+        settings.index_slots,
+        "--index-entries",
+        settings.index_entries,
+        "--delay-levels",
+        settings.delay_levels,
+    )
     assert (done.exit_code, json.loads(done.stdout)["finding_counts"]) == (0, {})
     done = rmq(golden("mixed") / "store", "--json", "--workers", 1, "--delay-levels", "1s 5s")
     assert json.loads(done.stdout)["finding_counts"]["consumequeue.former_delay"] > 0
@@ -178,7 +199,7 @@ def test_the_job_finds_what_the_command_finds_and_writes_a_delta_table(rmq: Rmq,
     table, page, report = tmp_path / "table", tmp_path / "page.html", tmp_path / "report.json"
     done = job(
         "--store", damaged, "--findings", table, "--findings-format", "delta", "--html", page, "--report", report
-    )  # fmt: skip
+    )
     assert done.returncode == 1, done.stderr
     told = json.loads(done.stdout.splitlines()[-1])
     assert told == json.loads(report.read_text())

@@ -15,9 +15,14 @@ from tests.support.stores.verified_stores import codes, copied, verify, verify_w
 
 def options(settings: GoldenSettings) -> VerifyOptions:
     return VerifyOptions(
-        settings.commitlog_file_bytes, settings.consumequeue_file_bytes, settings.ext_file_bytes or 0,
-        settings.index_slots, settings.index_entries, delay_levels_ms(settings.delay_levels), settings.tags_from,
-    )  # fmt: skip
+        settings.commitlog_file_bytes,
+        settings.consumequeue_file_bytes,
+        settings.ext_file_bytes or 0,
+        settings.index_slots,
+        settings.index_entries,
+        delay_levels_ms(settings.delay_levels),
+        settings.tags_from,
+    )
 
 
 def test_a_golden_store_is_sound_with_its_brokers_settings(

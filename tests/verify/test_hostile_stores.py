@@ -139,7 +139,7 @@ def test_a_new_brokers_store_without_a_message_is_sound(tmp_path: Path) -> None:
         VerifyOptions(index_entries=1),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_sizes_that_no_broker_has_are_refused(small: Path, options: VerifyOptions) -> None:
     with pytest.raises(StoreSizeError):
         verify(small, options)

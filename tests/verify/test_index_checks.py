@@ -117,9 +117,15 @@ def test_a_slot_that_names_another_entry_is_found(store: Path, value: int) -> No
 
 @pytest.mark.parametrize(
     ("at", "name"),
-    [(0, "begin timestamp"), (8, "end timestamp"), (16, "begin physical offset"), (24, "end physical offset"),
-     (32, "slot count"), (36, "index count")],
-)  # fmt: skip
+    [
+        (0, "begin timestamp"),
+        (8, "end timestamp"),
+        (16, "begin physical offset"),
+        (24, "end physical offset"),
+        (32, "slot count"),
+        (36, "index count"),
+    ],
+)
 @pytest.mark.parametrize("number", [0, 3, 6])
 def test_header_fields_are_compared(store: Path, at: int, name: str, number: int) -> None:
     path = files(store)[number]

@@ -64,10 +64,13 @@ def test_topic_and_body_are_enough(tmp_path: Path) -> None:
 
 def test_columns_add_the_properties_that_the_map_lacks(tmp_path: Path) -> None:
     batch = rows(
-        topic=["T"] * 4, body=[b"x"] * 4,
-        tags=["a", "a", None, ""], keys=[["k1", "k2"], None, [], ["", "k3"]], uniq_key=["u", "u", None, None],
+        topic=["T"] * 4,
+        body=[b"x"] * 4,
+        tags=["a", "a", None, ""],
+        keys=[["k1", "k2"], None, [], ["", "k3"]],
+        uniq_key=["u", "u", None, None],
         properties=[None, [("TAGS", "map"), ("x", "y"), ("gone", None)], [], [("KEYS", "map keys")]],
-    )  # fmt: skip
+    )
     write(tmp_path, [[batch]])
     assert [m.properties for m in messages_of(tmp_path)] == [
         {"UNIQ_KEY": "u", "TAGS": "a", "KEYS": "k1 k2"},
@@ -307,11 +310,16 @@ def refused(error: type[RmqError], told: str, root: Path, **options: Any) -> Non
 
 def test_a_store_whose_broker_runs_is_left_alone(source: Path) -> None:
     holder = warm_processes.Popen(
-        [sys.executable, "-c",
-         "import sys\nfrom rmq_formats.storage.store_lock import store_lock\n"
-         "with store_lock(sys.argv[1]): print('held', flush=True); sys.stdin.read()", str(source)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-c",
+            "import sys\nfrom rmq_formats.storage.store_lock import store_lock\n"
+            "with store_lock(sys.argv[1]): print('held', flush=True); sys.stdin.read()",
+            str(source),
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
     try:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"held\n"
@@ -367,9 +375,10 @@ def test_offsets_with_a_gap_cannot_be_retained(source: Path, tmp_path: Path) -> 
     assert not (tmp_path / "store" / "commitlog").exists()
     with pytest.raises(StoreError, match="physical_offset is null in a row"):
         write(
-            tmp_path / "store", [[rows(topic=["T"], body=[b"x"], physical_offset=[None], queue_offset=[0])]],
+            tmp_path / "store",
+            [[rows(topic=["T"], body=[b"x"], physical_offset=[None], queue_offset=[0])]],
             keep_offsets=True,
-        )  # fmt: skip
+        )
 
 
 def test_of_two_writes_the_later_one_counts(source: Path) -> None:
@@ -416,9 +425,11 @@ def test_encoding_is_that_of_the_codec(tmp_path: Path, source: Path) -> None:
     for m in messages_of(tmp_path / "store"):
         image = (tmp_path / "store" / "commitlog" / f"{0:020d}").read_bytes()
         assert image[m.physical_offset : m.physical_offset + m.size] == encode_record(
-            m.to_store(), queue_offset=m.queue_offset, physical_offset=m.physical_offset,
+            m.to_store(),
+            queue_offset=m.queue_offset,
+            physical_offset=m.physical_offset,
             store_timestamp_ms=m.store_timestamp_ms,
-        )  # fmt: skip
+        )
 
 
 def test_a_key_with_a_blank_would_become_two_and_is_refused(tmp_path: Path) -> None:

@@ -31,9 +31,10 @@ INDEX_ONLY = RebuildOptions(False, True, StoreSizes(1 << 30, 400, 0, 50, 20, ())
 
 def sizes(settings: GoldenSettings, what: RebuildOptions) -> RebuildOptions:
     return RebuildOptions(
-        what.consumequeue, what.index,
+        what.consumequeue,
+        what.index,
         StoreSizes(1 << 30, settings.consumequeue_file_bytes, 0, settings.index_slots, settings.index_entries, ()),
-    )  # fmt: skip
+    )
 
 
 def units_of(root: Path) -> list[pa.RecordBatch]:

@@ -31,9 +31,12 @@ def test_with_their_offsets_records_queues_and_index_are_java_s(
 ) -> None:
     store = tmp_path / "store"
     written = write(
-        store, [batches_of(directory / "store")],
-        keep_offsets=True, file_bytes=settings.commitlog_file_bytes, dispatch=dispatch_of(settings),
-    )  # fmt: skip
+        store,
+        [batches_of(directory / "store")],
+        keep_offsets=True,
+        file_bytes=settings.commitlog_file_bytes,
+        dispatch=dispatch_of(settings),
+    )
     expected = (directory / "expected" / "messages.jsonl").read_bytes().splitlines(keepends=True)
     assert lines(store) == expected
     assert written == len(expected)

@@ -231,19 +231,26 @@ class GuardedTable(dict[int, Handler]):
 
 
 def create_guard(
-    config: BrokerConfig, accounts: Accounts | None, steady_ms: Callable[[], int],
-    message_at: Callable[[int], StoredMessage | None], *, has_light_queues: bool,
-) -> Guard | None:  # fmt: skip
+    config: BrokerConfig,
+    accounts: Accounts | None,
+    steady_ms: Callable[[], int],
+    message_at: Callable[[int], StoredMessage | None],
+    *,
+    has_light_queues: bool,
+) -> Guard | None:
     """Create the guard of a broker's handlers, if there are users; for ``message_at`` see the rules."""
     if accounts is None:
         return None
     light = lmq_send_rules() if has_light_queues else {}
     return Guard(
-        accounts, config.broker_cluster_name, steady_ms,
-        authorizes=config.authorization_enabled, more_rules=rules_by_physical_offset(message_at) | light,
+        accounts,
+        config.broker_cluster_name,
+        steady_ms,
+        authorizes=config.authorization_enabled,
+        more_rules=rules_by_physical_offset(message_at) | light,
         open_codes=whitelist(config.authentication_whitelist, "authenticationWhitelist"),
         codes_for_all_users=whitelist(config.authorization_whitelist, "authorizationWhitelist"),
-    )  # fmt: skip
+    )
 
 
 def guard_handlers(guard: Guard | None, handlers: Mapping[int, Handler]) -> dict[int, Handler]:

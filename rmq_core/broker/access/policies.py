@@ -138,11 +138,13 @@ def parse_entry(info: PolicyEntryInfo) -> Entry:
     if (info.decision or "").lower() not in {"allow", "deny"}:
         raise refusal("The decision is null or illegal.")
     return Entry(
-        kind, name, is_prefix,
+        kind,
+        name,
+        is_prefix,
         frozenset(_ACTIONS[action.lower()] for action in info.actions),
         _parse_addresses(info.source_ips or []),
         (info.decision or "").lower() == "allow",
-    )  # fmt: skip
+    )
 
 
 def canonical_entry(info: PolicyEntryInfo) -> PolicyEntryInfo:

@@ -211,8 +211,13 @@ RULES: Final[dict[int, NamedRule]] = {
         _CODE.LITE_PULL_MESSAGE: (_CONSUMER, _topic_and_group(*_SUB)),
         **dict.fromkeys(
             (
-                _CODE.POP_MESSAGE, _CODE.ACK_MESSAGE, _CODE.CHANGE_MESSAGE_INVISIBLETIME, _CODE.NOTIFICATION,
-                _CODE.POLLING_INFO, _CODE.PEEK_MESSAGE, _CODE.POP_LITE_MESSAGE,
+                _CODE.POP_MESSAGE,
+                _CODE.ACK_MESSAGE,
+                _CODE.CHANGE_MESSAGE_INVISIBLETIME,
+                _CODE.NOTIFICATION,
+                _CODE.POLLING_INFO,
+                _CODE.PEEK_MESSAGE,
+                _CODE.POP_LITE_MESSAGE,
             ),
             (_pop_names, _topic_and_group(*_SUB)),
         ),
@@ -235,7 +240,8 @@ RULES: Final[dict[int, NamedRule]] = {
         _CODE.GET_EARLIEST_MSG_STORETIME: (_TOPIC_FIELD, _topic(*_READ)),
         # The response has the subscription of the group, if the request names one.
         _CODE.QUERY_CONSUME_QUEUE: (
-            _from_fields(topic="topic", group="consumerGroup", has_optional_group=True), _topic_and_group(*_GET)
+            _from_fields(topic="topic", group="consumerGroup", has_optional_group=True),
+            _topic_and_group(*_GET),
         ),
         _CODE.HEART_BEAT: (_from_body(HeartbeatData, _heartbeat_names), _topic_and_group(*_SUB)),
         _CODE.UNREGISTER_CLIENT: (_from_fields(group="consumerGroup", has_optional_group=True), _group(*_SUB)),
@@ -250,7 +256,8 @@ RULES: Final[dict[int, NamedRule]] = {
         ),
         _CODE.DELETE_TOPIC_IN_BROKER: (_TOPIC_FIELD, _topic(Action.DELETE)),
         _CODE.DELETE_TOPIC_IN_BROKER_LIST: (
-            _from_body(TopicList, lambda body: ((TOPIC, topic) for topic in body.topic_list)), _topic(Action.DELETE)
+            _from_body(TopicList, lambda body: ((TOPIC, topic) for topic in body.topic_list)),
+            _topic(Action.DELETE),
         ),
         _CODE.DELETE_SUBSCRIPTION_GROUP_LIST: (
             _from_body(GroupsToDelete, lambda body: ((GROUP, group) for group in body.group_name_list)),
@@ -260,7 +267,8 @@ RULES: Final[dict[int, NamedRule]] = {
         _CODE.GET_TOPIC_STATS_INFO: (_TOPIC_FIELD, _topic(*_GET)),
         _CODE.QUERY_TOPIC_CONSUME_BY_WHO: (_TOPIC_FIELD, _topic(*_GET)),
         _CODE.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: (
-            _from_body(SubscriptionGroupConfig, lambda body: ((GROUP, body.group_name),)), _group(*_CREATE_OR_UPDATE)
+            _from_body(SubscriptionGroupConfig, lambda body: ((GROUP, body.group_name),)),
+            _group(*_CREATE_OR_UPDATE),
         ),
         _CODE.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: (
             _from_body(GroupConfigList, lambda body: ((GROUP, config.group_name) for config in body.group_config_list)),
@@ -274,7 +282,8 @@ RULES: Final[dict[int, NamedRule]] = {
         _CODE.GET_CONSUME_STATS: (_CONSUMER_OF_ALL, _topic_and_group(*_GET)),
         _CODE.QUERY_TOPICS_BY_CONSUMER: (_GROUP_FIELD, _group(*_GET)),
         _CODE.QUERY_SUBSCRIPTION_BY_CONSUMER: (
-            _from_fields(topic="topic", group="group", has_optional_topic=True), _topic_and_group(*_GET)
+            _from_fields(topic="topic", group="group", has_optional_topic=True),
+            _topic_and_group(*_GET),
         ),
         _CODE.QUERY_CONSUME_TIME_SPAN: (_from_fields(topic="topic", group="group"), _topic_and_group(*_GET)),
         _CODE.INVOKE_BROKER_TO_RESET_OFFSET: (_from_fields(topic="topic", group="group"), _topic_and_group(*_UPDATE)),
@@ -282,27 +291,48 @@ RULES: Final[dict[int, NamedRule]] = {
         _CODE.RESUME_CHECK_HALF_MESSAGE: (_cluster_names, _cluster(*_UPDATE)),  # names a message by its offset
         **dict.fromkeys(
             (
-                _CODE.UPDATE_BROKER_CONFIG, _CODE.CLEAN_EXPIRED_CONSUMEQUEUE, _CODE.CLEAN_UNUSED_TOPIC,
-                _CODE.DELETE_EXPIRED_COMMITLOG, _CODE.AUTH_CREATE_USER, _CODE.AUTH_UPDATE_USER, _CODE.AUTH_DELETE_USER,
-                _CODE.AUTH_CREATE_ACL, _CODE.AUTH_UPDATE_ACL, _CODE.AUTH_DELETE_ACL, _CODE.RESET_MASTER_FLUSH_OFFSET,
+                _CODE.UPDATE_BROKER_CONFIG,
+                _CODE.CLEAN_EXPIRED_CONSUMEQUEUE,
+                _CODE.CLEAN_UNUSED_TOPIC,
+                _CODE.DELETE_EXPIRED_COMMITLOG,
+                _CODE.AUTH_CREATE_USER,
+                _CODE.AUTH_UPDATE_USER,
+                _CODE.AUTH_DELETE_USER,
+                _CODE.AUTH_CREATE_ACL,
+                _CODE.AUTH_UPDATE_ACL,
+                _CODE.AUTH_DELETE_ACL,
+                _CODE.RESET_MASTER_FLUSH_OFFSET,
                 _CODE.PROXIED_CLIENTS,
             ),
             (_cluster_names, _cluster(*_UPDATE)),
         ),
         **dict.fromkeys(
             (
-                _CODE.GET_ALL_TOPIC_CONFIG, _CODE.GET_BROKER_CONFIG, _CODE.GET_BROKER_RUNTIME_INFO,
-                _CODE.GET_ALL_CONSUMER_OFFSET, _CODE.GET_ALL_DELAY_OFFSET, _CODE.GET_TIMER_CHECK_POINT,
-                _CODE.GET_TIMER_METRICS, _CODE.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, _CODE.GET_PRODUCER_CONNECTION_LIST,
-                _CODE.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, _CODE.VIEW_BROKER_STATS_DATA, _CODE.GET_BROKER_CONSUME_STATS,
-                _CODE.GET_ALL_PRODUCER_INFO, _CODE.GET_ALL_MESSAGE_REQUEST_MODE, _CODE.GET_BROKER_HA_STATUS,
+                _CODE.GET_ALL_TOPIC_CONFIG,
+                _CODE.GET_BROKER_CONFIG,
+                _CODE.GET_BROKER_RUNTIME_INFO,
+                _CODE.GET_ALL_CONSUMER_OFFSET,
+                _CODE.GET_ALL_DELAY_OFFSET,
+                _CODE.GET_TIMER_CHECK_POINT,
+                _CODE.GET_TIMER_METRICS,
+                _CODE.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+                _CODE.GET_PRODUCER_CONNECTION_LIST,
+                _CODE.GET_SYSTEM_TOPIC_LIST_FROM_BROKER,
+                _CODE.VIEW_BROKER_STATS_DATA,
+                _CODE.GET_BROKER_CONSUME_STATS,
+                _CODE.GET_ALL_PRODUCER_INFO,
+                _CODE.GET_ALL_MESSAGE_REQUEST_MODE,
+                _CODE.GET_BROKER_HA_STATUS,
                 _CODE.GET_BROKER_LITE_INFO,
-                _CODE.AUTH_GET_USER, _CODE.AUTH_LIST_USER, _CODE.AUTH_GET_ACL, _CODE.AUTH_LIST_ACL,
+                _CODE.AUTH_GET_USER,
+                _CODE.AUTH_LIST_USER,
+                _CODE.AUTH_GET_ACL,
+                _CODE.AUTH_LIST_ACL,
             ),
             (_cluster_names, _cluster(*_GET)),
         ),
     }.items()
-}  # fmt: skip
+}
 
 CHANGES: Final = frozenset(
     {

@@ -44,9 +44,15 @@ class LiteManagerProcessor:
     """Handlers of requests about lite topics, their groups and clients."""
 
     def __init__(
-        self, state: BrokerState, registry: LiteSubscriptionRegistry, groups: LiteGroups, orders: ConsumerOrderInfo,
-        dispatcher: LiteEventDispatcher, lifecycle: LiteLifecycleManager, sharding: LiteSharding,
-    ) -> None:  # fmt: skip
+        self,
+        state: BrokerState,
+        registry: LiteSubscriptionRegistry,
+        groups: LiteGroups,
+        orders: ConsumerOrderInfo,
+        dispatcher: LiteEventDispatcher,
+        lifecycle: LiteLifecycleManager,
+        sharding: LiteSharding,
+    ) -> None:
         self._state = state
         self._registry = registry
         self._groups = groups

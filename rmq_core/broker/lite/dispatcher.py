@@ -60,9 +60,14 @@ class LiteEventDispatcher:
     """Assignment of events to clients."""
 
     def __init__(
-        self, state: BrokerState, registry: LiteSubscriptionRegistry, groups: LiteGroups, orders: ConsumerOrderInfo,
-        tasks: BackgroundTasks, wake: Callable[[str], None],
-    ) -> None:  # fmt: skip
+        self,
+        state: BrokerState,
+        registry: LiteSubscriptionRegistry,
+        groups: LiteGroups,
+        orders: ConsumerOrderInfo,
+        tasks: BackgroundTasks,
+        wake: Callable[[str], None],
+    ) -> None:
         """Begin without events; ``wake`` responds to the waiting requests of a client."""
         self._state = state
         self._registry = registry

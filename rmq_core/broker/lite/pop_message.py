@@ -128,9 +128,14 @@ class PopLiteMessageProcessor:
     """Handler of POP_LITE_MESSAGE."""
 
     def __init__(
-        self, state: BrokerState, registry: LiteSubscriptionRegistry, groups: LiteGroups,
-        dispatcher: LiteEventDispatcher, reader: LitePopReader, waiting: ParkedRequests[str],
-    ) -> None:  # fmt: skip
+        self,
+        state: BrokerState,
+        registry: LiteSubscriptionRegistry,
+        groups: LiteGroups,
+        dispatcher: LiteEventDispatcher,
+        reader: LitePopReader,
+        waiting: ParkedRequests[str],
+    ) -> None:
         self._state = state
         self._registry = registry
         self._groups = groups
@@ -179,9 +184,11 @@ class PopLiteMessageProcessor:
         request: RemotingCommand, fields: PopLiteMessage, result: LitePopResult, code: ResponseCode, remark: str
     ) -> RemotingCommand:
         answer_fields = PopLiteResponse(
-            pop_time=result.pop_time_ms, invisible_time=fields.invisible_time, revive_qid=IN_ORDER,
+            pop_time=result.pop_time_ms,
+            invisible_time=fields.invisible_time,
+            revive_qid=IN_ORDER,
             order_count_info=";".join(map(str, result.counts)),
-        )  # fmt: skip
+        )
         body = result.bodies[0] if len(result.bodies) == 1 else b"".join(result.bodies)
         return request.response(int(code), remark, write_fields(answer_fields), body)
 

@@ -118,10 +118,18 @@ def _topic_families(state: BrokerState) -> Iterator[Family]:
     yield Family("rocketmq_producer_offset", "Messages that a topic has ever had.", _TOPIC, ends[""])
     yield Family("rocketmq_topic_retry_offset", "Messages that a retry topic had.", _TOPIC, ends[names.RETRY_PREFIX])
     yield Family("rocketmq_topic_dlq_offset", "Messages that a DLQ topic had.", _GROUP, ends[names.DLQ_PREFIX])
-    yield Family("rocketmq_producer_tps", "Messages a second that were put into a topic.", _TOPIC,
-                 _rates(state, stats.TOPIC_PUT_NUMS))  # fmt: skip
-    yield Family("rocketmq_producer_message_size", "Bytes a second that were put into a topic.", _TOPIC,
-                 _rates(state, stats.TOPIC_PUT_SIZE))  # fmt: skip
+    yield Family(
+        "rocketmq_producer_tps",
+        "Messages a second that were put into a topic.",
+        _TOPIC,
+        _rates(state, stats.TOPIC_PUT_NUMS),
+    )
+    yield Family(
+        "rocketmq_producer_message_size",
+        "Bytes a second that were put into a topic.",
+        _TOPIC,
+        _rates(state, stats.TOPIC_PUT_SIZE),
+    )
 
 
 def _rates(state: BrokerState, name: str) -> Iterator[tuple[tuple[str, ...], float]]:
@@ -147,22 +155,52 @@ def _consumer_families(state: BrokerState) -> Iterator[Family]:
         ("rocketmq_group_diff", "Messages that a group is behind.", ""),
         ("rocketmq_group_retrydiff", "Messages that a group is behind in its retry topic.", names.RETRY_PREFIX),
     ):
-        yield Family(name, about, _DIFF, [
-            ((lag.group, lag.topic, str(_member_count(state, lag.group)), _CLUSTERING), lag.lag_count)
-            for lag in lags if lag.topic.startswith(names.RETRY_PREFIX) == bool(prefix)
-        ])  # fmt: skip
-    yield Family("rocketmq_message_accumulation", "Messages that a group is behind.", _TOPIC_GROUP,
-                 [(labels, lag.lag_count) for labels, lag in zip(all_labels, lags, strict=True)])  # fmt: skip
-    yield Family("rocketmq_consumer_offset", "The sum of a group's offsets.", _TOPIC_GROUP,
-                 [(labels, lag.offset) for labels, lag in zip(all_labels, lags, strict=True)])  # fmt: skip
-    yield Family("rocketmq_group_get_latency_by_storetime", "Age in ms of a group's next message.", _TOPIC_GROUP,
-                 [(labels, lag.age_ms) for labels, lag in zip(all_labels, lags, strict=True)])  # fmt: skip
-    yield Family("rocketmq_consumer_tps", "Messages a second that a group gets.", _TOPIC_GROUP,
-                 _rates(state, stats.GROUP_GET_NUMS))  # fmt: skip
-    yield Family("rocketmq_consumer_message_size", "Bytes a second that a group gets.", _TOPIC_GROUP,
-                 _rates(state, stats.GROUP_GET_SIZE))  # fmt: skip
-    yield Family("rocketmq_send_back_nums", "Messages that a group has sent back, last minute.", _TOPIC_GROUP,
-                 _send_back_counts(state))  # fmt: skip
+        yield Family(
+            name,
+            about,
+            _DIFF,
+            [
+                ((lag.group, lag.topic, str(_member_count(state, lag.group)), _CLUSTERING), lag.lag_count)
+                for lag in lags
+                if lag.topic.startswith(names.RETRY_PREFIX) == bool(prefix)
+            ],
+        )
+    yield Family(
+        "rocketmq_message_accumulation",
+        "Messages that a group is behind.",
+        _TOPIC_GROUP,
+        [(labels, lag.lag_count) for labels, lag in zip(all_labels, lags, strict=True)],
+    )
+    yield Family(
+        "rocketmq_consumer_offset",
+        "The sum of a group's offsets.",
+        _TOPIC_GROUP,
+        [(labels, lag.offset) for labels, lag in zip(all_labels, lags, strict=True)],
+    )
+    yield Family(
+        "rocketmq_group_get_latency_by_storetime",
+        "Age in ms of a group's next message.",
+        _TOPIC_GROUP,
+        [(labels, lag.age_ms) for labels, lag in zip(all_labels, lags, strict=True)],
+    )
+    yield Family(
+        "rocketmq_consumer_tps",
+        "Messages a second that a group gets.",
+        _TOPIC_GROUP,
+        _rates(state, stats.GROUP_GET_NUMS),
+    )
+    yield Family(
+        "rocketmq_consumer_message_size",
+        "Bytes a second that a group gets.",
+        _TOPIC_GROUP,
+        _rates(state, stats.GROUP_GET_SIZE),
+    )
+    yield Family(
+        "rocketmq_send_back_nums",
+        "Messages that a group has sent back, last minute.",
+        _TOPIC_GROUP,
+        _send_back_counts(state),
+    )
 
 
 def _group_lags(state: BrokerState) -> Iterator[_GroupLag]:

@@ -44,9 +44,13 @@ class AckMessageProcessor:
     """Handlers of acknowledgements and changes of invisible times."""
 
     def __init__(
-        self, state: BrokerState, journal: PopJournal, orders: ConsumerOrderInfo, polls: PopLongPolling,
+        self,
+        state: BrokerState,
+        journal: PopJournal,
+        orders: ConsumerOrderInfo,
+        polls: PopLongPolling,
         responder: DurableResponder,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._state = state
         self._journal = journal
         self._orders = orders
@@ -104,9 +108,14 @@ class AckMessageProcessor:
         results = []
         for start in range(0, len(offsets), MOST_MESSAGES):
             acknowledgement = Acknowledgement(
-                aol=offsets[start : start + MOST_MESSAGES], bn=handle.broker_name, c=ack.c, pt=ack.pt, q=ack.q,
-                so=ack.so, t=topic,
-            )  # fmt: skip
+                aol=offsets[start : start + MOST_MESSAGES],
+                bn=handle.broker_name,
+                c=ack.c,
+                pt=ack.pt,
+                q=ack.q,
+                so=ack.so,
+                t=topic,
+            )
             results.append(self._put_ack(acknowledgement, handle))
         return results
 
@@ -124,9 +133,17 @@ class AckMessageProcessor:
             return self._change_in_order(request, fields, handle, now_ms)
         pop_time_ms = _later_pop_time_ms(handle, now_ms)
         point = CheckPoint(
-            bn=handle.broker_name, c=fields.consumer_group, d=[0], it=fields.invisible_time, n=1, pt=pop_time_ms,
-            q=fields.queue_id, revive_time=pop_time_ms + fields.invisible_time, so=fields.offset, t=fields.topic,
-        )  # fmt: skip
+            bn=handle.broker_name,
+            c=fields.consumer_group,
+            d=[0],
+            it=fields.invisible_time,
+            n=1,
+            pt=pop_time_ms,
+            q=fields.queue_id,
+            revive_time=pop_time_ms + fields.invisible_time,
+            so=fields.offset,
+            t=fields.topic,
+        )
         result = self._journal.put_checkpoint(point, handle.revive_queue_id)
         if result.status is not PutStatus.PUT_OK:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, result.status.value)
@@ -187,9 +204,14 @@ class AckMessageProcessor:
     @staticmethod
     def _ack_of(topic: str, group: str, handle: PopHandle, offset: int) -> Acknowledgement:
         return Acknowledgement(
-            ao=offset, bn=handle.broker_name, c=group, pt=handle.pop_time_ms, q=handle.queue_id, so=handle.start_offset,
+            ao=offset,
+            bn=handle.broker_name,
+            c=group,
+            pt=handle.pop_time_ms,
+            q=handle.queue_id,
+            so=handle.start_offset,
             t=topic,
-        )  # fmt: skip
+        )
 
     def _put_ack(self, ack: Acknowledgement, handle: PopHandle) -> PutResult:
         result = self._journal.put_ack(ack, handle.revive_queue_id, handle.visible_ms)

@@ -149,6 +149,7 @@ def _allocate_for_pop(
     if len(clients) > len(queues):
         return [queues[index % len(queues)]] if queues else []
     return [
-        queue for number in range(share + 1)
+        queue
+        for number in range(share + 1)
         for queue in strategy(clients[(index + number) % len(clients)], queues, clients)
-    ]  # fmt: skip
+    ]

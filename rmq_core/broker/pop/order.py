@@ -165,9 +165,15 @@ class ConsumerOrderInfo:
             heappush(self._free_times, (free_ms, *key))
 
     def record_pop(
-        self, topic: str, group: str, queue_id: int, offsets: list[int], attempt: str | None, now_ms: int,
+        self,
+        topic: str,
+        group: str,
+        queue_id: int,
+        offsets: list[int],
+        attempt: str | None,
+        now_ms: int,
         invisible_ms: int,
-    ) -> dict[int, int]:  # fmt: skip
+    ) -> dict[int, int]:
         """Record a pop; return the number of earlier pops of each of its messages that has any."""
         before, counts = self._get(topic, group, queue_id), dict[int, int]()
         if before is not None and attempt and attempt == before.a:
@@ -176,9 +182,13 @@ class ConsumerOrderInfo:
             counts = {offset: before.oc.get(offset, 0) + 1 for offset in before.offsets}
         counts = {offset: counts[offset] for offset in offsets if offset in counts}
         info = OrderInfo(
-            a=attempt or "", i=invisible_ms, l=now_ms, o=[offsets[0], *(offset - offsets[0] for offset in offsets[1:])],
-            oc=counts, pop_time=now_ms,
-        )  # fmt: skip
+            a=attempt or "",
+            i=invisible_ms,
+            l=now_ms,
+            o=[offsets[0], *(offset - offsets[0] for offset in offsets[1:])],
+            oc=counts,
+            pop_time=now_ms,
+        )
         self._leads_ms[topic, group, queue_id] = self._clock_ms.lead_ms
         self._put(topic, group, queue_id, info)
         return counts
@@ -220,9 +230,11 @@ class ConsumerOrderInfo:
         counts = {offset: max(0, times - 1) for offset, times in info.oc.items()}
         visible_ms += self._shift_ms(topic, group, queue_id)
         self._put(
-            topic, group, queue_id,
+            topic,
+            group,
+            queue_id,
             msgspec.structs.replace(info, oc=counts, ot={}, i=visible_ms - info.pop_time),
-        )  # fmt: skip
+        )
 
     def last_pop_ms(self, topic: str, group: str, queue_id: int) -> int | None:
         """Return the time of a queue's last pop; None without one."""

@@ -56,10 +56,16 @@ class PollingProcessor:
         if fields.exp:
             message_filter = parse_filter(self._state, fields.topic, fields.exp, fields.exp_type)
         notification = ParkedRequest(
-            (fields.topic, fields.consumer_group), request, connection,
-            self._state.steady_ms() + max(0, fields.poll_time), partial(self._notify, fields), fields.exp,
-            message_filter, max(ANY_QUEUE, fields.queue_id), is_notification=True,
-        )  # fmt: skip
+            (fields.topic, fields.consumer_group),
+            request,
+            connection,
+            self._state.steady_ms() + max(0, fields.poll_time),
+            partial(self._notify, fields),
+            fields.exp,
+            message_filter,
+            max(ANY_QUEUE, fields.queue_id),
+            is_notification=True,
+        )
         return self._notify(fields, notification, False)
 
     def _notify(

@@ -169,9 +169,14 @@ class PopReader:
 
     def _read(self, topic: str, queue_id: int, offset: int, most: int, message_filter: Filter) -> GetResult:
         return self._state.store.get(
-            topic, queue_id, offset, most, tags_codes=message_filter.tags_codes, matches=message_filter.matches,
+            topic,
+            queue_id,
+            offset,
+            most,
+            tags_codes=message_filter.tags_codes,
+            matches=message_filter.matches,
             may_match_unit=message_filter.may_match_unit,
-        )  # fmt: skip
+        )
 
     def _put_checkpoint(
         self,
@@ -185,10 +190,17 @@ class PopReader:
         """Append the check point of a queue, and commit the offset after it; False if the store refuses writes."""
         topic, queue_id = queue
         point = CheckPoint(
-            bn=self._state.config.broker_name, c=fields.consumer_group, d=[popped - offset for popped in offsets],
-            it=fields.invisible_time, n=len(offsets), pt=result.pop_time_ms, q=queue_id,
-            revive_time=result.pop_time_ms + fields.invisible_time, so=offset, t=topic,
-        )  # fmt: skip
+            bn=self._state.config.broker_name,
+            c=fields.consumer_group,
+            d=[popped - offset for popped in offsets],
+            it=fields.invisible_time,
+            n=len(offsets),
+            pt=result.pop_time_ms,
+            q=queue_id,
+            revive_time=result.pop_time_ms + fields.invisible_time,
+            so=offset,
+            t=topic,
+        )
         try:
             status = self._journal.put_checkpoint(point, result.revive_queue_id).status
         except ResponseError:  # too many due timer messages: the messages of other queues must reach the consumer
@@ -199,9 +211,15 @@ class PopReader:
         return True
 
     def _add_records(
-        self, result: PopResult, fields: PopMessage, kind: TopicKind, queue_id: int, offset: int, offsets: list[int],
+        self,
+        result: PopResult,
+        fields: PopMessage,
+        kind: TopicKind,
+        queue_id: int,
+        offset: int,
+        offsets: list[int],
         records: list[memoryview],
-    ) -> None:  # fmt: skip
+    ) -> None:
         result.starts.append((kind, queue_id, offset))
         result.offsets[kind, queue_id] = offsets
         result.count += len(records)
@@ -261,9 +279,11 @@ def _restore_topic(record: memoryview, topic: str, handle: PopHandle) -> bytes |
     properties = message.properties | {PROPERTY_POP_CK: handle.encode()}
     stored = replace(message.to_store(), topic=topic, properties_bytes=encode_properties(properties))
     return encode_record(
-        stored, queue_offset=message.queue_offset, physical_offset=message.recorded_physical_offset,
+        stored,
+        queue_offset=message.queue_offset,
+        physical_offset=message.recorded_physical_offset,
         store_timestamp_ms=message.store_timestamp_ms,
-    )  # fmt: skip
+    )
 
 
 class PopMessageProcessor:
@@ -297,10 +317,15 @@ class PopMessageProcessor:
         check_pop_group(self._state, fields.consumer_group, fields.topic, fields.queue_id)
         message_filter = parse_filter(self._state, fields.topic, fields.exp, fields.exp_type)
         pop = ParkedRequest(
-            (fields.topic, fields.consumer_group), request, connection,
-            self._state.steady_ms() + max(0, fields.poll_time), partial(self._pop_again, fields), fields.exp,
-            message_filter, max(ANY_QUEUE, fields.queue_id),
-        )  # fmt: skip
+            (fields.topic, fields.consumer_group),
+            request,
+            connection,
+            self._state.steady_ms() + max(0, fields.poll_time),
+            partial(self._pop_again, fields),
+            fields.exp,
+            message_filter,
+            max(ANY_QUEUE, fields.queue_id),
+        )
         return self._pop(fields, pop)
 
     def _pop_again(self, fields: PopMessage, pop: ParkedRequest[TopicGroup], is_over: bool) -> RemotingCommand | None:
@@ -331,11 +356,14 @@ class PopMessageProcessor:
 
     def _respond(self, request: RemotingCommand, fields: PopMessage, result: PopResult) -> RemotingCommand:
         answer_fields = PopResponse(
-            pop_time=result.pop_time_ms, invisible_time=fields.invisible_time, revive_qid=result.revive_queue_id,
-            rest_num=result.rest, start_offset_info=encode_starts(result.starts),
+            pop_time=result.pop_time_ms,
+            invisible_time=fields.invisible_time,
+            revive_qid=result.revive_queue_id,
+            rest_num=result.rest,
+            start_offset_info=encode_starts(result.starts),
             msg_offset_info=encode_offsets(result.offsets),
             order_count_info=";".join(result.order_counts) if fields.order else None,
-        )  # fmt: skip
+        )
         body = result.bodies[0] if len(result.bodies) == 1 else b"".join(result.bodies)
         return request.response(int(ResponseCode.SUCCESS), _FOUND, write_fields(answer_fields), body)
 

@@ -190,10 +190,17 @@ class ReviveQueue:
         properties = message.properties
         properties.setdefault(FIRST_POP_TIME, str(point.pt))
         put_result = store.appender.put(
-            target, 0, message.body, encode_properties(properties), message.born_timestamp_ms, self._host,
-            self._state.clock_ms(), flag=message.flag, sys_flag=message.sys_flag,
+            target,
+            0,
+            message.body,
+            encode_properties(properties),
+            message.born_timestamp_ms,
+            self._host,
+            self._state.clock_ms(),
+            flag=message.flag,
+            sys_flag=message.sys_flag,
             reconsume_times=message.reconsume_times + 1,
-        )  # fmt: skip
+        )
         if put_result.status is PutStatus.PUT_OK:
             return True
         return False if put_result.status.is_permanent else None
@@ -211,9 +218,18 @@ class ReviveQueue:
             return True
         invisible_ms = point.it + _RETRY_MS[point.tries]
         later = CheckPoint(
-            bn=point.bn, c=point.c, d=[0], it=invisible_ms, n=1, pt=point.pt, q=point.q,
-            revive_time=point.pt + invisible_ms, rp=str(point.tries + 1), so=point.so + point.d[number], t=point.t,
-        )  # fmt: skip
+            bn=point.bn,
+            c=point.c,
+            d=[0],
+            it=invisible_ms,
+            n=1,
+            pt=point.pt,
+            q=point.q,
+            revive_time=point.pt + invisible_ms,
+            rp=str(point.tries + 1),
+            so=point.so + point.d[number],
+            t=point.t,
+        )
         try:
             return self._journal.put_checkpoint(later, self._queue_id).status is PutStatus.PUT_OK
         except ResponseError:

@@ -149,10 +149,12 @@ def _change_handler(accounts: Accounts, change: Callable[[AccountTable, Remoting
         audit.info(
             "%(client)s, user %(user)s: request %(code)d of %(subject)s",
             {
-                "client": connection.remote_address, "user": fields.get(ACCESS_KEY), "code": request.code,
+                "client": connection.remote_address,
+                "user": fields.get(ACCESS_KEY),
+                "code": request.code,
                 "subject": fields.get("subject") or fields.get("username"),
             },
-        )  # fmt: skip
+        )
         return request.response()
 
     return handle

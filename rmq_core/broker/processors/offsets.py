@@ -165,9 +165,10 @@ class ProgressAdmin:
             topics = [fields.topic]
         else:
             topics = [
-                topic for topic in self._state.offsets.topics_of(fields.consumer_group)
+                topic
+                for topic in self._state.offsets.topics_of(fields.consumer_group)
                 if self._is_consumed(fields.consumer_group, topic)
-            ]  # fmt: skip
+            ]
         table: dict[str, ConsumeOffset] = {}
         rate = 0.0
         async with self._state.long_requests:

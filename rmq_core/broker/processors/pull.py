@@ -90,10 +90,14 @@ class PullMessageProcessor:
         times = state.stats.times
         begin_s = times.now_s()
         result = state.store.get(
-            fields.topic, fields.queue_id, fields.queue_offset, max(1, min(fields.max_msg_nums, _MAX_MESSAGES)),
-            tags_codes=message_filter.tags_codes, matches=message_filter.matches,
+            fields.topic,
+            fields.queue_id,
+            fields.queue_offset,
+            max(1, min(fields.max_msg_nums, _MAX_MESSAGES)),
+            tags_codes=message_filter.tags_codes,
+            matches=message_filter.matches,
             may_match_unit=message_filter.may_match_unit,
-        )  # fmt: skip
+        )
         times.end_get(begin_s)
         state.stats.count(stats.GET_FOUND_TIMES if result.slices else stats.GET_MISS_TIMES, "", 1)
         if fields.sys_flag & _COMMIT_FLAG and not again:
@@ -108,9 +112,13 @@ class PullMessageProcessor:
         return self._respond(request, fields, result, code, (topic, group))
 
     def _respond(
-        self, request: RemotingCommand, fields: PullMessage, result: GetResult, code: ResponseCode,
+        self,
+        request: RemotingCommand,
+        fields: PullMessage,
+        result: GetResult,
+        code: ResponseCode,
         configs: tuple[TopicConfig, SubscriptionGroupConfig],
-    ) -> RemotingCommand:  # fmt: skip
+    ) -> RemotingCommand:
         topic, group = configs
         self._state.offsets.record_next_pull(fields.topic, fields.consumer_group, fields.queue_id, result.next_offset)
         ext_fields = {
@@ -172,10 +180,16 @@ class PullMessageProcessor:
 
         return self._parked_pulls.park(
             ParkedRequest(
-                (fields.topic, fields.queue_id), request, connection, self._state.steady_ms() + max(0, wait_ms),
-                pull_again, fields.subscription, message_filter, next_offset=fields.queue_offset,
+                (fields.topic, fields.queue_id),
+                request,
+                connection,
+                self._state.steady_ms() + max(0, wait_ms),
+                pull_again,
+                fields.subscription,
+                message_filter,
+                next_offset=fields.queue_offset,
             )
-        )  # fmt: skip
+        )
 
     def _check_permission(
         self, fields: PullMessage, connection: Connection

@@ -168,10 +168,17 @@ class MessageWriter:
             if not uniq_key_match:
                 properties += encode_properties({PROPERTY_UNIQ_KEY: uniq_key})
             result = self._appender.put(
-                name, queue_id, request.body, properties + self._encoded_broker_properties, fields.born_timestamp,
-                connection.remote_host, state.clock_ms(), flag=fields.flag, sys_flag=sys_flag,
+                name,
+                queue_id,
+                request.body,
+                properties + self._encoded_broker_properties,
+                fields.born_timestamp,
+                connection.remote_host,
+                state.clock_ms(),
+                flag=fields.flag,
+                sys_flag=sys_flag,
                 reconsume_times=fields.reconsume_times or 0,
-            )  # fmt: skip
+            )
             write_result = _new(WriteResult, (queue_id, result, uniq_key, True, None, None))
         else:
             write_result = self._put_special(request, connection, fields, queue_id, sys_flag)
@@ -198,9 +205,12 @@ class MessageWriter:
         is_retry = fields.topic.startswith(names.RETRY_PREFIX)
         sys_flag = (2 if is_retry else 1) if fields.unit_mode else 0
         new_topic = topics.create_topic_in_send_message(
-            fields.topic, fields.default_topic, fields.default_topic_queue_nums, sys_flag,
+            fields.topic,
+            fields.default_topic,
+            fields.default_topic_queue_nums,
+            sys_flag,
             self._state.config.auto_create_topic_enable,
-        )  # fmt: skip
+        )
         if new_topic is None and is_retry and not topics.is_full:
             new_topic = topics.get_or_create(fields.topic, 1, sys_flag)
         if new_topic is None:
@@ -257,10 +267,16 @@ class MessageWriter:
         if _read_delay_level(properties) > 0:
             raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, self._illegal_remark())
         result = self._state.store.bulk.put_batch(
-            fields.topic, queue_id, bytes(request.body), encode_properties(properties), fields.born_timestamp,
-            connection.remote_host, self._state.clock_ms(), sys_flag=sys_flag,
+            fields.topic,
+            queue_id,
+            bytes(request.body),
+            encode_properties(properties),
+            fields.born_timestamp,
+            connection.remote_host,
+            self._state.clock_ms(),
+            sys_flag=sys_flag,
             reconsume_times=fields.reconsume_times or 0,
-        )  # fmt: skip
+        )
         return WriteResult(queue_id, result, properties.get(PROPERTY_UNIQ_KEY), True)
 
     def _is_inner_batch(self, request: RemotingCommand, fields: SendMessage) -> bool:
@@ -296,9 +312,17 @@ class MessageWriter:
             raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, self._illegal_remark())
         uniq_key = properties.setdefault(PROPERTY_UNIQ_KEY, self._uniq_keys.next(self._state.clock_ms()))
         result = self._state.store.bulk.put_inner_batch(
-            fields.topic, queue_id, body, encode_properties(properties), fields.born_timestamp, connection.remote_host,
-            self._state.clock_ms(), flag=fields.flag, sys_flag=sys_flag, reconsume_times=fields.reconsume_times or 0,
-        )  # fmt: skip
+            fields.topic,
+            queue_id,
+            body,
+            encode_properties(properties),
+            fields.born_timestamp,
+            connection.remote_host,
+            self._state.clock_ms(),
+            flag=fields.flag,
+            sys_flag=sys_flag,
+            reconsume_times=fields.reconsume_times or 0,
+        )
         return WriteResult(queue_id, result, uniq_key, True, batch_key=uniq_key if fields.batch else None)
 
     def _put_special(
@@ -336,9 +360,17 @@ class MessageWriter:
         if len(encoded) > MAX_PROPERTIES_BYTES:
             raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, self._illegal_remark())
         result = self._appender.put(
-            topic, queue_id, request.body, encoded, fields.born_timestamp, connection.remote_host,
-            self._state.clock_ms(), flag=fields.flag, sys_flag=sys_flag, reconsume_times=fields.reconsume_times or 0,
-        )  # fmt: skip
+            topic,
+            queue_id,
+            request.body,
+            encoded,
+            fields.born_timestamp,
+            connection.remote_host,
+            self._state.clock_ms(),
+            flag=fields.flag,
+            sys_flag=sys_flag,
+            reconsume_times=fields.reconsume_times or 0,
+        )
         waits = properties.get(PROPERTY_WAIT, "true").lower() == "true"
         handle = None if is_half else encode_recall_handle(properties, self._state.config.broker_name)
         return WriteResult(sent_queue_id, result, uniq_key, waits, handle)

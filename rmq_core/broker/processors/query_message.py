@@ -120,10 +120,12 @@ class QueryConsumeQueueProcessor:
             message_filter, filter_text = self._filter(fields.topic, group, subscription)
         units = [_encode_unit(queue, unit, message_filter) for unit in _read_units(queue, fields.index, fields.count)]
         body = QueueUnits(
-            filter_data=UNSET if filter_text is None else filter_text, max_queue_index=queue.max_offset,
-            min_queue_index=queue.min_offset, queue_data=units,
+            filter_data=UNSET if filter_text is None else filter_text,
+            max_queue_index=queue.max_offset,
+            min_queue_index=queue.min_offset,
+            queue_data=units,
             subscription_data=UNSET if subscription is None else subscription,
-        )  # fmt: skip
+        )
         return request.response(body=encode_body(body))
 
     def _subscription(self, topic: str, group: str) -> SubscriptionData | None:
@@ -162,14 +164,19 @@ def _encode_unit(queue: Queue, unit: tuple[int, int, int], message_filter: Filte
         text = f"Cq extend not exist!addr: {tags_code}"
         return QueueUnit(msg=text, physic_offset=physical_offset, physic_size=size, tags_code=tags_code)
     data = QueueExtData(
-        bit_map_size=len(ext.bit_map), filter_bit_map=base64.b64encode(ext.bit_map).decode(),
-        msg_store_time=ext.store_timestamp_ms, size=ext.size, tags_code=ext.tags_code,
-    )  # fmt: skip
+        bit_map_size=len(ext.bit_map),
+        filter_bit_map=base64.b64encode(ext.bit_map).decode(),
+        msg_store_time=ext.store_timestamp_ms,
+        size=ext.size,
+        tags_code=ext.tags_code,
+    )
     return QueueUnit(
         eval=message_filter is not None and _may_match(ext, message_filter),
-        extend_data_json=encode_body(data).decode(), physic_offset=physical_offset, physic_size=size,
+        extend_data_json=encode_body(data).decode(),
+        physic_offset=physical_offset,
+        physic_size=size,
         tags_code=ext.tags_code,
-    )  # fmt: skip
+    )
 
 
 def _may_match(ext: ExtUnit, message_filter: Filter) -> bool:

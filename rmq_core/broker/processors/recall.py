@@ -70,9 +70,14 @@ class RecallMessageProcessor:
         }
         topic, queue_id = state.timers.redirect(handle.topic, 0, properties)
         result = state.store.appender.put(
-            topic, queue_id, _BODY, encode_properties({name: text for name, text in properties.items() if text}),
-            now_ms, connection.remote_host, now_ms,
-        )  # fmt: skip
+            topic,
+            queue_id,
+            _BODY,
+            encode_properties({name: text for name, text in properties.items() if text}),
+            now_ms,
+            connection.remote_host,
+            now_ms,
+        )
         if result.status is not PutStatus.PUT_OK:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, "recall failed, execute error")
         state.stats.count_messages(stats.PUT, topic, 1, result.size)

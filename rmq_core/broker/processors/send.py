@@ -184,10 +184,17 @@ class SendBackProcessor:
             topic, queue_id = names.retry_topic(fields.group), random.randrange(group.retry_queue_nums)
             topic, queue_id = self._levels.redirect(topic, queue_id, properties, level)
         result = state.store.appender.put(
-            topic, queue_id, message.body, encode_properties(properties), message.born_timestamp_ms,
-            message.born_host.to_bytes(), state.clock_ms(), flag=message.flag, sys_flag=message.sys_flag,
+            topic,
+            queue_id,
+            message.body,
+            encode_properties(properties),
+            message.born_timestamp_ms,
+            message.born_host.to_bytes(),
+            state.clock_ms(),
+            flag=message.flag,
+            sys_flag=message.sys_flag,
             reconsume_times=message.reconsume_times + 1,
-        )  # fmt: skip
+        )
         if result.status is not PutStatus.PUT_OK:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, result.status.value)
         state.stats.count(stats.SNDBCK_PUT_NUMS, f"{properties[PROPERTY_RETRY_TOPIC]}@{fields.group}", 1)

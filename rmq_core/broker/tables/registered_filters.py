@@ -163,9 +163,13 @@ class ConsumerFilters:
             positions = self.bloom.positions(group, subscription_data.topic)
             data = GroupFilter(
                 bloom_filter_data=BloomBits(bit_num=self.bloom.bit_count, bit_pos=positions),
-                born_time=self._clock_ms(), client_version=subscription_data.sub_version, consumer_group=group,
-                expression=subscription_data.sub_string, expression_type=kind, topic=subscription_data.topic,
-            )  # fmt: skip
+                born_time=self._clock_ms(),
+                client_version=subscription_data.sub_version,
+                consumer_group=group,
+                expression=subscription_data.sub_string,
+                expression_type=kind,
+                topic=subscription_data.topic,
+            )
         self._store_filter(data)
 
     def _store_filter(self, data: GroupFilter) -> None:
@@ -212,8 +216,13 @@ class ConsumerFilters:
 def replace_time(data: GroupFilter, dead_time_ms: int, client_version: int | None = None) -> GroupFilter:
     """Copy a filter with another dead time (0: alive) and optionally another client version."""
     return GroupFilter(
-        bloom_filter_data=data.bloom_filter_data, born_time=data.born_time,
+        bloom_filter_data=data.bloom_filter_data,
+        born_time=data.born_time,
         client_version=data.client_version if client_version is None else client_version,
-        consumer_group=data.consumer_group, dead=dead_time_ms >= data.born_time, dead_time=dead_time_ms,
-        expression=data.expression, expression_type=data.expression_type, topic=data.topic,
-    )  # fmt: skip
+        consumer_group=data.consumer_group,
+        dead=dead_time_ms >= data.born_time,
+        dead_time=dead_time_ms,
+        expression=data.expression,
+        expression_type=data.expression_type,
+        topic=data.topic,
+    )

@@ -138,9 +138,14 @@ class TableFile:
     """
 
     def __init__(
-        self, files: TableFiles, name: str, body: Callable[[], msgspec.Struct],
-        progress_store: MessageStore | None = None, *, backs_up_former_text: bool = True,
-    ) -> None:  # fmt: skip
+        self,
+        files: TableFiles,
+        name: str,
+        body: Callable[[], msgspec.Struct],
+        progress_store: MessageStore | None = None,
+        *,
+        backs_up_former_text: bool = True,
+    ) -> None:
         """Create the object without reading the file.
 
         Args:
@@ -190,9 +195,12 @@ class TableFile:
             return "the log whose offsets it has is not flushed"
         try:
             config_files.save(
-                self.path, b"".join(pieces), self._files.disk,
-                is_retry=bool(self.fault), backs_up_former_text=self._backs_up_former_text,
-            )  # fmt: skip
+                self.path,
+                b"".join(pieces),
+                self._files.disk,
+                is_retry=bool(self.fault),
+                backs_up_former_text=self._backs_up_former_text,
+            )
         except OSError as error:
             return error.strerror or str(error)
         return ""

@@ -22,9 +22,14 @@ def records_with(store: MessageStore, mark: bytes, begin: int) -> Iterator[memor
         start = begin - begin % file_bytes
         if store.read_log_range(begin, 1) is not None:  # a file may be missing
             for batch in scan_segment(
-                _FileReader(store, start), start, file_bytes, start=begin - start, data_end=end - start, search=False,
+                _FileReader(store, start),
+                start,
+                file_bytes,
+                start=begin - start,
+                data_end=end - start,
+                search=False,
                 verify_crc=False,
-            ):  # fmt: skip
+            ):
                 yield from _select_marked(batch, mark)
         begin = start + file_bytes
 

@@ -67,8 +67,9 @@ class TimerMetrics:
 
     def body(self) -> TimerCounts:
         """Return the table for slaves and administrators."""
-        counts = {topic: TimerCount(count=count, time_stamp=self._times[topic])
-                  for topic, count in self._counts.items()}  # fmt: skip
+        counts = {
+            topic: TimerCount(count=count, time_stamp=self._times[topic]) for topic, count in self._counts.items()
+        }
         return TimerCounts(data_version=self._version, timing_count=counts)
 
     def save(self) -> None:

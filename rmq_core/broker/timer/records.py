@@ -117,12 +117,19 @@ def decode_timer_record(record: memoryview) -> TimerRecord | str:
      _) = HEADS[host_kind(SYS_FLAG.unpack_from(record)[0])].unpack_from(record)  # fmt: skip
     name = topic.decode("utf-8", "replace")
     return TimerRecord(
-        name, int(queue_id), int(due),
+        name,
+        int(queue_id),
+        int(due),
         None if uniq_key is None else uniq_key.decode("utf-8", "replace"),
         _recalled_key(name, None if recalls is None else recalls.decode("utf-8", "replace")),
-        record[shape.body_at : shape.body_at + shape.body_bytes], properties_bytes, flag, sys_flag,
-        born_timestamp_ms, born_host, reconsume_times,
-    )  # fmt: skip
+        record[shape.body_at : shape.body_at + shape.body_bytes],
+        properties_bytes,
+        flag,
+        sys_flag,
+        born_timestamp_ms,
+        born_host,
+        reconsume_times,
+    )
 
 
 def stored_messages(slices: list[memoryview]) -> Iterator[StoredMessage]:

@@ -123,10 +123,17 @@ class Schedule:
             )
             return True
         result = self._state.store.appender.put(
-            topic, queue_id, message.body, message.properties_bytes, message.born_timestamp_ms,
-            message.born_host.to_bytes(), now_ms, flag=message.flag,
-            sys_flag=message.sys_flag & ~FLAG_TRANSACTION_MASK, reconsume_times=message.reconsume_times,
-        )  # fmt: skip
+            topic,
+            queue_id,
+            message.body,
+            message.properties_bytes,
+            message.born_timestamp_ms,
+            message.born_host.to_bytes(),
+            now_ms,
+            flag=message.flag,
+            sys_flag=message.sys_flag & ~FLAG_TRANSACTION_MASK,
+            reconsume_times=message.reconsume_times,
+        )
         if result.status in (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED):
             log.error(
                 "a delayed message at %(physical_offset)d cannot be stored: %(why)s",

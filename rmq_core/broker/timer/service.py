@@ -38,9 +38,11 @@ _PLACE = head_struct("queue_offset", "physical_offset")
 def timer_config(root: str, config: BrokerConfig) -> TimerConfig:
     """Return the settings of a store's timer files."""
     return TimerConfig(
-        root=root, file_bytes=config.timer_log_file_bytes, precision_ms=config.timer_precision,
+        root=root,
+        file_bytes=config.timer_log_file_bytes,
+        precision_ms=config.timer_precision,
         roll_window_slots=config.timer_roll_window_slots,
-    )  # fmt: skip
+    )
 
 
 class Timers:
@@ -166,9 +168,13 @@ class Timers:
                 return False
             try:
                 files.add(
-                    timer_record.due_ms, physical_offset, len(record), _hash_of(timer_record.topic), now_ms,
+                    timer_record.due_ms,
+                    physical_offset,
+                    len(record),
+                    _hash_of(timer_record.topic),
+                    now_ms,
                     recalls=timer_record.recalls is not None,
-                )  # fmt: skip
+                )
             except OSError as error:
                 self._log_failed_enqueue(error)
                 return False
@@ -269,9 +275,17 @@ class Timers:
 
         def put(properties: bytes) -> PutResult:
             return self._store.appender.put(
-                topic, queue_id, waiting.body, properties, waiting.born_timestamp_ms, waiting.born_host, now_ms,
-                flag=waiting.flag, sys_flag=waiting.sys_flag, reconsume_times=waiting.reconsume_times,
-            )  # fmt: skip
+                topic,
+                queue_id,
+                waiting.body,
+                properties,
+                waiting.born_timestamp_ms,
+                waiting.born_host,
+                now_ms,
+                flag=waiting.flag,
+                sys_flag=waiting.sys_flag,
+                reconsume_times=waiting.reconsume_times,
+            )
 
         result = put(waiting.delivered_properties(write_time_ms, now_ms, rolls=rolls))
         if result.status.is_permanent:

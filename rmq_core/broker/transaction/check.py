@@ -186,9 +186,12 @@ class _Round:
         if result.status.is_permanent:
             _log_failed_put(half, result)
             result = PutResult(
-                PutStatus.PUT_OK, half.physical_offset, half.size, half.queue_offset,
+                PutStatus.PUT_OK,
+                half.physical_offset,
+                half.size,
+                half.queue_offset,
                 store_host=half.store_host.to_bytes(),
-            )  # fmt: skip
+            )
         if result.status is not PutStatus.PUT_OK:
             return False
         send_check(state, half, properties, result)
@@ -211,10 +214,11 @@ class _Round:
         log.warning(
             "a half message at %(physical_offset)d is given up; it is in %(topic)s at %(queue_offset)d",
             {
-                "physical_offset": half.physical_offset, "topic": names.CHECK_MAX_TIME_TOPIC,
+                "physical_offset": half.physical_offset,
+                "topic": names.CHECK_MAX_TIME_TOPIC,
                 "queue_offset": result.queue_offset,
             },
-        )  # fmt: skip
+        )
         return True
 
 
@@ -295,19 +299,32 @@ def send_check(state: BrokerState, half: StoredMessage, properties: dict[str, st
     if len(encoded) > MAX_PROPERTIES_BYTES:
         encoded = half.properties_bytes
     message = MessageToStore(
-        topic=topic, queue_id=queue_id, body=half.body, properties_bytes=encoded,
-        flag=half.flag, sys_flag=half.sys_flag, born_timestamp_ms=half.born_timestamp_ms, born_host=half.born_host,
-        store_host=half.store_host, reconsume_times=half.reconsume_times,
-    )  # fmt: skip
+        topic=topic,
+        queue_id=queue_id,
+        body=half.body,
+        properties_bytes=encoded,
+        flag=half.flag,
+        sys_flag=half.sys_flag,
+        born_timestamp_ms=half.born_timestamp_ms,
+        born_host=half.born_host,
+        store_host=half.store_host,
+        reconsume_times=half.reconsume_times,
+    )
     fields = CheckTransaction(
-        topic=half.topic, tran_state_table_offset=put_result.queue_offset, commit_log_offset=put_result.physical_offset,
-        msg_id=properties.get(PROPERTY_UNIQ_KEY), transaction_id=properties.get(PROPERTY_UNIQ_KEY),
+        topic=half.topic,
+        tran_state_table_offset=put_result.queue_offset,
+        commit_log_offset=put_result.physical_offset,
+        msg_id=properties.get(PROPERTY_UNIQ_KEY),
+        transaction_id=properties.get(PROPERTY_UNIQ_KEY),
         offset_msg_id=put_result.msg_id,
-    )  # fmt: skip
+    )
     body = encode_record(
-        message, queue_offset=put_result.queue_offset, physical_offset=put_result.physical_offset,
-        store_timestamp_ms=half.store_timestamp_ms, max_body_bytes=len(half.body),
-    )  # fmt: skip
+        message,
+        queue_offset=put_result.queue_offset,
+        physical_offset=put_result.physical_offset,
+        store_timestamp_ms=half.store_timestamp_ms,
+        max_body_bytes=len(half.body),
+    )
     command = request(RequestCode.CHECK_TRANSACTION_STATE, write_fields(fields), body)
     command.ext_fields["bname"] = state.config.broker_name
     connection.send_oneway(command)

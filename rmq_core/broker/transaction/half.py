@@ -102,9 +102,16 @@ def decode_half_record(record: memoryview) -> HalfRecord | None:
     if isal_zlib.crc32(body) & CRC_MASK != crc:
         return None
     return HalfRecord(
-        physical_offset, queue_offset, flag, sys_flag, born_ms, born_host, reconsume_times, body,
+        physical_offset,
+        queue_offset,
+        flag,
+        sys_flag,
+        born_ms,
+        born_host,
+        reconsume_times,
+        body,
         bytes(record[properties_at:]),
-    )  # fmt: skip
+    )
 
 
 def is_transaction(properties: dict[str, str]) -> bool:
@@ -144,10 +151,17 @@ def put_committed(
         queue = state.timers.redirect(*queue, properties)
         encoded = encode_properties(properties)
     return state.store.appender.put(
-        *queue, half.body, encoded, half.born_timestamp_ms, half.born_host, state.clock_ms(), flag=half.flag,
+        *queue,
+        half.body,
+        encoded,
+        half.born_timestamp_ms,
+        half.born_host,
+        state.clock_ms(),
+        flag=half.flag,
         sys_flag=half.sys_flag & ~FLAG_TRANSACTION_MASK | FLAG_TRANSACTION_COMMIT,
-        reconsume_times=half.reconsume_times, prepared_transaction_offset=half.physical_offset,
-    )  # fmt: skip
+        reconsume_times=half.reconsume_times,
+        prepared_transaction_offset=half.physical_offset,
+    )
 
 
 def put_half_again(
@@ -160,9 +174,17 @@ def put_half_again(
 
     def put(encoded: bytes) -> PutResult:
         return state.store.appender.put(
-            topic, HALF_QUEUE, half.body, encoded, half.born_timestamp_ms, half.born_host.to_bytes(),
-            state.clock_ms(), flag=half.flag, sys_flag=half.sys_flag, reconsume_times=half.reconsume_times,
-        )  # fmt: skip
+            topic,
+            HALF_QUEUE,
+            half.body,
+            encoded,
+            half.born_timestamp_ms,
+            half.born_host.to_bytes(),
+            state.clock_ms(),
+            flag=half.flag,
+            sys_flag=half.sys_flag,
+            reconsume_times=half.reconsume_times,
+        )
 
     result = put(encode_properties(properties))
     return put(half.properties_bytes) if result.status.is_permanent else result

@@ -95,6 +95,9 @@ def _check_group(requested: str, group: str) -> None:
 
 def _with_duration(result: ConsumeDirectlyResult, spent_ms: int) -> ConsumeDirectlyResult:
     return ConsumeDirectlyResult(
-        auto_commit=result.auto_commit, consume_result=result.consume_result, order=result.order,
-        remark=result.remark, spent_time_mills=spent_ms,
-    )  # fmt: skip
+        auto_commit=result.auto_commit,
+        consume_result=result.consume_result,
+        order=result.order,
+        remark=result.remark,
+        spent_time_mills=spent_ms,
+    )

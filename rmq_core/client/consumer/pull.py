@@ -66,9 +66,13 @@ class PullConsumer(GroupClient):
             MessageError: the group's name is invalid.
         """
         super().__init__(
-            "consumer", namesrv, group, options, credentials,
+            "consumer",
+            namesrv,
+            group,
+            options,
+            credentials,
             handlers=ids_changed_handler(group, self._rebalance_soon) | running_info_handler(group, self.running_info),
-        )  # fmt: skip
+        )
         self.options = options
         self.offsets = QueueOffsets(self._cluster)
         self._puller = Puller(self._cluster, group, options, sends_subscription=True)

@@ -86,11 +86,16 @@ class PushConsumer(GroupClient):
         """
         self._broadcasts = options.model is MessageModel.BROADCASTING
         super().__init__(
-            "consumer", namesrv, group, options, credentials,
+            "consumer",
+            namesrv,
+            group,
+            options,
+            credentials,
             handlers=ids_changed_handler(group, self._rebalance_soon)
-            | running_info_handler(group, self.running_info) | handlers(self),
+            | running_info_handler(group, self.running_info)
+            | handlers(self),
             keeps_instance_name=self._broadcasts,
-        )  # fmt: skip
+        )
         self.options = options
         self._listener = listener
         self._subscriptions: dict[str, SubscriptionData] = {}
@@ -100,9 +105,15 @@ class PushConsumer(GroupClient):
         self._consuming = self._create_consume_service()
         self._puller = Puller(self._cluster, group, options, sends_subscription=False)
         self._rebalancer = Rebalancer(
-            self._cluster, group, options, self._subscriptions, self._offsets, self._locks, self._create_pull_loop,
+            self._cluster,
+            group,
+            options,
+            self._subscriptions,
+            self._offsets,
+            self._locks,
+            self._create_pull_loop,
             is_broadcasting=self._broadcasts,
-        )  # fmt: skip
+        )
         self._may_pull = asyncio.Event()
         self._may_pull.set()
         if not self._broadcasts:

@@ -54,9 +54,12 @@ class ConsumeMessagePopService:
     """Loop that receives messages and calls a listener, until cancelled."""
 
     def __init__(
-        self, receive: Callable[[int], Awaitable[list[ReceivedMessage]]], requests: PopRequests, options: PopOptions,
+        self,
+        receive: Callable[[int], Awaitable[list[ReceivedMessage]]],
+        requests: PopRequests,
+        options: PopOptions,
         listener: Listener,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._receive = receive
         self._requests = requests
         self._options = options
@@ -337,7 +340,9 @@ class PopConsumer(GroupClient):
         if not self._started_ms:
             return None
         data = ConsumerData(
-            group_name=self.group, consume_type="CONSUME_POP", consume_from_where=self.options.start.value,
+            group_name=self.group,
+            consume_type="CONSUME_POP",
+            consume_from_where=self.options.start.value,
             subscription_data_set=list(self._subscriptions.values()),
-        )  # fmt: skip
+        )
         return HeartbeatData(client_id=self._cluster.client_id, consumer_data_set=[data])

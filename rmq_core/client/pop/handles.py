@@ -41,9 +41,15 @@ class Handles:
         response = self._response
         start = self._starts.get((TopicKind.NORMAL, queue_id), queue_offset)
         return PopHandle(
-            start, response.pop_time, response.invisible_time, response.revive_qid, TopicKind.NORMAL, self._broker_name,
-            queue_id, queue_offset,
-        )  # fmt: skip
+            start,
+            response.pop_time,
+            response.invisible_time,
+            response.revive_qid,
+            TopicKind.NORMAL,
+            self._broker_name,
+            queue_id,
+            queue_offset,
+        )
 
     def deliveries(self, queue_id: int, queue_offset: int, reconsume_times: int) -> int:
         """Return the number of earlier deliveries of a message; for unordered messages, the record's count."""
@@ -73,9 +79,13 @@ def changed_handle(handle: PopHandle, response: ChangeInvisibleTimeResponse) -> 
 def ack_fields(group: str, topic: str, handle: PopHandle, lite_topic: str | None = None) -> AckMessage:
     """Build the fields of ACK_MESSAGE for one message that the group popped of the topic or of a child."""
     return AckMessage(
-        consumer_group=group, topic=retry_topic(group, topic, handle.kind), queue_id=handle.queue_id,
-        extra_info=handle.encode(), offset=handle.offset, lite_topic=lite_topic,
-    )  # fmt: skip
+        consumer_group=group,
+        topic=retry_topic(group, topic, handle.kind),
+        queue_id=handle.queue_id,
+        extra_info=handle.encode(),
+        offset=handle.offset,
+        lite_topic=lite_topic,
+    )
 
 
 def fits_into_batch(handle: PopHandle) -> bool:
@@ -92,11 +102,18 @@ def batch_ack_entries(group: str, topic: str, handles: Iterable[PopHandle]) -> l
         bits_of.setdefault(handle._replace(start_offset=start, offset=start), []).append(handle.offset - start)
     return [
         BatchAck(
-            b=_bit_set(bits), c=group, it=point.invisible_ms, pt=point.pop_time_ms, q=point.queue_id,
-            r=str(int(point.kind)), rq=point.revive_queue_id, so=point.start_offset, t=topic,
+            b=_bit_set(bits),
+            c=group,
+            it=point.invisible_ms,
+            pt=point.pop_time_ms,
+            q=point.queue_id,
+            r=str(int(point.kind)),
+            rq=point.revive_queue_id,
+            so=point.start_offset,
+            t=topic,
         )
         for point, bits in bits_of.items()
-    ]  # fmt: skip
+    ]
 
 
 def _bit_set(bits: Iterable[int]) -> str:

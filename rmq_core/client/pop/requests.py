@@ -69,12 +69,19 @@ class PopRequests:
         options, topic = self._options, data.topic
         attempt = self._attempt(topic, broker_name) if options.in_order else None
         fields = PopMessage(
-            consumer_group=self._group, topic=topic, queue_id=_ANY_QUEUE, max_msg_nums=min(max_messages, MOST_MESSAGES),
-            invisible_time=int(options.invisible_time_s * 1000), poll_time=int(wait_s * 1000),
+            consumer_group=self._group,
+            topic=topic,
+            queue_id=_ANY_QUEUE,
+            max_msg_nums=min(max_messages, MOST_MESSAGES),
+            invisible_time=int(options.invisible_time_s * 1000),
+            poll_time=int(wait_s * 1000),
             born_time=options.clock_ms(),
             init_mode=_FROM_FIRST if options.start is StartPosition.FIRST else _FROM_LAST,
-            exp_type=str(data.expression_type), exp=data.sub_string, order=options.in_order, attempt_id=attempt,
-        )  # fmt: skip
+            exp_type=str(data.expression_type),
+            exp=data.sub_string,
+            order=options.in_order,
+            attempt_id=attempt,
+        )
         address = self._cluster.address(broker_name)
         timeout_s = wait_s + options.request_timeout_s
         answer = await self._cluster.request(
@@ -104,10 +111,15 @@ class PopRequests:
         """Wait until a broker has messages, without popping; return False if there are none in time."""
         options = self._options
         fields = Notification(
-            consumer_group=self._group, topic=data.topic, queue_id=_ANY_QUEUE, poll_time=int(wait_s * 1000),
-            born_time=options.clock_ms(), order=options.in_order, exp_type=str(data.expression_type),
+            consumer_group=self._group,
+            topic=data.topic,
+            queue_id=_ANY_QUEUE,
+            poll_time=int(wait_s * 1000),
+            born_time=options.clock_ms(),
+            order=options.in_order,
+            exp_type=str(data.expression_type),
             exp=data.sub_string,
-        )  # fmt: skip
+        )
         address = self._cluster.address(broker_name)
         response = await self._cluster.request(
             address, RequestCode.NOTIFICATION, fields, timeout_s=wait_s + options.request_timeout_s
@@ -142,10 +154,13 @@ class PopRequests:
         """Change a message's invisible time, and set its new receipt handle. Raises MessageError if not popped."""
         handle = handle_of(message)
         fields = ChangeInvisibleTime(
-            consumer_group=self._group, topic=retry_topic(self._group, message.topic, handle.kind),
-            queue_id=handle.queue_id, extra_info=handle.encode(), offset=handle.offset,
+            consumer_group=self._group,
+            topic=retry_topic(self._group, message.topic, handle.kind),
+            queue_id=handle.queue_id,
+            extra_info=handle.encode(),
+            offset=handle.offset,
             invisible_time=int(invisible_s * 1000),
-        )  # fmt: skip
+        )
         address = self._cluster.address(handle.broker_name)
         response = await self._cluster.request_fields(
             address, RequestCode.CHANGE_MESSAGE_INVISIBLETIME, fields, ChangeInvisibleTimeResponse
@@ -156,9 +171,13 @@ class PopRequests:
         """Send a message to the group's dead letter queue, and acknowledge it. Raises MessageError if not popped."""
         handle = handle_of(message)
         fields = SendBackFields(
-            offset=message.physical_offset, group=self._group, delay_level=_TO_DEAD_LETTERS,
-            origin_msg_id=message.msg_id, origin_topic=message.topic, max_reconsume_times=0,
-        )  # fmt: skip
+            offset=message.physical_offset,
+            group=self._group,
+            delay_level=_TO_DEAD_LETTERS,
+            origin_msg_id=message.msg_id,
+            origin_topic=message.topic,
+            max_reconsume_times=0,
+        )
         address = self._cluster.address(handle.broker_name)
         await self._cluster.request(address, RequestCode.CONSUMER_SEND_MSG_BACK, fields)
         await self._ack_one(message.topic, handle)

@@ -67,9 +67,13 @@ class GroupClient(Service):
         check_name("group", group, MAX_GROUP_CHARACTERS)
         self.group = group
         self._cluster = Cluster(
-            namesrv, options, credentials=credentials, handlers=handlers, heartbeat=self._heartbeat,
+            namesrv,
+            options,
+            credentials=credentials,
+            handlers=handlers,
+            heartbeat=self._heartbeat,
             keeps_instance_name=keeps_instance_name,
-        )  # fmt: skip
+        )
         self._membership = Membership(role, self.client_id, group)
         self._groups = {f"{role}_group": group}
         self._started_ms = 0

@@ -155,21 +155,34 @@ def traced(listener: Listener, group: str, tracer: Tracer, timeout_s: float) -> 
 
 def _sub_before_record(message: ReceivedMessage, group: str, request_id: str, time_ms: int) -> TraceRecord:
     return TraceRecord(
-        trace_type=TraceType.SUB_BEFORE, timestamp_ms=time_ms, region_id=message.properties[PROPERTY_MSG_REGION],
-        group=group, topic=message.topic, request_id=request_id, msg_id=message.msg_id,
-        retry_times=message.reconsume_times, keys=message.properties.get(PROPERTY_KEYS),
-    )  # fmt: skip
+        trace_type=TraceType.SUB_BEFORE,
+        timestamp_ms=time_ms,
+        region_id=message.properties[PROPERTY_MSG_REGION],
+        group=group,
+        topic=message.topic,
+        request_id=request_id,
+        msg_id=message.msg_id,
+        retry_times=message.reconsume_times,
+        keys=message.properties.get(PROPERTY_KEYS),
+    )
 
 
 def _sub_after_record(
     message: ReceivedMessage, group: str, request_id: str, time_ms: int, cost_ms: int, code: ContextCode
 ) -> TraceRecord:
     return TraceRecord(
-        trace_type=TraceType.SUB_AFTER, timestamp_ms=time_ms, region_id=message.properties[PROPERTY_MSG_REGION],
-        group=group, topic=message.topic, request_id=request_id, msg_id=message.msg_id,
-        cost_ms=cost_ms, context_code=code, is_success=code is ContextCode.SUCCESS,
+        trace_type=TraceType.SUB_AFTER,
+        timestamp_ms=time_ms,
+        region_id=message.properties[PROPERTY_MSG_REGION],
+        group=group,
+        topic=message.topic,
+        request_id=request_id,
+        msg_id=message.msg_id,
+        cost_ms=cost_ms,
+        context_code=code,
+        is_success=code is ContextCode.SUCCESS,
         keys=message.properties.get(PROPERTY_KEYS),
-    )  # fmt: skip
+    )
 
 
 def trace_sent(
@@ -187,14 +200,22 @@ def trace_sent(
     properties = decode_properties(packet.properties)
     tracer.put(
         TraceRecord(
-            trace_type=TraceType.PUB, timestamp_ms=tracer.clock_ms() - cost_ms,
-            region_id=response.get(PROPERTY_MSG_REGION) or DEFAULT_REGION, group=group, topic=packet.topic,
-            msg_id=result.msg_id, tags=properties.get(PROPERTY_TAGS), keys=properties.get(PROPERTY_KEYS),
-            store_host=address, body_bytes=len(packet.body), cost_ms=cost_ms,
-            message_type=_type_of(properties), offset_msg_id=result.offset_msg_id,
+            trace_type=TraceType.PUB,
+            timestamp_ms=tracer.clock_ms() - cost_ms,
+            region_id=response.get(PROPERTY_MSG_REGION) or DEFAULT_REGION,
+            group=group,
+            topic=packet.topic,
+            msg_id=result.msg_id,
+            tags=properties.get(PROPERTY_TAGS),
+            keys=properties.get(PROPERTY_KEYS),
+            store_host=address,
+            body_bytes=len(packet.body),
+            cost_ms=cost_ms,
+            message_type=_type_of(properties),
+            offset_msg_id=result.offset_msg_id,
             is_success=result.status is SendStatus.SEND_OK,
         )
-    )  # fmt: skip
+    )
 
 
 def _type_of(properties: Mapping[str, str]) -> MessageType:
@@ -208,12 +229,18 @@ def trace_ended(tracer: Tracer, fields: EndTransaction, properties: Mapping[str,
     """Trace the end of a transaction, before the request to the broker; the properties are the half message's."""
     tracer.put(
         TraceRecord(
-            trace_type=TraceType.END_TRANSACTION, timestamp_ms=tracer.clock_ms(),
-            region_id=properties.get(PROPERTY_MSG_REGION) or DEFAULT_REGION, group=fields.producer_group,
-            topic=fields.topic or "", msg_id=fields.msg_id, tags=properties.get(PROPERTY_TAGS),
-            keys=properties.get(PROPERTY_KEYS), store_host=address,
-            message_type=MessageType.COMMIT, transaction_id=fields.transaction_id,
+            trace_type=TraceType.END_TRANSACTION,
+            timestamp_ms=tracer.clock_ms(),
+            region_id=properties.get(PROPERTY_MSG_REGION) or DEFAULT_REGION,
+            group=fields.producer_group,
+            topic=fields.topic or "",
+            msg_id=fields.msg_id,
+            tags=properties.get(PROPERTY_TAGS),
+            keys=properties.get(PROPERTY_KEYS),
+            store_host=address,
+            message_type=MessageType.COMMIT,
+            transaction_id=fields.transaction_id,
             transaction_state=_STATES.get(fields.commit_or_rollback, _UNKNOWN),
             is_from_check=fields.from_transaction_check,
         )
-    )  # fmt: skip
+    )

@@ -153,10 +153,14 @@ class TransactionProducer(Producer):
     async def _end(self, half: Message, sent: SendResult, state: TransactionState) -> bool:
         """Send END_TRANSACTION to the broker; return True if the broker acknowledged."""
         fields = EndTransaction(
-            topic=half.topic, producer_group=self.group, tran_state_table_offset=sent.queue_offset,
-            commit_log_offset=decode_message_id(sent.offset_msg_id)[1], commit_or_rollback=state.value,
-            msg_id=sent.msg_id, transaction_id=sent.transaction_id,
-        )  # fmt: skip
+            topic=half.topic,
+            producer_group=self.group,
+            tran_state_table_offset=sent.queue_offset,
+            commit_log_offset=decode_message_id(sent.offset_msg_id)[1],
+            commit_or_rollback=state.value,
+            msg_id=sent.msg_id,
+            transaction_id=sent.transaction_id,
+        )
         try:
             address = self._cluster.address(sent.queue.broker_name)
             command = _command(fields, sent.queue.broker_name)
@@ -191,10 +195,15 @@ class TransactionProducer(Producer):
             async with self._turns:
                 state = await _state(self._check, message)
             fields = EndTransaction(
-                topic=check.topic, producer_group=self.group, tran_state_table_offset=check.tran_state_table_offset,
-                commit_log_offset=check.commit_log_offset, commit_or_rollback=state.value,
-                from_transaction_check=True, msg_id=message.msg_id, transaction_id=check.transaction_id,
-            )  # fmt: skip
+                topic=check.topic,
+                producer_group=self.group,
+                tran_state_table_offset=check.tran_state_table_offset,
+                commit_log_offset=check.commit_log_offset,
+                commit_or_rollback=state.value,
+                from_transaction_check=True,
+                msg_id=message.msg_id,
+                transaction_id=check.transaction_id,
+            )
             if self._tracer is not None:
                 trace_ended(self._tracer, fields, message.properties, address)
             await self._cluster.remoting.invoke_oneway(address, _command(fields, message.queue.broker_name))

@@ -123,9 +123,21 @@ def _decode(
     properties = bytes(data[properties_at:record_end])
     message = ReceivedMessage(
         queue or MessageQueue(topic=topic, broker_name=broker_name, queue_id=queue_id),
-        topic, body, queue_offset, physical_offset, size, flag, sys_flag, born_ms, store_ms,
-        reconsume_times, prepared_offset, properties, born_host, store_host,
-    )  # fmt: skip
+        topic,
+        body,
+        queue_offset,
+        physical_offset,
+        size,
+        flag,
+        sys_flag,
+        born_ms,
+        store_ms,
+        reconsume_times,
+        prepared_offset,
+        properties,
+        born_host,
+        store_host,
+    )
     if topic.startswith(RETRY_TOPIC_PREFIX) and _RETRY_TOPIC in properties:
         message.topic = message.properties.get(PROPERTY_RETRY_TOPIC, topic)
     return message
@@ -144,10 +156,21 @@ def _unwrap_batch(message: ReceivedMessage) -> Iterator[ReceivedMessage]:
         if PROPERTIES_LENGTH.unpack_from(data, properties_at - 2)[0] != at + size - properties_at:
             raise LengthError("lengths in a batch that do not add up", message.physical_offset, actual=size)
         yield ReceivedMessage(
-            message.queue, message.topic, data[body_at : body_at + body_bytes], queue_offset,
-            message.physical_offset, message.size, flag, message.sys_flag, message.born_timestamp_ms,
-            message.store_timestamp_ms, message.reconsume_times, message.prepared_transaction_offset,
-            data[properties_at : at + size], message.raw_born_host, message.raw_store_host,
-        )  # fmt: skip
+            message.queue,
+            message.topic,
+            data[body_at : body_at + body_bytes],
+            queue_offset,
+            message.physical_offset,
+            message.size,
+            flag,
+            message.sys_flag,
+            message.born_timestamp_ms,
+            message.store_timestamp_ms,
+            message.reconsume_times,
+            message.prepared_transaction_offset,
+            data[properties_at : at + size],
+            message.raw_born_host,
+            message.raw_store_host,
+        )
         at += size
         queue_offset += 1

@@ -149,17 +149,21 @@ def read_tls_file(path: str) -> TlsFile:
     if client_auth is not ClientAuth.NONE and not verifies:
         raise OptionError(f"{path}: tls.server.authClient=false is not supported: it lets any certificate in")
     file = TlsFile(
-        path=path, cert_path=pop_value("tls.server.certPath", None), key_path=pop_value("tls.server.keyPath", None),
-        key_password=pop_value("tls.server.keyPassword", None), client_auth=client_auth,
+        path=path,
+        cert_path=pop_value("tls.server.certPath", None),
+        key_path=pop_value("tls.server.keyPath", None),
+        key_password=pop_value("tls.server.keyPassword", None),
+        client_auth=client_auth,
         trust_cert_path=pop_value("tls.server.trustCertPath", None),
         client=Tls(
             trust_cert_path=pop_value("tls.client.trustCertPath", None),
             cert_path=pop_value("tls.client.certPath", None),
-            key_path=pop_value("tls.client.keyPath", None), key_password=pop_value("tls.client.keyPassword", None),
+            key_path=pop_value("tls.client.keyPath", None),
+            key_password=pop_value("tls.client.keyPassword", None),
             auth_server=_boolean(path, "tls.client.authServer", pop_value("tls.client.authServer", "true")),
             server_name=pop_value("tls.client.serverName", None),
         ),
-    )  # fmt: skip
+    )
     if values:
         raise OptionError(f"{path}: unknown key {min(values)!r}")
     return file
@@ -186,8 +190,9 @@ class ServerTls:
         if file.cert_path is None or file.key_path is None:
             raise OptionError(f"{file.path}: tls.server.mode={mode} needs tls.server.certPath and tls.server.keyPath")
         if file.client_auth is not ClientAuth.NONE and file.trust_cert_path is None:
-            raise OptionError(f"{file.path}: tls.server.need.client.auth={file.client_auth} needs "
-                              "tls.server.trustCertPath")  # fmt: skip
+            raise OptionError(
+                f"{file.path}: tls.server.need.client.auth={file.client_auth} needs tls.server.trustCertPath"
+            )
         self._state = self._states()
         self.context = self._load()
 

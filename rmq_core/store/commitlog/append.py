@@ -195,10 +195,20 @@ class Appender:
         queue_offset = queue.next_offset if gets_queue_offset else 0
         try:
             head = HEADS_BEHIND_MAGIC[hosts].pack(
-                isal_zlib.crc32(body) & CRC_MASK, queue_id, flag, queue_offset, physical_offset, sys_flag,
-                born_timestamp_ms, born_host, now_ms, store_host, reconsume_times, prepared_transaction_offset,
+                isal_zlib.crc32(body) & CRC_MASK,
+                queue_id,
+                flag,
+                queue_offset,
+                physical_offset,
+                sys_flag,
+                born_timestamp_ms,
+                born_host,
+                now_ms,
+                store_host,
+                reconsume_times,
+                prepared_transaction_offset,
                 body_bytes,
-            )  # fmt: skip
+            )
         except struct_error:  # a number that is too large for its field
             return _ILLEGAL
         record = b"".join((head, body, topic_bytes, PROPERTIES_LENGTH.pack(properties_bytes), properties))

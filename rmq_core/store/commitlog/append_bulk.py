@@ -145,9 +145,17 @@ class BulkAppender:
             {PROPERTY_INNER_NUM: str(count), PROPERTY_INNER_BASE: str(queue.next_offset)}
         )
         result = appender.put(
-            topic, queue_id, batch, properties + inner_properties, born_timestamp_ms, born_host, now_ms, flag=flag,
-            sys_flag=sys_flag | FLAG_INNER_BATCH | FLAG_NEED_UNWRAP, reconsume_times=reconsume_times,
-        )  # fmt: skip
+            topic,
+            queue_id,
+            batch,
+            properties + inner_properties,
+            born_timestamp_ms,
+            born_host,
+            now_ms,
+            flag=flag,
+            sys_flag=sys_flag | FLAG_INNER_BATCH | FLAG_NEED_UNWRAP,
+            reconsume_times=reconsume_times,
+        )
         if result.status is not _OK:
             return result
         queue.next_offset += count - 1  # ``put`` has counted one

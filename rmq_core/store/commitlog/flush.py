@@ -28,9 +28,15 @@ class LogFlusher:
     """
 
     def __init__(
-        self, log: CommitLog, disk: Disk, threads: Threads, interval_ms: int | None, *, least_pages: int = 0,
+        self,
+        log: CommitLog,
+        disk: Disk,
+        threads: Threads,
+        interval_ms: int | None,
+        *,
+        least_pages: int = 0,
         thorough_interval_ms: int = 10_000,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Create the thread; ``start`` runs it.
 
         Args:

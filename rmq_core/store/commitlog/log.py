@@ -327,9 +327,7 @@ class Boundaries:
             if file is None:
                 return None
             data_bytes = min(self._log.max_offset - file.start, file.size)
-            status = scan.find_sound(
-                file.array, data_bytes, 0, file.start, file.size, begin - file.start, row, result
-            )  # fmt: skip
+            status = scan.find_sound(file.array, data_bytes, 0, file.start, file.size, begin - file.start, row, result)
             record_offset = file.start + int(result[0])
             if status == scan.SOUND:
                 return record_offset if record_offset < end else None

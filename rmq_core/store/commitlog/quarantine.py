@@ -146,10 +146,18 @@ def tombstone(size: int, physical_offset: int, timestamp_ms: int) -> bytes:
     """Return a record of exactly ``size`` bytes that no consumer gets: one of a rolled back transaction."""
     topic = TOMBSTONE_TOPIC[: size - RECORD_FIXED_BYTES_V1]
     message = MessageToStore(
-        topic=topic, queue_id=0, body=bytes(size - RECORD_FIXED_BYTES_V1 - len(topic)),
-        sys_flag=FLAG_TRANSACTION_ROLLBACK, born_timestamp_ms=timestamp_ms, born_host=_NO_HOST, store_host=_NO_HOST,
-    )  # fmt: skip
+        topic=topic,
+        queue_id=0,
+        body=bytes(size - RECORD_FIXED_BYTES_V1 - len(topic)),
+        sys_flag=FLAG_TRANSACTION_ROLLBACK,
+        born_timestamp_ms=timestamp_ms,
+        born_host=_NO_HOST,
+        store_host=_NO_HOST,
+    )
     return encode_record(
-        message, queue_offset=0, physical_offset=physical_offset, store_timestamp_ms=timestamp_ms,
+        message,
+        queue_offset=0,
+        physical_offset=physical_offset,
+        store_timestamp_ms=timestamp_ms,
         max_body_bytes=_MAX_TOMBSTONE_BYTES,
-    )  # fmt: skip
+    )

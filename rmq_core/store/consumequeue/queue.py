@@ -35,9 +35,14 @@ class ConsumeQueue:
     """
 
     def __init__(
-        self, topic: str, queue_id: int, directory: str, file_bytes: int, open_files: OpenFiles,
+        self,
+        topic: str,
+        queue_id: int,
+        directory: str,
+        file_bytes: int,
+        open_files: OpenFiles,
         ext: QueueExt | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.topic = topic
         self.queue_id = queue_id
         self.min_offset = 0
@@ -351,9 +356,11 @@ def estimate_count(
 
 
 def _match_units(
-    queue: ConsumeQueue, units: "np.ndarray[tuple[int], np.dtype[np.void]]", tags_codes: Set[int] | None,
+    queue: ConsumeQueue,
+    units: "np.ndarray[tuple[int], np.dtype[np.void]]",
+    tags_codes: Set[int] | None,
     may_match_unit: MayMatchUnit | None,
-) -> NDArray[np.bool_]:  # fmt: skip
+) -> NDArray[np.bool_]:
     """Return a mask of the units whose messages may match the filter."""
     unit_codes = units["tags_code"].astype(np.int64)
     matches = np.ones(len(units), dtype=np.bool_)

@@ -89,9 +89,17 @@ class Dispatch:
     """
 
     def __init__(
-        self, log: CommitLog, queues: ConsumeQueueTable, index: Index | None, delay_levels_ms: tuple[int, ...],
-        writer: UnitWriter, quarantine: Quarantine, *, tags_from: int, to_light_queues: bool,
-    ) -> None:  # fmt: skip
+        self,
+        log: CommitLog,
+        queues: ConsumeQueueTable,
+        index: Index | None,
+        delay_levels_ms: tuple[int, ...],
+        writer: UnitWriter,
+        quarantine: Quarantine,
+        *,
+        tags_from: int,
+        to_light_queues: bool,
+    ) -> None:
         from rmq_core.store.dispatch.kernel_dispatch import Collector  # noqa: PLC0415 # numba, see ``kernel_loading``
 
         self.offset = 0

@@ -84,9 +84,20 @@ class Collector(Dispatcher):
             numbers[tables.RUN_INDEX_SLOTS] = index_file.slots
         while True:
             full_table = live_dispatch.dispatch_log(
-                data, numbers, self._frames, self._delay_levels_ms, self._queues, self._slots, self._pool, self._used,
-                self._units, self._keys, self._result, writer.targets, image,
-            )  # fmt: skip
+                data,
+                numbers,
+                self._frames,
+                self._delay_levels_ms,
+                self._queues,
+                self._slots,
+                self._pool,
+                self._used,
+                self._units,
+                self._keys,
+                self._result,
+                writer.targets,
+                image,
+            )
             if full_table == dispatch_kernel.DONE:
                 break
             if full_table == dispatch_kernel.QUEUES_FULL:

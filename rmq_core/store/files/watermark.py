@@ -69,10 +69,19 @@ class Watermark:
         """Encode one copy, which fills a disk sector."""
         flags = _CLEAN * self.clean + _REBUILD * self.rebuild
         data = _FIELDS.pack(
-            _MAGIC, self.sequence, flags, self.log_flushed, self.dispatched, self.unit_total,
-            self.index_dispatched, self.index_name, self.index_files, self.index_header,
-            self.checkpoint_before, self.checkpoint_after,
-        )  # fmt: skip
+            _MAGIC,
+            self.sequence,
+            flags,
+            self.log_flushed,
+            self.dispatched,
+            self.unit_total,
+            self.index_dispatched,
+            self.index_name,
+            self.index_files,
+            self.index_header,
+            self.checkpoint_before,
+            self.checkpoint_after,
+        )
         return (data + _SUM.pack(isal_zlib.crc32(data))).ljust(SECTOR_BYTES, b"\0")
 
     @classmethod
@@ -86,11 +95,19 @@ class Watermark:
         _, sequence, flags, *numbers, header, before, after = _FIELDS.unpack(data)
         flushed, dispatched, units, index_dispatched, index_name, index_files = numbers
         return cls(
-            sequence=sequence, clean=bool(flags & _CLEAN), rebuild=bool(flags & _REBUILD), log_flushed=flushed,
-            dispatched=dispatched, unit_total=units, index_dispatched=index_dispatched,
-            index_name=index_name, index_files=index_files, index_header=header,
-            checkpoint_before=before, checkpoint_after=after,
-        )  # fmt: skip
+            sequence=sequence,
+            clean=bool(flags & _CLEAN),
+            rebuild=bool(flags & _REBUILD),
+            log_flushed=flushed,
+            dispatched=dispatched,
+            unit_total=units,
+            index_dispatched=index_dispatched,
+            index_name=index_name,
+            index_files=index_files,
+            index_header=header,
+            checkpoint_before=before,
+            checkpoint_after=after,
+        )
 
 
 class CheckpointFiles:

@@ -146,9 +146,13 @@ class MappedIndexFile(MappedFile):
         self._allocate(entry_position(header.index_count, self.slots))
         used_slots = int(rechain(self.array, self.slots, header.index_count))
         remaining_entries = IndexHeader(
-            header.begin_timestamp_ms, header.end_timestamp_ms, header.begin_physical_offset,
-            header.end_physical_offset, used_slots, header.index_count,
-        )  # fmt: skip
+            header.begin_timestamp_ms,
+            header.end_timestamp_ms,
+            header.begin_physical_offset,
+            header.end_physical_offset,
+            used_slots,
+            header.index_count,
+        )
         self.map[:INDEX_HEADER_BYTES] = remaining_entries.encode()
 
     def is_sound(self) -> bool:

@@ -203,10 +203,14 @@ class Index:
         timestamp_ms = store_timestamp_ms(last_offset)
         file.truncate(
             IndexHeader(
-                header.begin_timestamp_ms, header.end_timestamp_ms if timestamp_ms is None else timestamp_ms,
-                header.begin_physical_offset, last_offset, 0, count,
+                header.begin_timestamp_ms,
+                header.end_timestamp_ms if timestamp_ms is None else timestamp_ms,
+                header.begin_physical_offset,
+                last_offset,
+                0,
+                count,
             )
-        )  # fmt: skip
+        )
         self.note_dirty(file)
         self._update_full_before()
 

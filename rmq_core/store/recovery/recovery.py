@@ -121,12 +121,20 @@ class Recovery:
         scan = self._scan(plan)
         quarantined = self._apply_plan(scan, plan)
         return RecoveryReport(
-            is_clean=is_clean, is_trusted=is_trusted, begin_offset=plan.start, end_offset=scan.end,
-            record_count=scan.record_count, unit_count=self._queues.unit_total - before, damages=tuple(scan.damages),
-            tail=tuple(scan.tail), quarantined=quarantined, rebuilt=plan.resume.rewrites_queues,
-            missing_files=missing_files, displaced=self._dispatch.writer.displaced,
+            is_clean=is_clean,
+            is_trusted=is_trusted,
+            begin_offset=plan.start,
+            end_offset=scan.end,
+            record_count=scan.record_count,
+            unit_count=self._queues.unit_total - before,
+            damages=tuple(scan.damages),
+            tail=tuple(scan.tail),
+            quarantined=quarantined,
+            rebuilt=plan.resume.rewrites_queues,
+            missing_files=missing_files,
+            displaced=self._dispatch.writer.displaced,
             seconds=time.perf_counter() - start_s,
-        )  # fmt: skip
+        )
 
     def _write_abort(self) -> None:
         self._disk.write_file(abort_file(self._config.root), str(os.getpid()).encode())
@@ -174,9 +182,12 @@ class Recovery:
             self._dispatch.feed(batch, resume)
 
         scan = RecoveryScan(
-            self._files, feed, flushed_until=plan.flushed_until, verify_crc=self._config.check_crc_on_recover,
+            self._files,
+            feed,
+            flushed_until=plan.flushed_until,
+            verify_crc=self._config.check_crc_on_recover,
             is_slave=self._config.slave,
-        )  # fmt: skip
+        )
         scan.run(plan.start)
         writer.add_lost_ranges(scan.damages)
         if resume.merge is not None:

@@ -124,9 +124,14 @@ class RecoveryScan:
     def _scan_file(self, file: LogFile, begin: int, data_end: int) -> bool:
         """Scan one file from a position on; False if the log ends in it."""
         for batch in scan_segment(
-            _LogFileReader(file), file.start, file.size, start=begin, data_end=max(data_end, begin), search=False,
+            _LogFileReader(file),
+            file.start,
+            file.size,
+            start=begin,
+            data_end=max(data_end, begin),
+            search=False,
             verify_crc=self._verify_crc,
-        ):  # fmt: skip
+        ):
             self.tail += batch.damages
             if len(batch.frames) and not self._feed_frames(file, batch):
                 self.tail.append(Damage(self.end, file.start + data_end - self.end, DamageCode.PHYSICAL_OFFSET))

@@ -108,9 +108,17 @@ class TimerStore:
     """
 
     def __init__(
-        self, config: TimerConfig, disk: Disk, wheel: TimerWheel, log: TimerLog, checkpoint: TimerCheckpoint,
-        progress: TimerProgress, enqueued_again_before: int, enqueued_offsets: Set[int], enqueued_before: int,
-    ) -> None:  # fmt: skip
+        self,
+        config: TimerConfig,
+        disk: Disk,
+        wheel: TimerWheel,
+        log: TimerLog,
+        checkpoint: TimerCheckpoint,
+        progress: TimerProgress,
+        enqueued_again_before: int,
+        enqueued_offsets: Set[int],
+        enqueued_before: int,
+    ) -> None:
         """Use ``recovery.open_timers``."""
         self.enqueued_again_before = enqueued_again_before
         self.enqueued_offsets = enqueued_offsets
@@ -161,9 +169,14 @@ class TimerStore:
         if delivered is not None:
             self.wheel.clear(slot_ms, delivered[0])
         unit = TimerUnit(
-            self.wheel.last_position(slot_ms), flags, write_time_ms, slot_ms - write_time_ms, physical_offset, size,
+            self.wheel.last_position(slot_ms),
+            flags,
+            write_time_ms,
+            slot_ms - write_time_ms,
+            physical_offset,
+            size,
             topic_hash,
-        )  # fmt: skip
+        )
         position = self.log.append(unit)
         self.wheel.add(slot_ms, position, -1 if recalls else 1)
         return unit

@@ -167,9 +167,16 @@ def _most_bytes(
     **COMPILED,
 )
 def _put_properties(
-    out: Any, at: int, texts: Any, entries: Any, first_entry: int, last_entry: int,
-    parts: Any, first_part: int, last_part: int,
-) -> tuple[int, int, int]:  # fmt: skip
+    out: Any,
+    at: int,
+    texts: Any,
+    entries: Any,
+    first_entry: int,
+    last_entry: int,
+    parts: Any,
+    first_part: int,
+    last_part: int,
+) -> tuple[int, int, int]:
     """Write the properties of the map, then the properties that only other columns have.
 
     Returns:

@@ -77,8 +77,9 @@ class CommitLogReader(DataSourceReader):
             _log.warning(
                 "%s: bodies are read, of %d MiB of log. If the query needs none, give option columns without body, "
                 "or the view message_headers; option columns with body ends this warning",
-                self._options.path, scanned_bytes >> 20,
-            )  # fmt: skip
+                self._options.path,
+                scanned_bytes >> 20,
+            )
         return interleave_tasks(tasks)
 
     def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:

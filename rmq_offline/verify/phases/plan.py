@@ -131,9 +131,14 @@ def check_segments(segments: Sequence[Segment], file_bytes: int) -> Iterator[Fin
             yield Finding(finding_kinds.SEGMENT_EMPTY, "the last file is empty", segment.path, segment.start_offset)
         elif segment.size_bytes != file_bytes:
             yield Finding(
-                finding_kinds.SEGMENT_SIZE, "file of another size than the others", segment.path, segment.start_offset,
-                segment.size_bytes, expected=str(file_bytes), actual=str(segment.size_bytes),
-            )  # fmt: skip
+                finding_kinds.SEGMENT_SIZE,
+                "file of another size than the others",
+                segment.path,
+                segment.start_offset,
+                segment.size_bytes,
+                expected=str(file_bytes),
+                actual=str(segment.size_bytes),
+            )
     for before, after in pairwise(segments):
         if before.end_offset > after.start_offset:
             detail = f"begins {before.end_offset - after.start_offset} bytes before the end of {before.path}"

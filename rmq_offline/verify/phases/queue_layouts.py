@@ -120,11 +120,15 @@ class FileQueueLayout:
                 return None
         partition.queue_count += 1
         check = QueueCheck(
-            name, rows, partition.facts, partition.findings, partition.race_findings,
+            name,
+            rows,
+            partition.facts,
+            partition.findings,
+            partition.race_findings,
             partition.stored.ext(name),
             is_known=not is_deleted(name.topic, partition.known_topics),
             log_file_bytes=partition.sizes.commitlog_file_bytes,
-        )  # fmt: skip
+        )
         check.check(files, partition.sizes.consumequeue_file_bytes)
         return check.end_offset
 
@@ -159,6 +163,6 @@ class BatchQueueLayout:
         is_known = not is_deleted(name.topic, partition.known_topics)
         check = BatchQueueCheck(
             name, units, partition.facts, partition.findings, partition.race_findings, is_known=is_known
-        )  # fmt: skip
+        )
         check.check(files, file_bytes)
         return check.end_offset

@@ -141,7 +141,10 @@ def _check_position(store: StoreFiles, name: QueueName, end_offset: int, finding
     if position >= end_offset:
         findings.add(
             name.finding(
-                layout_finding_kinds.COMPACTION_CHECKPOINT, "beyond the last message of the queue's log", path=path,
-                expected=f"less than {end_offset}", actual=str(position),
+                layout_finding_kinds.COMPACTION_CHECKPOINT,
+                "beyond the last message of the queue's log",
+                path=path,
+                expected=f"less than {end_offset}",
+                actual=str(position),
             )
-        )  # fmt: skip
+        )

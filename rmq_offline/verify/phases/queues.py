@@ -167,9 +167,15 @@ def _open_state(root: str, sizes: StoreSizes, work: WorkArea, topics: Mapping[st
     store = open_store(root)
     known_topics = None if topics["known_topics"] is None else frozenset(topics["known_topics"])
     return PartitionState(
-        store, sizes, read_facts(work), known_topics, frozenset(topics["batch_topics"]),
-        AbsentQueues(store, known_topics), FindingList(), FindingList(),
-    )  # fmt: skip
+        store,
+        sizes,
+        read_facts(work),
+        known_topics,
+        frozenset(topics["batch_topics"]),
+        AbsentQueues(store, known_topics),
+        FindingList(),
+        FindingList(),
+    )
 
 
 @contextmanager

@@ -65,9 +65,14 @@ class StoredFiles:
         for file in files:
             if file.size_bytes != file_bytes:
                 self.findings.add(
-                    name.finding(finding_kinds.EXT_FILE_SIZE, "file of another size than the others", path=file.path,
-                                 expected=str(file_bytes), actual=str(file.size_bytes))
-                )  # fmt: skip
+                    name.finding(
+                        finding_kinds.EXT_FILE_SIZE,
+                        "file of another size than the others",
+                        path=file.path,
+                        expected=str(file_bytes),
+                        actual=str(file.size_bytes),
+                    )
+                )
             try:
                 data = np.zeros(file_bytes, dtype=np.uint8)
                 used = file.read()[:file_bytes]

@@ -28,9 +28,11 @@ from tests.broker.conftest import small_store
 
 ADMIN, ALICE = Credentials("admin", "s3cret of admin"), Credentials("alice", "s3cret of alice")
 SETTINGS = BrokerConfig(
-    listen_port=0, authentication_enabled=True, authorization_enabled=True,
+    listen_port=0,
+    authentication_enabled=True,
+    authorization_enabled=True,
     init_authentication_user=json.dumps({"username": "admin", "password": ADMIN.secret_key}),
-)  # fmt: skip
+)
 CLUSTER = SETTINGS.broker_cluster_name
 
 
@@ -41,9 +43,13 @@ class Door:
         self.broker = broker
 
     async def ask(
-        self, who: Credentials | None, code: int, fields: dict[str, Any] | None = None, body: bytes = b"",
+        self,
+        who: Credentials | None,
+        code: int,
+        fields: dict[str, Any] | None = None,
+        body: bytes = b"",
         kind: int = JSON,
-    ) -> RemotingCommand:  # fmt: skip
+    ) -> RemotingCommand:
         """Send a request as somebody."""
         texts = {name: str(value) for name, value in (fields or {}).items()}
         async with RemotingClient(credentials=who) as client:

@@ -120,13 +120,21 @@ class TestSwitchedOff:
     ("expression", "kind", "code", "remark"),
     [
         ("a > 3", "SQL92", ResponseCode.SUCCESS, ""),
-        ("a >", "SQL92", ResponseCode.SUBSCRIPTION_PARSE_FAILED,
-         'org.apache.rocketmq.filter.parser.ParseException: Encountered "<EOF>" at line 1, column '),
-        ("b > 'x'", "SQL92", ResponseCode.SUBSCRIPTION_PARSE_FAILED,
-         "java.lang.RuntimeException: Value ''x'' cannot be compared."),
+        (
+            "a >",
+            "SQL92",
+            ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+            'org.apache.rocketmq.filter.parser.ParseException: Encountered "<EOF>" at line 1, column ',
+        ),
+        (
+            "b > 'x'",
+            "SQL92",
+            ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+            "java.lang.RuntimeException: Value ''x'' cannot be compared.",
+        ),
         ("a > 3", "XPATH", ResponseCode.SUBSCRIPTION_PARSE_FAILED, "java.lang.NullPointerException"),
     ],
-)  # fmt: skip
+)
 async def test_a_client_is_told_whether_its_expression_compiles(
     asker: Asker, expression: str, kind: str, code: ResponseCode, remark: str
 ) -> None:
@@ -268,9 +276,13 @@ class TestBitMaps:
         assert await bodies(asker, version=2) == [b"1"]
 
     async def test_filters_and_bits_hold_after_a_restart(
-        self, asker: Asker, config: BrokerConfig, store_config: StoreConfig, clock: Clock,
+        self,
+        asker: Asker,
+        config: BrokerConfig,
+        store_config: StoreConfig,
+        clock: Clock,
         monkeypatch: pytest.MonkeyPatch,
-    ) -> None:  # fmt: skip
+    ) -> None:
         put_bit_maps(monkeypatch, [NOBODY, CG, CG])
         await asker.heartbeat("cg", sql("a > 3"))
         clock.ahead_ms += 10
@@ -285,9 +297,18 @@ class TestBitMaps:
 
 @pytest.mark.parametrize(
     "properties",
-    [b"", b"a\x01", b"a\x011\x02", b"a\x011\x02a\x012", b"a\x011\x02a\x01\x02", b"aa\x013\x02b\x01a\x014\x02",
-     b"b\x01\xff\x02a\x01\xe4\xb8\x02", b"\x02a\x01x\x01y\x02", b"xa\x011\x02ya\x012\x02"],
-)  # fmt: skip
+    [
+        b"",
+        b"a\x01",
+        b"a\x011\x02",
+        b"a\x011\x02a\x012",
+        b"a\x011\x02a\x01\x02",
+        b"aa\x013\x02b\x01a\x014\x02",
+        b"b\x01\xff\x02a\x01\xe4\xb8\x02",
+        b"\x02a\x01x\x01y\x02",
+        b"xa\x011\x02ya\x012\x02",
+    ],
+)
 def test_a_single_property_is_that_of_all(properties: bytes) -> None:
     assert raw_property(properties, b"a").decode("utf-8", "replace") == decode_properties(properties).get("a", "")
 

@@ -83,12 +83,24 @@ class Watcher:
         times = [int(one.split()[-1]) for one in told["orderCountInfo"].split(";")]
         assert len(times) == len(found)
         return [
-            Got(one.body, one.properties["__LITE_TOPIC"], offset := place(one.properties), count, PopHandle(
-                offset, int(told["popTime"]), int(told["invisibleTime"]), IN_ORDER, TopicKind.NORMAL, "broker-a", 0,
-                offset,
-            ).encode())
+            Got(
+                one.body,
+                one.properties["__LITE_TOPIC"],
+                offset := place(one.properties),
+                count,
+                PopHandle(
+                    offset,
+                    int(told["popTime"]),
+                    int(told["invisibleTime"]),
+                    IN_ORDER,
+                    TopicKind.NORMAL,
+                    "broker-a",
+                    0,
+                    offset,
+                ).encode(),
+            )
             for one, count in zip(found, times, strict=True)
-        ]  # fmt: skip
+        ]
 
     def _place(self, one: Got) -> dict[str, object]:
         return {

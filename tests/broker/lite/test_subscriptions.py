@@ -143,12 +143,15 @@ class TestWildcard:
 @pytest.mark.parametrize(
     ("option", "found"),
     [
-        ({"type": "POLICY", "value": 0}, [b"2"]), ({"type": "POLICY", "value": 1}, [b"0", b"1", b"2"]),
-        ({"type": "POLICY", "value": 2}, []), ({"type": "OFFSET", "value": 1}, [b"1", b"2"]),
-        ({"type": "OFFSET", "value": -9}, [b"0", b"1", b"2"]), ({"type": "TAIL_N", "value": 1}, [b"1", b"2"]),
+        ({"type": "POLICY", "value": 0}, [b"2"]),
+        ({"type": "POLICY", "value": 1}, [b"0", b"1", b"2"]),
+        ({"type": "POLICY", "value": 2}, []),
+        ({"type": "OFFSET", "value": 1}, [b"1", b"2"]),
+        ({"type": "OFFSET", "value": -9}, [b"0", b"1", b"2"]),
+        ({"type": "TAIL_N", "value": 1}, [b"1", b"2"]),
         ({"type": "TIMESTAMP", "value": 1}, [b"2"]),
     ],
-)  # fmt: skip
+)
 async def test_a_subscription_says_where_to_begin(
     lite: Asker, watcher: Watcher, option: dict[str, object], found: list[bytes]
 ) -> None:

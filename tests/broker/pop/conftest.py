@@ -91,9 +91,15 @@ def popped(answer: RemotingCommand, broker: str = "broker-a") -> list[Popped]:
             key = TopicKind.NORMAL, message.queue_id
             assert message.queue_offset in unread_offsets[key]
             handle = PopHandle(
-                starts[key], int(answer_fields["popTime"]), int(answer_fields["invisibleTime"]),
-                int(answer_fields["reviveQid"]), *key[:1], broker, message.queue_id, message.queue_offset,
-            )  # fmt: skip
+                starts[key],
+                int(answer_fields["popTime"]),
+                int(answer_fields["invisibleTime"]),
+                int(answer_fields["reviveQid"]),
+                *key[:1],
+                broker,
+                message.queue_id,
+                message.queue_offset,
+            )
         unread_offsets[handle.kind, handle.queue_id].remove(handle.offset)
         popped_messages.append(Popped(message.body, message.topic, handle, message.reconsume_times, properties))
     assert not any(unread_offsets.values())

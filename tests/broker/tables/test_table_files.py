@@ -126,10 +126,12 @@ async def test_what_could_not_be_written_is_written_when_the_disk_does_it_again(
 
     async def is_written() -> bool:
         return (
-            '"Made"' not in table(asker, "topics.json") and '"New"' in table(asker, "topics.json")
+            '"Made"' not in table(asker, "topics.json")
+            and '"New"' in table(asker, "topics.json")
             and '"slow"' in table(asker, "subscriptionGroup.json")
-            and "New@slow" in table(asker, "consumerOffset.json") and table(asker, "delayOffset.json") != ""
-        )  # fmt: skip
+            and "New@slow" in table(asker, "consumerOffset.json")
+            and table(asker, "delayOffset.json") != ""
+        )
 
     await eventually(is_written)
     assert (await asker.send("New")).code == 0

@@ -50,9 +50,12 @@ SETTINGS = (
 @pytest.fixture
 def config() -> BrokerConfig:
     return BrokerConfig(
-        listen_port=0, broker_name=NAME, broker_cluster_name="InteropCluster", recall_message_enable=True,
+        listen_port=0,
+        broker_name=NAME,
+        broker_cluster_name="InteropCluster",
+        recall_message_enable=True,
         timer_log_file_bytes=FILE_BYTES,
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture

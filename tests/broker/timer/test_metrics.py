@@ -28,9 +28,11 @@ from tests.broker.timer.test_recall import recall, sent
 def config() -> BrokerConfig:
     """Files of seven units, and checkpoints in between."""
     return BrokerConfig(
-        listen_port=0, timer_log_file_bytes=7 * TIMER_UNIT_BYTES + BLANK.size, timer_flush_interval_ms=20,
+        listen_port=0,
+        timer_log_file_bytes=7 * TIMER_UNIT_BYTES + BLANK.size,
+        timer_flush_interval_ms=20,
         recall_message_enable=True,
-    )  # fmt: skip
+    )
 
 
 async def counts(asker: Asker) -> dict[str, int]:

@@ -36,9 +36,17 @@ def test_a_half_message_is_read_as_the_decoder_reads_it(
     store: MessageStore, born_host: bytes, store_host: bytes
 ) -> None:
     put = store.appender.put(
-        HALF, 0, b"body", encode_properties(PROPERTIES), 5, born_host, 6, flag=3, reconsume_times=2,
+        HALF,
+        0,
+        b"body",
+        encode_properties(PROPERTIES),
+        5,
+        born_host,
+        6,
+        flag=3,
+        reconsume_times=2,
         store_host=store_host,
-    )  # fmt: skip
+    )
     found, oracle = decode_half_record(record(store, put.physical_offset)), store.message(put.physical_offset)
     assert found is not None
     assert oracle is not None

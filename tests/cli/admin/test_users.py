@@ -71,8 +71,10 @@ def test_policies_are_made_listed_changed_copied_and_deleted(guarded: list[Stand
     of_carol = "-s", "User:carol"
     rows(first, "createAcl", *of_carol, "-r", "Topic:Orders*,Group:g", "-a", "Pub,sub", "-d", "allow")
     rows(first, "updateAcl", *of_carol, "-r", "Group:g", "-a", "Sub", "-d", "Deny", "-i", "10.0.0.0/8")
-    found = [(row["policy"], row["resource"], row["actions"], row["source_ips"], row["decision"])
-             for row in rows(first, "getAcl", *of_carol)]  # fmt: skip
+    found = [
+        (row["policy"], row["resource"], row["actions"], row["source_ips"], row["decision"])
+        for row in rows(first, "getAcl", *of_carol)
+    ]
     assert found == [
         ("Custom", "Topic:Orders*", "Pub,Sub", "", "Allow"),
         ("Custom", "Group:g", "Sub", "10.0.0.0/8", "Deny"),

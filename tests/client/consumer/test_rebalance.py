@@ -76,11 +76,18 @@ LAST, FIRST, TIMESTAMP = StartPosition.LAST, StartPosition.FIRST, StartPosition.
 @pytest.mark.parametrize(
     ("topic", "start", "committed", "begins"),
     [
-        ("T", LAST, None, 70), ("T", FIRST, None, 0), ("T", TIMESTAMP, None, 40),
-        ("T", LAST, 5, 5), ("T", FIRST, 5, 5), ("T", TIMESTAMP, 5, 5), ("T", LAST, 0, 0),
-        ("%RETRY%g", LAST, None, 0), ("%RETRY%g", FIRST, None, 0), ("%RETRY%g", TIMESTAMP, None, 70),
+        ("T", LAST, None, 70),
+        ("T", FIRST, None, 0),
+        ("T", TIMESTAMP, None, 40),
+        ("T", LAST, 5, 5),
+        ("T", FIRST, 5, 5),
+        ("T", TIMESTAMP, 5, 5),
+        ("T", LAST, 0, 0),
+        ("%RETRY%g", LAST, None, 0),
+        ("%RETRY%g", FIRST, None, 0),
+        ("%RETRY%g", TIMESTAMP, None, 70),
     ],
-)  # fmt: skip
+)
 async def test_a_queue_begins_at_the_consumer_offset_or_where_the_options_say(
     fakes: FakeCluster, topic: str, start: StartPosition, committed: int | None, begins: int
 ) -> None:

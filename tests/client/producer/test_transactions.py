@@ -15,9 +15,11 @@ OFFSET_MSG_ID = "7F00000100002A9F0000000000000000"
 @pytest.mark.parametrize(
     ("code", "runs"),
     [
-        (ResponseCode.SUCCESS, True), (ResponseCode.MESSAGE_ILLEGAL, False), (ResponseCode.FLUSH_DISK_TIMEOUT, False),
+        (ResponseCode.SUCCESS, True),
+        (ResponseCode.MESSAGE_ILLEGAL, False),
+        (ResponseCode.FLUSH_DISK_TIMEOUT, False),
     ],
-)  # fmt: skip
+)
 async def test_a_local_transaction_runs_only_after_its_half_message_is_stored(
     fakes: FakeCluster, code: ResponseCode, runs: bool
 ) -> None:

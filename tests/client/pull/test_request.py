@@ -17,10 +17,12 @@ COMMITS, WAITS, HAS_SUBSCRIPTION = 1, 2, 4
 @pytest.mark.parametrize(
     ("code", "status"),
     [
-        (0, PullStatus.FOUND), (19, PullStatus.NO_NEW_MESSAGE), (20, PullStatus.NO_MATCHED_MESSAGE),
+        (0, PullStatus.FOUND),
+        (19, PullStatus.NO_NEW_MESSAGE),
+        (20, PullStatus.NO_MATCHED_MESSAGE),
         (21, PullStatus.OFFSET_ILLEGAL),
     ],
-)  # fmt: skip
+)
 async def test_an_answer_says_what_was_found_and_where_to_go_on(
     fakes: FakeCluster, code: int, status: PullStatus
 ) -> None:

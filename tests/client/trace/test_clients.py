@@ -154,6 +154,9 @@ def test_the_program_of_the_page_runs(running: Standalone) -> None:
     program, _ = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     done = warm_processes.run(
         [sys.executable, "-c", program.replace("127.0.0.1:9876", running.namesrv)],
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert (done.returncode, done.stderr, done.stdout) == (0, "", "Pub orders Orders 4711 True\n")

@@ -76,8 +76,9 @@ class Deliveries:
         """
         owed = {
             body: [group for group in GROUPS[sent.topic] if group not in sent.given]
-            for body, sent in self._sent.items() if sent.offset is not None
-        }  # fmt: skip
+            for body, sent in self._sent.items()
+            if sent.offset is not None
+        }
         there = {body: offset for offset, body in _bodies(store)}
         found = []
         for body, groups in owed.items():

@@ -95,9 +95,12 @@ class Members:
 
     async def _pushed(self, host: str, topic: str) -> PushConsumer:
         options = PushOptions(
-            instance_name=host, clock_ms=self._clock_ms, start=StartPosition.FIRST, in_order=topic == ORDERED,
+            instance_name=host,
+            clock_ms=self._clock_ms,
+            start=StartPosition.FIRST,
+            in_order=topic == ORDERED,
             consume_batch_size=self._dice.choice([1, 4]),
-        )  # fmt: skip
+        )
         group = f"of_{topic}"
 
         async def listen(messages: list[ReceivedMessage]) -> Later | None:
@@ -111,9 +114,12 @@ class Members:
     async def _pulling(self, host: str) -> PullConsumer:
         shares = host in POLLING
         options = PullOptions(
-            instance_name=host, clock_ms=self._clock_ms, start=StartPosition.FIRST, auto_commit=shares,
+            instance_name=host,
+            clock_ms=self._clock_ms,
+            start=StartPosition.FIRST,
+            auto_commit=shares,
             pull_batch_size=self._dice.choice([1, 4, 32]),
-        )  # fmt: skip
+        )
         consumer = PullConsumer(self._namesrv, f"of_{PULLED}" if shares else "by_hand", options)
         if shares:
             consumer.subscribe(PULLED)

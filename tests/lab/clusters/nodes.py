@@ -93,9 +93,13 @@ class BrokerNode:
         self.disk.evict()
         with self.machine.owns():
             broker = Broker(
-                self._config, self._store_config, self.clock_ms, self.disk, self.threads,
+                self._config,
+                self._store_config,
+                self.clock_ms,
+                self.disk,
+                self.threads,
                 steady_ms=lambda: int(self._loop.now_s * 1000),
-            )  # fmt: skip
+            )
             await broker.start()
         self.broker = broker
         for listener in self._on_start:

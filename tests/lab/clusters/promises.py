@@ -65,9 +65,10 @@ class Promises:
             one.demand(is_forced, f"acknowledged at {offset}, and forced to {store.flushed_offset}")
         if self._waits:
             self._holders[offset] = {
-                slave: slave.broker is not None for slave in self._slaves
+                slave: slave.broker is not None
+                for slave in self._slaves
                 if slave not in self._unsure and (slave.broker is None or _holds(slave, offset, body))
-            }  # fmt: skip
+            }
             self._judge_copies(offset)
 
     def _judge_copies(self, offset: int) -> None:

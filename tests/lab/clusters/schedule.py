@@ -86,15 +86,28 @@ class Schedule:
 
     def _node(self, host: str, role: str, broker_id: int) -> BrokerNode:
         config = BrokerConfig(
-            bind_address=host, listen_port=PORT, broker_ip1=host, broker_role=role, broker_id=broker_id,
-            namesrv_addr=f"{_NAMESRV}:{_NAMESRV_PORT}", in_sync_replicas=self._in_sync, slave_timeout_ms=1000,
-            slave_sync_interval_ms=2000, register_name_server_period_ms=5000, ha_transfer_batch_size=3000,
-            timer_log_file_bytes=520, timer_roll_window_slots=8, remote_admin_enable=True,
-        )  # fmt: skip
+            bind_address=host,
+            listen_port=PORT,
+            broker_ip1=host,
+            broker_role=role,
+            broker_id=broker_id,
+            namesrv_addr=f"{_NAMESRV}:{_NAMESRV_PORT}",
+            in_sync_replicas=self._in_sync,
+            slave_timeout_ms=1000,
+            slave_sync_interval_ms=2000,
+            register_name_server_period_ms=5000,
+            ha_transfer_batch_size=3000,
+            timer_log_file_bytes=520,
+            timer_roll_window_slots=8,
+            remote_admin_enable=True,
+        )
         store = config_of(
-            self._one.work, flush_disk_type=self._dice.choice((FlushDiskType.ASYNC, FlushDiskType.SYNC)),
-            slave=config.is_slave, delete_batch=2, preallocate=self._dice.random() < 0.5,
-        )  # fmt: skip
+            self._one.work,
+            flush_disk_type=self._dice.choice((FlushDiskType.ASYNC, FlushDiskType.SYNC)),
+            slave=config.is_slave,
+            delete_batch=2,
+            preallocate=self._dice.random() < 0.5,
+        )
         return BrokerNode(self._loop, self._one.work, config, store, self._one.seed)
 
     async def play(self) -> None:

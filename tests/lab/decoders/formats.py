@@ -97,9 +97,11 @@ def _read_inner_batch(data: bytes) -> None:
 def _look(message: StoredMessage) -> None:
     message.properties, message.tags, message.keys, message.uniq_key, message.msg_id, message.version  # noqa: B018
     again = encode_record(
-        message.to_store(), queue_offset=message.queue_offset, physical_offset=message.physical_offset,
+        message.to_store(),
+        queue_offset=message.queue_offset,
+        physical_offset=message.physical_offset,
         store_timestamp_ms=message.store_timestamp_ms,
-    )  # fmt: skip
+    )
     copied = decode_record(again)
     known: dict[str, Any] = {"body_crc": copied.body_crc, "magic": copied.magic, "size": copied.size,
                              "recorded_physical_offset": copied.recorded_physical_offset}  # fmt: skip
@@ -155,8 +157,11 @@ def _walk_chains(data: bytes, dice: random.Random) -> None:
     image = bytearray(data.ljust(4240, b"\0")[:4240])
     for _ in range(dice.randrange(20)):
         link = dice.randrange(-3, _ENTRIES + 3).to_bytes(4, "big", signed=True)
-        at = 40 + dice.randrange(_SLOTS) * INDEX_SLOT_BYTES if dice.random() < 0.3 else (
-            index.entry_position(dice.randrange(_ENTRIES), _SLOTS) + 16)  # fmt: skip
+        at = (
+            40 + dice.randrange(_SLOTS) * INDEX_SLOT_BYTES
+            if dice.random() < 0.3
+            else (index.entry_position(dice.randrange(_ENTRIES), _SLOTS) + 16)
+        )
         image[at : at + 4] = link
     file = IndexFile(InMemory(bytes(image)), index.IndexHeader.decode(bytes(image[:40])), _SLOTS, _ENTRIES)
     for _ in range(5):

@@ -60,8 +60,9 @@ def targets() -> list[Target]:
     """All of them."""
     mark = Watermark(sequence=3, log_flushed=9).encode()
     unit = TimerUnit(-1, 1, 1_700_000_000_000, 5000, 4096, 300, -77).encode()
-    timer_log = b"".join(TimerUnit(number * 52 - 52, 1, 1_700_000_000_000, number, 4096, 300, -77).encode()
-                         for number in range(18)) + encode_blank(_TIMER_LOG_BYTES - 18 * len(unit))  # fmt: skip
+    timer_log = b"".join(
+        TimerUnit(number * 52 - 52, 1, 1_700_000_000_000, number, 4096, 300, -77).encode() for number in range(18)
+    ) + encode_blank(_TIMER_LOG_BYTES - 18 * len(unit))
     index = files_under("exotic", "index/")
     return [
         Target("broker.conf", [_CONF], _through("b.conf", lambda root: _conf(root / "b.conf"))),

@@ -107,11 +107,16 @@ def mutate_and_check(
             totals[1] += 1
             end = row[SIZE]
             if not (
-                row[POSITION] == 0 and row[BODY_AT] > 0 and row[BODY_BYTES] >= 0 and row[TOPIC_BYTES] >= 0
-                and row[PROPERTIES_BYTES] >= 0 and row[BODY_AT] + row[BODY_BYTES] < row[TOPIC_AT]
+                row[POSITION] == 0
+                and row[BODY_AT] > 0
+                and row[BODY_BYTES] >= 0
+                and row[TOPIC_BYTES] >= 0
+                and row[PROPERTIES_BYTES] >= 0
+                and row[BODY_AT] + row[BODY_BYTES] < row[TOPIC_AT]
                 and row[TOPIC_AT] + row[TOPIC_BYTES] + 2 == row[PROPERTIES_AT]
-                and row[PROPERTIES_AT] + row[PROPERTIES_BYTES] == end and end <= len(data)
-            ):  # fmt: skip
+                and row[PROPERTIES_AT] + row[PROPERTIES_BYTES] == end
+                and end <= len(data)
+            ):
                 fault = 1
             else:
                 is_sound = check_crc(data, row) == SOUND

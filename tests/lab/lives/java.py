@@ -31,8 +31,12 @@ class LifePlayer:
         self._errors = TemporaryFile()
         self._process = subprocess.Popen(
             ["bash", peer.SCRIPT, "lives", str(self._threads)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, env=environment, text=True,
-        )  # fmt: skip
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            env=environment,
+            text=True,
+        )
         return self
 
     def __exit__(

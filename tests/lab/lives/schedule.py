@@ -86,11 +86,18 @@ def write_config(life: Life) -> None:
     attributes = {"Batched": {"queue.type": "BatchCQ"}}
     topics = {
         name: {
-            "attributes": attributes.get(name, {}), "order": False, "perm": 6, "readQueueNums": count,
-            "topicFilterType": "SINGLE_TAG", "topicName": name, "topicSysFlag": 0, "writeQueueNums": count,
+            "attributes": attributes.get(name, {}),
+            "order": False,
+            "perm": 6,
+            "readQueueNums": count,
+            "topicFilterType": "SINGLE_TAG",
+            "topicName": name,
+            "topicSysFlag": 0,
+            "writeQueueNums": count,
         }
-        for name, count in life.topics.items() if not name.startswith("%LMQ%")
-    }  # fmt: skip
+        for name, count in life.topics.items()
+        if not name.startswith("%LMQ%")
+    }
     (config / "topics.json").write_text(json.dumps({"topicConfigTable": topics}), encoding="utf-8")
 
 
@@ -120,11 +127,12 @@ def _demand_left_by_broker(one: Round, java: LifePlayers, name: str, life: Life)
         old, new = (_without_empty_files(_up_to(log_end, _files(path))) for path in (life.root, root))
         queues = {path.rpartition("/")[0] for path in old if path.split("/")[1] in life.topics} | {_LOG}
         changed = [
-            path for path in sorted(old.keys() | new.keys())
+            path
+            for path in sorted(old.keys() | new.keys())
             if old.get(path) != new.get(path)
             and not path.startswith(_EXT)  # it cuts what no unit names any more
             and (not crashed or path.rpartition("/")[0] in queues)
-        ]  # fmt: skip
+        ]
         if crashed and changed:
             expected = _without_empty_files(_up_to(log_end, _start_original_after_kill(one, java, name, life)))
             changed = [path for path in changed if expected.get(path) != new.get(path)]
@@ -153,9 +161,10 @@ def _without_empty_files(files: Files) -> Files:
     """Leave out a queue's files of zeros after its first file, in which it has no unit."""
     first = {path.rpartition("/")[0]: path for path in sorted(files, reverse=True)}
     return {
-        path: data for path, data in files.items()
+        path: data
+        for path, data in files.items()
         if any(data) or not path.startswith(f"{_QUEUES[0]}/") or path == first[path.rpartition("/")[0]]
-    }  # fmt: skip
+    }
 
 
 def _part_up_to(log_end: int, path: str, data: bytes) -> bytes:
@@ -227,10 +236,7 @@ def _cut(data: bytes, position: int, size: int) -> bytes:
 
 
 def _without_fault(files: Files) -> Files:
-    return {
-        path: data for path, data in files.items()
-        if FAULT not in path
-    }  # fmt: skip
+    return {path: data for path, data in files.items() if FAULT not in path}
 
 
 def _files(root: Path) -> Files:

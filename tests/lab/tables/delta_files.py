@@ -40,8 +40,10 @@ def rows(table: Path, columns: Sequence[str]) -> list[tuple[Any, ...]] | None:
             live.pop(told["path"], None)
     if any(add.get("deletionVector") for add in live.values()):
         return None
-    named = {field["name"]: field["metadata"].get("delta.columnMapping.physicalName", field["name"])
-             for field in schema["fields"]}  # fmt: skip
+    named = {
+        field["name"]: field["metadata"].get("delta.columnMapping.physicalName", field["name"])
+        for field in schema["fields"]
+    }
     found: list[tuple[Any, ...]] = []
     for path, add in live.items():
         there = pq.read_table(table / unquote(path).removeprefix("file:"), partitioning=None)

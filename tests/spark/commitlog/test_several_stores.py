@@ -34,11 +34,10 @@ def records(golden: Callable[[str], Path]) -> dict[str, list[Record]]:
     """Records of each broker, as the golden stores list them."""
     return {
         f"broker-{letter}": [
-            json.loads(line)
-            for line in (golden(name) / "expected" / "messages.jsonl").read_text().splitlines()
+            json.loads(line) for line in (golden(name) / "expected" / "messages.jsonl").read_text().splitlines()
         ]
         for letter, name in STORES.items()
-    }  # fmt: skip
+    }
 
 
 def places(frame: DataFrame) -> list[tuple[str, int]]:
@@ -58,9 +57,10 @@ def test_a_pattern_a_list_and_a_file_give_the_rows_of_all(
     assert listed.columns[-3:] == ["record_error", "cluster", "broker_name"]
     assert places(listed.select("broker_name", "physical_offset")) == wanted
     file = brokers / "cluster.toml"
-    file.write_text("cluster = 'C'\n" + "".join(
-        f"[[brokers]]\nname = 'broker-{letter}'\nroot = 'broker-{letter}/store'\n" for letter in STORES
-    ))  # fmt: skip
+    file.write_text(
+        "cluster = 'C'\n"
+        + "".join(f"[[brokers]]\nname = 'broker-{letter}'\nroot = 'broker-{letter}/store'\n" for letter in STORES)
+    )
     named = spark.read.format("rmq_commitlog").option("stores", str(file)).option("columns", columns).load()
     assert places(named) == wanted
     assert {row.cluster for row in named.collect()} == {"C"}

@@ -39,9 +39,13 @@ def test_units_of_a_golden_store_are_all_there(load: Load, golden: Callable[[str
 def test_units_of_some_queues_and_offsets(load: Load, golden: Callable[[str], Path]) -> None:
     store = golden("mixed") / "store"
     frame = load(
-        store, "rmq_consumequeue", assign='{"Orders":[1]}', startingOffsets='{"Orders":{"1":95}}',
-        endingOffsets='{"Orders":{"1":130}}', columns="queue_offset,tags_code",
-    )  # fmt: skip
+        store,
+        "rmq_consumequeue",
+        assign='{"Orders":[1]}',
+        startingOffsets='{"Orders":{"1":95}}',
+        endingOffsets='{"Orders":{"1":130}}',
+        columns="queue_offset,tags_code",
+    )
     assert frame.columns == ["queue_offset", "tags_code"]
     wanted = [unit for unit in units(store) if unit[:2] == ("Orders", 1) and 95 <= unit[2] < 130]
     assert sorted(tuple(row) for row in frame.collect()) == [(unit[2], unit[5]) for unit in wanted]

@@ -110,8 +110,13 @@ def test_offsets_times_tags_and_expressions_choose(spark: SparkSession, namesrv:
     assert texts(load(spark, namesrv, assign=json.dumps({topic: [1]}))) == expected(range(50, 100))
     assert texts(load(spark, namesrv, subscribe=topic, tags="Odd || Other")) == expected(range(1, 100, 2))
     assert texts(load(spark, namesrv, subscribe=topic, sql="number BETWEEN 20 AND 29")) == expected(range(20, 30))
-    times = [row.ms for row in load(spark, namesrv, subscribe=topic)
-             .selectExpr("unix_millis(store_timestamp) ms").orderBy("ms").collect()]  # fmt: skip
+    times = [
+        row.ms
+        for row in load(spark, namesrv, subscribe=topic)
+        .selectExpr("unix_millis(store_timestamp) ms")
+        .orderBy("ms")
+        .collect()
+    ]
     middle = times[60]
     later = load(spark, namesrv, subscribe=topic, startingTimestamp=str(middle)).count()
     sooner = load(spark, namesrv, subscribe=topic, endingTimestamp=str(middle)).count()

@@ -42,10 +42,13 @@ def test_offsets_of_several_brokers_are_one_table(load: Load, stores: Path) -> N
     rows = frame.select(*CONSUMER_OFFSETS.names[:-2], *times).collect()
     found = sorted(((row.broker_name, row.topic, row.queue_id, row.group), row.asDict()) for row in rows)
     wanted = [
-        ((f"golden-{letter}", row["topic"], row["queue_id"], row["group"]),
-         {"cluster": "GoldenCluster", "broker_name": f"golden-{letter}"} | row)
-        for letter in "ab" for row in lag(stores / letter / "store")
-    ]  # fmt: skip
+        (
+            (f"golden-{letter}", row["topic"], row["queue_id"], row["group"]),
+            {"cluster": "GoldenCluster", "broker_name": f"golden-{letter}"} | row,
+        )
+        for letter in "ab"
+        for row in lag(stores / letter / "store")
+    ]
     assert found == sorted(wanted, key=lambda one: one[0])
 
 

@@ -26,14 +26,20 @@ def store_of(root: Path, bodies: Iterable[bytes], topic: str = TRACE_TOPIC) -> s
     """A store with trace messages, the second of them compressed."""
     messages = [
         MessageToStore(
-            topic=topic, queue_id=0, flag=0, sys_flag=Compression.ZLIB.sys_flag if number == 1 else 0,
-            born_timestamp_ms=1, born_host=Host.parse("10.0.0.7:4711"), store_host=Host.parse("10.0.0.1:10911"),
-            reconsume_times=0, prepared_transaction_offset=0,
+            topic=topic,
+            queue_id=0,
+            flag=0,
+            sys_flag=Compression.ZLIB.sys_flag if number == 1 else 0,
+            born_timestamp_ms=1,
+            born_host=Host.parse("10.0.0.7:4711"),
+            store_host=Host.parse("10.0.0.1:10911"),
+            reconsume_times=0,
+            prepared_transaction_offset=0,
             body=compress(body, Compression.ZLIB, 5) if number == 1 else body,
             properties_bytes=encode_properties({"KEYS": "M"}),
         )
         for number, body in enumerate(bodies)
-    ]  # fmt: skip
+    ]
     write_commitlog(root, messages, 1 << 16)
     return str(root)
 

@@ -56,26 +56,65 @@ def test_a_record_is_that_of_the_codec(open_store: Opener, append_crc: bool) -> 
 
     @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
     @given(
-        st.sampled_from(["T", "a|b%c", LONG_TOPIC]), st.integers(0, 3), st.binary(min_size=1, max_size=200),
-        st.binary(max_size=60), hosts, st.one_of(st.none(), hosts), int32, int32, int32, int64, int64,
-    )  # fmt: skip
+        st.sampled_from(["T", "a|b%c", LONG_TOPIC]),
+        st.integers(0, 3),
+        st.binary(min_size=1, max_size=200),
+        st.binary(max_size=60),
+        hosts,
+        st.one_of(st.none(), hosts),
+        int32,
+        int32,
+        int32,
+        int64,
+        int64,
+    )
     def check(
-        topic: str, queue_id: int, body: bytes, properties: bytes, born: bytes, store_host: bytes | None, flag: int,
-        sys_flag: int, times: int, prepared: int, born_ms: int,
-    ) -> None:  # fmt: skip
+        topic: str,
+        queue_id: int,
+        body: bytes,
+        properties: bytes,
+        born: bytes,
+        store_host: bytes | None,
+        flag: int,
+        sys_flag: int,
+        times: int,
+        prepared: int,
+        born_ms: int,
+    ) -> None:
         result = store.appender.put(
-            topic, queue_id, body, properties, born_ms, born, NOW_MS, flag=flag, sys_flag=sys_flag,
-            reconsume_times=times, prepared_transaction_offset=prepared, store_host=store_host,
-        )  # fmt: skip
+            topic,
+            queue_id,
+            body,
+            properties,
+            born_ms,
+            born,
+            NOW_MS,
+            flag=flag,
+            sys_flag=sys_flag,
+            reconsume_times=times,
+            prepared_transaction_offset=prepared,
+            store_host=store_host,
+        )
         message = MessageToStore(
-            topic=topic, queue_id=queue_id, body=body, properties_bytes=properties, flag=flag, sys_flag=sys_flag,
-            born_timestamp_ms=born_ms, born_host=host_of(born), store_host=host_of(store_host or STORE_HOST.to_bytes()),
-            reconsume_times=times, prepared_transaction_offset=prepared,
-        )  # fmt: skip
+            topic=topic,
+            queue_id=queue_id,
+            body=body,
+            properties_bytes=properties,
+            flag=flag,
+            sys_flag=sys_flag,
+            born_timestamp_ms=born_ms,
+            born_host=host_of(born),
+            store_host=host_of(store_host or STORE_HOST.to_bytes()),
+            reconsume_times=times,
+            prepared_transaction_offset=prepared,
+        )
         assert stored(store, result.physical_offset) == encode_record(
-            message, queue_offset=result.queue_offset, physical_offset=result.physical_offset,
-            store_timestamp_ms=NOW_MS, append_crc_property=append_crc,
-        )  # fmt: skip
+            message,
+            queue_offset=result.queue_offset,
+            physical_offset=result.physical_offset,
+            store_timestamp_ms=NOW_MS,
+            append_crc_property=append_crc,
+        )
         assert result.end_offset == store.max_physical_offset
 
     check()
@@ -109,13 +148,23 @@ def test_each_message_of_a_batch_is_the_record_that_it_would_be_alone(open_store
     result = store.bulk.put_batch(LONG_TOPIC, 0, batch_of(inner), b"W\x01x\x02", 5, V6_HOST, NOW_MS, reconsume_times=2)
     for number, offset in enumerate(result.physical_offsets):
         message = MessageToStore(
-            topic=LONG_TOPIC, queue_id=0, body=inner[number][0], properties_bytes=b"K\x01v\x02W\x01x\x02", flag=7,
-            born_timestamp_ms=5, born_host=host_of(V6_HOST), store_host=STORE_HOST, reconsume_times=2,
-        )  # fmt: skip
+            topic=LONG_TOPIC,
+            queue_id=0,
+            body=inner[number][0],
+            properties_bytes=b"K\x01v\x02W\x01x\x02",
+            flag=7,
+            born_timestamp_ms=5,
+            born_host=host_of(V6_HOST),
+            store_host=STORE_HOST,
+            reconsume_times=2,
+        )
         assert stored(store, offset) == encode_record(
-            message, queue_offset=number, physical_offset=offset, store_timestamp_ms=NOW_MS,
+            message,
+            queue_offset=number,
+            physical_offset=offset,
+            store_timestamp_ms=NOW_MS,
             append_crc_property=append_crc,
-        )  # fmt: skip
+        )
 
 
 def test_message_ids_lead_back_to_the_message(open_store: Opener) -> None:
@@ -140,10 +189,16 @@ def test_a_topic_that_could_name_another_place_is_refused(open_store: Opener, tm
 @pytest.mark.parametrize(
     "changes",
     [
-        {"queue_id": -1}, {"queue_id": 1 << 31}, {"body": b""}, {"body": bytes(501)}, {"flag": 1 << 31},
-        {"sys_flag": -(1 << 31) - 1}, {"reconsume_times": 1 << 40}, {"prepared_transaction_offset": 1 << 63},
+        {"queue_id": -1},
+        {"queue_id": 1 << 31},
+        {"body": b""},
+        {"body": bytes(501)},
+        {"flag": 1 << 31},
+        {"sys_flag": -(1 << 31) - 1},
+        {"reconsume_times": 1 << 40},
+        {"prepared_transaction_offset": 1 << 63},
     ],
-)  # fmt: skip
+)
 def test_what_a_record_cannot_hold_is_refused_and_leaves_nothing(open_store: Opener, changes: dict[str, Any]) -> None:
     store = open_store(max_message_bytes=500)
     assert put(store, **changes).status is PutStatus.MESSAGE_ILLEGAL
@@ -171,11 +226,16 @@ def test_a_record_that_no_file_can_hold_is_refused(open_store: Opener) -> None:
 @pytest.mark.parametrize(
     "batch",
     [
-        b"", b"\0" * 21, batch_of([(b"x", b"")])[:-1], batch_of([(b"x", b"")]) + b"\0",
-        struct.pack(">iiiiih", 22, 0, 0, 0, -1, 0), struct.pack(">iiiiih", 22, 0, 0, 0, 1 << 30, 0),
-        struct.pack(">iiiiih", 22, 0, 0, 0, 0, -1), struct.pack(">iiiiih", 23, 0, 0, 0, 0, 0),
+        b"",
+        b"\0" * 21,
+        batch_of([(b"x", b"")])[:-1],
+        batch_of([(b"x", b"")]) + b"\0",
+        struct.pack(">iiiiih", 22, 0, 0, 0, -1, 0),
+        struct.pack(">iiiiih", 22, 0, 0, 0, 1 << 30, 0),
+        struct.pack(">iiiiih", 22, 0, 0, 0, 0, -1),
+        struct.pack(">iiiiih", 23, 0, 0, 0, 0, 0),
     ],
-)  # fmt: skip
+)
 def test_a_batch_whose_lengths_lie_is_refused_whole(open_store: Opener, batch: bytes) -> None:
     store = open_store()
     sound = batch_of([(b"sound", b"")])

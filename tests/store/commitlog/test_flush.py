@@ -209,9 +209,11 @@ def test_a_file_is_filled_up_with_a_blank_and_the_next_made_ahead(open_store: Op
 
 def test_a_flush_by_the_clock_waits_for_its_pages_or_for_long(open_store: Opener) -> None:
     store = open_store(
-        flush_interval_ms=60_000, flush_consumequeue_interval_ms=60_000, flush_least_pages=4,
+        flush_interval_ms=60_000,
+        flush_consumequeue_interval_ms=60_000,
+        flush_least_pages=4,
         flush_log_thorough_interval_ms=60_000,
-    )  # fmt: skip
+    )
     flusher, background = store._flusher, store._background
     put(store)
     store.dispatch()
@@ -243,9 +245,11 @@ def test_without_the_clock_each_batch_is_flushed(open_store: Opener) -> None:
 
 def test_queues_wait_for_their_pages_or_for_long(open_store: Opener) -> None:
     store = open_store(
-        flush_interval_ms=60_000, flush_consumequeue_interval_ms=60_000, flush_consumequeue_least_pages=2,
+        flush_interval_ms=60_000,
+        flush_consumequeue_interval_ms=60_000,
+        flush_consumequeue_least_pages=2,
         flush_thorough_interval_ms=60_000,
-    )  # fmt: skip
+    )
     background = store._background
     put(store)
     store.dispatch()

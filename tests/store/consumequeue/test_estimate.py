@@ -55,9 +55,11 @@ def long_queue(tmp_path_factory: pytest.TempPathFactory) -> ConsumeQueue:
 
 @settings(max_examples=40)
 @given(
-    begin=st.integers(-2, 45_010), length=st.one_of(st.integers(-1, 100), st.integers(0, 60_000)),
-    wanted=st.sets(st.sampled_from([1, 2, -3, 9])), low=st.sampled_from([0, 0, 10, 30_000]),
-)  # fmt: skip
+    begin=st.integers(-2, 45_010),
+    length=st.one_of(st.integers(-1, 100), st.integers(0, 60_000)),
+    wanted=st.sets(st.sampled_from([1, 2, -3, 9])),
+    low=st.sampled_from([0, 0, 10, 30_000]),
+)
 def test_it_is_what_the_original_estimates(
     long_queue: ConsumeQueue, begin: int, length: int, wanted: set[int], low: int
 ) -> None:

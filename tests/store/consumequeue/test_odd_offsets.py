@@ -64,11 +64,16 @@ def test_a_running_broker_places_units_as_the_original(tmp_path: Path, batch: in
 @pytest.mark.parametrize(
     "without",
     [
-        ("abort",), ("watermark",), ("watermark", "abort"), ("watermark", "checkpoint", "abort"),
-        ("consumequeue",), ("consumequeue", "watermark"), ("consumequeue/Gap/0",),
+        ("abort",),
+        ("watermark",),
+        ("watermark", "abort"),
+        ("watermark", "checkpoint", "abort"),
+        ("consumequeue",),
+        ("consumequeue", "watermark"),
+        ("consumequeue/Gap/0",),
     ],
     ids="+".join,
-)  # fmt: skip
+)
 def test_a_start_places_units_as_the_original(tmp_path: Path, without: tuple[str, ...]) -> None:
     config = config_of(tmp_path / "store")
     store = opened(config)

@@ -81,11 +81,18 @@ def test_a_lost_message_at_the_end_of_a_file_becomes_a_tombstone_before_the_blan
 @pytest.mark.parametrize(
     "note",
     [
-        b"", b"[", b"[]", b"{}", b"[" * 100_000, b"\xff", b'{"physical_offset":-1,"size":100}',
-        b'{"physical_offset":0,"size":1e30}', b'{"physical_offset":4611686018427387904,"size":1}',
+        b"",
+        b"[",
+        b"[]",
+        b"{}",
+        b"[" * 100_000,
+        b"\xff",
+        b'{"physical_offset":-1,"size":100}',
+        b'{"physical_offset":0,"size":1e30}',
+        b'{"physical_offset":4611686018427387904,"size":1}',
         b'{"physical_offset":"0","size":100}',
     ],
-)  # fmt: skip
+)
 def test_a_note_that_is_none_is_passed_over(tmp_path: Path, note: bytes) -> None:
     path = tmp_path / f"{0:020d}"
     path.write_bytes(tombstone(100, 0, 5).ljust(FILE_BYTES, b"\0"))
@@ -148,10 +155,15 @@ def test_a_slave_leaves_the_gap_of_a_quarantined_message_as_its_master_does(
 
 def mark(number: int) -> Watermark:
     return Watermark(
-        clean=number % 2 == 0, log_flushed=number * 10, dispatched=number * 9, unit_total=number,
-        index_dispatched=number * 8, index_name=20240101000000000 + number, index_files=number,
+        clean=number % 2 == 0,
+        log_flushed=number * 10,
+        dispatched=number * 9,
+        unit_total=number,
+        index_dispatched=number * 8,
+        index_name=20240101000000000 + number,
+        index_files=number,
         index_header=bytes([number % 256]) * 40,
-    )  # fmt: skip
+    )
 
 
 def test_the_newer_of_two_copies_counts_and_a_torn_one_does_not(tmp_path: Path) -> None:

@@ -150,11 +150,16 @@ def test_an_interrupted_batch_is_not_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "lost",
     [
-        ("checkpoint",), ("watermark",), ("checkpoint", "watermark"), ("index",), ("consumequeue",),
-        ("consumequeue", "index", "checkpoint", "watermark"), ("config",),
+        ("checkpoint",),
+        ("watermark",),
+        ("checkpoint", "watermark"),
+        ("index",),
+        ("consumequeue",),
+        ("consumequeue", "index", "checkpoint", "watermark"),
+        ("config",),
     ],
     ids="+".join,
-)  # fmt: skip
+)
 def test_what_is_derived_can_be_lost(tmp_path: Path, lost: tuple[str, ...], crashed: bool) -> None:
     config = filled(config_of(tmp_path / "store"))
     before = log_records(config)

@@ -35,9 +35,15 @@ PAGE = (Path(__file__).parents[3] / "docs" / "formats" / "timer.md").read_text()
 FILE_BYTES = 3 * TIMER_UNIT_BYTES + BLANK.size
 INT32, INT64 = st.integers(-(1 << 31), (1 << 31) - 1), st.integers(-(1 << 63), (1 << 63) - 1)
 UNITS = st.builds(
-    TimerUnit, previous=INT64, flags=st.integers(1, 15), write_time_ms=INT64, delay_ms=INT32, physical_offset=INT64,
-    size=INT32, topic_hash=INT32,
-)  # fmt: skip
+    TimerUnit,
+    previous=INT64,
+    flags=st.integers(1, 15),
+    write_time_ms=INT64,
+    delay_ms=INT32,
+    physical_offset=INT64,
+    size=INT32,
+    topic_hash=INT32,
+)
 FIRST = TimerUnit(-1, 1, 1795230324000, 2000, 1512481, 371, java_string_hash("Timed"))
 
 

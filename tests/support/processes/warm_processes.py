@@ -40,8 +40,17 @@ _NEEDS_SPARK = ("rmq_formats.spark", "rmq_offline.spark")
 class Popen(subprocess.Popen[Any]):
     """``subprocess.Popen`` of ``[sys.executable, "-c", …]``, or ``-m``, or a script, forked from a warm process."""
 
-    def _execute_child(self, args: Any, executable: Any, preexec_fn: Any, close_fds: Any, pass_fds: Any, cwd: Any,
-                       env: Any, *others: Any) -> None:  # fmt: skip
+    def _execute_child(
+        self,
+        args: Any,
+        executable: Any,
+        preexec_fn: Any,
+        close_fds: Any,
+        pass_fds: Any,
+        cwd: Any,
+        env: Any,
+        *others: Any,
+    ) -> None:
         """Fork; the parameters are those of Python's own ``Popen``, which starts what is no such command."""
         environment = dict(os.environ if env is None else env)
         if args[0] != sys.executable or pass_fds or _read_by_imports(environment) != _read_by_imports(dict(os.environ)):
@@ -65,9 +74,14 @@ class Popen(subprocess.Popen[Any]):
 
 
 def run(
-    command: list[Any], *, input: Any = None, timeout: float | None = None, check: bool = False,
-    capture_output: bool = False, **options: Any,
-) -> subprocess.CompletedProcess[Any]:  # fmt: skip
+    command: list[Any],
+    *,
+    input: Any = None,
+    timeout: float | None = None,
+    check: bool = False,
+    capture_output: bool = False,
+    **options: Any,
+) -> subprocess.CompletedProcess[Any]:
     """``subprocess.run`` of such a command."""
     if input is not None:
         options["stdin"] = subprocess.PIPE

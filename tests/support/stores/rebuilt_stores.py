@@ -46,13 +46,19 @@ class Splits:
 
 def golden_options(settings: GoldenSettings) -> RebuildOptions:
     return RebuildOptions(
-        True, True,
+        True,
+        True,
         StoreSizes(
-            1 << 30, settings.consumequeue_file_bytes, settings.ext_file_bytes or 0, settings.index_slots,
-            settings.index_entries, delay_levels_ms(settings.delay_levels), settings.tags_from,
+            1 << 30,
+            settings.consumequeue_file_bytes,
+            settings.ext_file_bytes or 0,
+            settings.index_slots,
+            settings.index_entries,
+            delay_levels_ms(settings.delay_levels),
+            settings.tags_from,
             settings.batch_file_bytes,
         ),
-    )  # fmt: skip
+    )
 
 
 def rebuild(

@@ -18,9 +18,12 @@ def tree(directory: Path) -> dict[str, bytes]:
 
 
 def write_commitlog(
-    store: Path, messages: Iterable[MessageToStore], file_bytes: int, first_store_timestamp_ms: int = 1_700_000_000_000,
+    store: Path,
+    messages: Iterable[MessageToStore],
+    file_bytes: int,
+    first_store_timestamp_ms: int = 1_700_000_000_000,
     step_ms: int = 1,
-) -> list[int]:  # fmt: skip
+) -> list[int]:
     """Write a CommitLog as a broker would, queue offsets counted up by queue; the physical offsets."""
     directory = store / "commitlog"
     directory.mkdir(parents=True, exist_ok=True)

@@ -43,9 +43,14 @@ class LogWriter:
     ) -> int:
         """Append a record, and its unit at ``place``, or at its queue offset; return its physical offset."""
         message = MessageToStore(
-            topic=topic, queue_id=queue_id, body=body.encode(), born_timestamp_ms=timestamp_ms, born_host=HOST,
-            store_host=HOST, properties_bytes=encode_properties({"KEYS": f"k{queue_offset}"}),
-        )  # fmt: skip
+            topic=topic,
+            queue_id=queue_id,
+            body=body.encode(),
+            born_timestamp_ms=timestamp_ms,
+            born_host=HOST,
+            store_host=HOST,
+            properties_bytes=encode_properties({"KEYS": f"k{queue_offset}"}),
+        )
         record = self._encode(message, queue_offset, timestamp_ms)
         left = self.file_bytes - self.end % self.file_bytes
         if len(record) + BLANK_BYTES > left:
@@ -114,11 +119,17 @@ def _save_topics(root: Path, topics: Mapping[str, int]) -> None:
     (root / "config").mkdir()
     table = {
         name: {
-            "topicName": name, "readQueueNums": queues, "writeQueueNums": queues, "perm": 6, "order": False,
-            "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "attributes": {},
+            "topicName": name,
+            "readQueueNums": queues,
+            "writeQueueNums": queues,
+            "perm": 6,
+            "order": False,
+            "topicFilterType": "SINGLE_TAG",
+            "topicSysFlag": 0,
+            "attributes": {},
         }
         for name, queues in topics.items()
-    }  # fmt: skip
+    }
     version = {"counter": 1, "stateVersion": 0, "timestamp": FIRST_MS}
     (root / "config" / "topics.json").write_text(json.dumps({"dataVersion": version, "topicConfigTable": table}))
 
