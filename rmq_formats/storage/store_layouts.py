@@ -98,6 +98,11 @@ class StoreLayouts:
         return database is not None and not database.endswith(f"/{_DATABASE_BESIDE}")
 
 
+def is_own_directory(name: str) -> bool:
+    """Return whether a directory of a store's root has, by its name, files of the store."""
+    return name in _CLASSIC_DIRECTORIES or name.startswith((_DATABASE_BESIDE, "dledger-", "rocksdb", "tiered"))
+
+
 def detect_layouts(tree: Tree, root: str) -> StoreLayouts:
     """Detect the layouts of a store, ignoring files that cannot be listed or read."""
     top = {entry.name: entry.is_directory for entry in _listed(tree, root)}

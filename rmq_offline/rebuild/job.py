@@ -14,6 +14,7 @@ from typing import Any, Final
 from rmq_formats.codecs import paths
 from rmq_formats.errors import (
     NotAcceptedError,
+    OptionError,
     StoreError,
     StoreLayoutError,
     os_errors_as_store_errors,
@@ -24,8 +25,9 @@ from rmq_formats.read.log_end import readable_segments
 from rmq_formats.scan.splits import Split, frozen_end, plan_splits
 from rmq_formats.storage import layout_refusals
 from rmq_formats.storage.rocksdb import library
-from rmq_formats.storage.segments import Segment, Storage
+from rmq_formats.storage.segments import Segment, Storage, canonical_path
 from rmq_formats.storage.store_files import StoreFiles, open_store
+from rmq_formats.storage.store_layouts import is_own_directory
 from rmq_formats.storage.store_lock import store_lock
 from rmq_offline.rebuild import tasks
 from rmq_offline.rebuild.existing_database import (
@@ -50,7 +52,6 @@ from rmq_offline.tasks.work_area import LocalArea, WorkArea, temporary_area, wor
 from rmq_offline.tasks.work_files import write_text
 from rmq_offline.verify import finding_kinds
 from rmq_offline.verify.findings import Finding
-from rmq_offline.verify.phases.plan import refuse_inside_store
 from rmq_offline.verify.phases.queue_directories import QueuesByPartition
 
 _WRITTEN: Final = "written.json"
@@ -143,7 +144,7 @@ class _Rebuild:
         if options.consumequeue:
             database = options.queue_database or layouts.rebuilds_as_database
             options = replace(options, batch_topics=layouts.batch_topics, queue_database=database)
-        refuse_inside_store(self.store.root, "--work", publishing.work)
+        _refuse_own_directory(self.store.root, "--work", publishing.work)
         self.is_repair_plan = publishing.is_plan and publishing.repair is not None
         if publishing.repair is not None and publishing.is_plan:
             self.segments = list(publishing.repair.segments)
@@ -346,6 +347,15 @@ def _with_batch_topics(scans: Sequence[ScanResult], store: StoreFiles, options: 
     return replace(options, batch_topics=options.batch_topics | batch)
 
 
+def _refuse_own_directory(root: str, option: str, path: str | None) -> None:
+    """Refuse an output path in a directory with the store's own files. Raises OptionError."""
+    if path is None:
+        return
+    target, place = canonical_path(path), canonical_path(root)
+    if target != place and target.is_relative_to(place) and is_own_directory(target.relative_to(place).parts[0]):
+        raise OptionError(f"{option} {path}: is in the store, among its files. Give a directory outside of it")
+
+
 def check_rebuild(store: StoreFiles, out: str | None, options: RebuildOptions) -> list[Segment]:
     """Refuse a rebuild that cannot be run, before anything is started; return the CommitLog's files."""
     options.sizes.check()
@@ -354,7 +364,7 @@ def check_rebuild(store: StoreFiles, out: str | None, options: RebuildOptions) -
     area = work_area(out if out is not None else store.root)
     target = store if area.target == store.root else open_store(area.target)
     if not area.is_at(store.root):
-        refuse_inside_store(store.root, "--out", out)
+        _refuse_own_directory(store.root, "--out", out)
         _refuse_layouts(target, options)
     refuse_unknown_files(target, _directories(options))
     if area.is_at(store.root):

@@ -97,7 +97,7 @@ def test_another_store_that_a_broker_has_is_no_place_to_write_to(store: Path, tm
         assert snapshot(store) == before
 
 
-@pytest.mark.parametrize("out", ["consumequeue", "index", "new/below", "link"])
+@pytest.mark.parametrize("out", ["consumequeue", "index", "index/below", "link"])
 def test_no_directory_of_the_store_is_written_to(store: Path, out: str) -> None:
     (store / "link").symlink_to(store / "commitlog")
     before = snapshot(store)

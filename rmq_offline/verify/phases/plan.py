@@ -318,6 +318,6 @@ def is_a_store(store: StoreFiles) -> bool:
 
 
 def refuse_inside_store(root: str, option: str, path: str | None) -> None:
-    """Refuse an output path inside the store that is read. Raises OptionError."""
+    """Refuse an output path inside the store, into which a verification writes nothing. Raises OptionError."""
     if path is not None and canonical_path(path).is_relative_to(canonical_path(root)):
-        raise OptionError(f"{option} {path}: is in the store. Give a directory outside of it")
+        raise OptionError(f"{option} {path}: is in the store, which is only read")
