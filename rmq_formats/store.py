@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from operator import index
 from os import PathLike, fspath
 from typing import Final, SupportsIndex
 
@@ -398,9 +399,9 @@ def _milliseconds(time: Time) -> int:
     Raises:
         OptionError: a number of seconds, or neither an integer nor a datetime.
     """
-    if isinstance(time, int):
+    if isinstance(time, SupportsIndex):  # integers of numpy, too
         try:
-            return check_milliseconds(time)
+            return check_milliseconds(index(time))
         except ValueError as error:
             raise OptionError(f"time: {error}") from None
     milliseconds = bound_ms(time) if isinstance(time, datetime) else None

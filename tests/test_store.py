@@ -373,6 +373,10 @@ def test_numbers_of_numpy_and_times_of_pandas_are_taken(golden: Golden) -> None:
     (message,) = store.query(topic="Orders", queue_id=frame["queue_id"][40], offset=frame["queue_offset"][40])
     later = store.messages("Orders", row["queue_id"], from_time=row["store_timestamp"])
     assert message.physical_offset in offsets(later)
+    milliseconds = frame["store_timestamp"].astype("datetime64[ms, UTC]").astype("int64")[40]
+    assert offsets(store.messages("Orders", from_time=milliseconds)) == offsets(
+        store.messages("Orders", from_time=row["store_timestamp"])
+    )
 
 
 def test_a_time_beyond_the_calendar_is_shown_as_a_number(tmp_path: Path) -> None:
