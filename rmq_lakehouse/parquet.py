@@ -373,23 +373,23 @@ def _without_nulls(array: pa.Array) -> pa.Array:
     return pa.Array.from_buffers(kind, len(array), [None, *array.buffers()[1:]], offset=array.offset)
 
 
-def _is_castable(given: pa.DataType, kind: pa.DataType) -> bool:
-    """Return whether Arrow's cast converts a type: members of structs have its names, and nothing within is NOT NULL.
+def _is_castable(source: pa.DataType, kind: pa.DataType) -> bool:
+    """Return whether Arrow's cast converts a type: members of structs have the same names, and none is NOT NULL.
 
     Keys of maps always are NOT NULL.
     """
     if pa.types.is_struct(kind):
         return all(
-            member.nullable and member.name == given_member.name and _is_castable(given_member.type, member.type)
-            for given_member, member in zip(given, kind, strict=True)
+            member.nullable and member.name == source_member.name and _is_castable(source_member.type, member.type)
+            for source_member, member in zip(source, kind, strict=True)
         )
     if pa.types.is_list(kind):
-        return kind.value_field.nullable and _is_castable(given.value_type, kind.value_type)
+        return kind.value_field.nullable and _is_castable(source.value_type, kind.value_type)
     if pa.types.is_map(kind):
         return (
             kind.item_field.nullable
-            and _is_castable(given.item_type, kind.item_type)
-            and _is_castable(given.key_type, kind.key_type)
+            and _is_castable(source.item_type, kind.item_type)
+            and _is_castable(source.key_type, kind.key_type)
         )
     return True
 

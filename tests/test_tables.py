@@ -47,13 +47,13 @@ def find_marks(source: str) -> list[int]:
 
 
 def test_tables_alone_are_laid_out_by_hand() -> None:
-    found = [
+    marks = [
         f"{path.relative_to(ROOT)}:{line}"
         for folder in FOLDERS
         for path in (ROOT / folder).rglob("*.py")
         for line in find_marks(path.read_text())
     ]
-    assert found == []
+    assert marks == []
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ _MADE_ANEW: Final = frozenset({
 })  # fmt: skip
 _OWN_OFFSETS: Final = ("compaction",)  # of the logs of compacted topics, which may have what the CommitLog lacks
 _WITH_THE_LOG: Final = ("timerlog", "timerwheel", "compaction", "epochFileCheckpoint", "brokerIdentity", "rocksdbstore")
-_TOLD: Final = ("dledger-", "timerlog", "timerwheel")  # as left out, by _FROM_DLEDGER
+_REPORTED_BY_NAME: Final = ("dledger-", "timerlog", "timerwheel")  # as left out, by _FROM_DLEDGER
 _FROM_DLEDGER: Final = (
     "each message of the DLedger CommitLog has another physical offset, and so another offset message id: ids that "
     "clients, logs and traces have kept, and the marks of exports and streams, lead to no message or to another one; "
@@ -205,8 +205,8 @@ def _copy_rest(store: StoreFiles, new: Path, copied: tuple[str, ...]) -> tuple[s
     for entry in store.storage.entries(store.root):
         path, target = f"{store.root}/{entry.name}", new / entry.name
         if not entry.name.startswith(copied):
-            is_told = entry.name in _MADE_ANEW or entry.name.startswith((".", *_TOLD))
-            unconverted += [entry.name] * (not is_told)
+            is_reported = entry.name in _MADE_ANEW or entry.name.startswith((".", *_REPORTED_BY_NAME))
+            unconverted += [entry.name] * (not is_reported)
         elif entry.is_directory:
             copy_tree(store.storage, path, target)
         else:

@@ -11,7 +11,6 @@ from typing import Any, Final
 from rmq_formats.codecs import paths
 from rmq_formats.errors import OptionError, StoreError, os_errors_as_store_errors
 from rmq_formats.read.log_end import readable_segments
-from rmq_formats.storage.segments import canonical_path
 from rmq_formats.storage.store_files import open_store
 from rmq_formats.storage.store_lock import directory_lock, refuse_open_log, store_lock
 from rmq_offline.convert.conversions import Converted, Source, convert_to_classic, convert_to_rocksdb
@@ -19,7 +18,7 @@ from rmq_offline.tasks.publish import sync_directory, sync_file_system
 from rmq_offline.tasks.runner import Runner
 from rmq_offline.verify.delay_levels import infer_delay_levels
 from rmq_offline.verify.findings import FindingList
-from rmq_offline.verify.phases.plan import VerifyOptions, resolve_sizes
+from rmq_offline.verify.phases.plan import VerifyOptions, refuse_inside_store, resolve_sizes
 
 Conversion = Callable[[Source, Path, Runner], Converted]
 
@@ -95,8 +94,7 @@ def _check_target(root: str, out: str) -> Path:
     """Refuse a target that is neither new nor empty, or that is inside the store. Raises OptionError."""
     if "://" in out:
         raise OptionError(f"--out {out}: give a directory of this machine")
-    if canonical_path(out).is_relative_to(canonical_path(root)):
-        raise OptionError(f"--out {out}: is in the store, which is only read")
+    refuse_inside_store(root, "--out", out)
     target = Path(out).absolute()
     if target.is_symlink() or (target.exists() and (not target.is_dir() or any(target.iterdir()))):
         raise OptionError(f"--out {out}: exists already; give a new directory")
