@@ -136,8 +136,7 @@ def command(*arguments: str, java_options: str = "") -> str:
 def rebuild(store: Path, **settings: object) -> dict[str, Any]:
     """Open a store as the Java broker does, which rebuilds its ConsumeQueue and Index; its report.
 
-    In a process of its own: Java names an IndexFile by the millisecond of its creation, and one that has compiled its
-    code already creates two small ones in one, and loses the first.
+    In a process of its own: Java keeps the files of a closed store open, and our tools refuse a log that is open.
     """
     given = (f"{key}={value}" for key, value in settings.items())
     output = run("rebuild", str(store), *given, java_options=QUICK_START)

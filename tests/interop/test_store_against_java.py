@@ -12,6 +12,7 @@ from rmq_cli.dump.json_lines import message_line
 from rmq_core.store.config import FlushDiskType, StoreConfig
 from rmq_formats.codecs.checkpoint import Checkpoint
 from rmq_formats.codecs.hashing import index_key_hash
+from rmq_formats.codecs.index import IndexHeader
 from rmq_formats.codecs.layout import FLAG_TRANSACTION_PREPARED
 from rmq_formats.codecs.record import decode_record
 from tests.interop import peer
@@ -27,7 +28,6 @@ SIZES = {
     "mappedFileSizeCommitLog": 16384, "mappedFileSizeConsumeQueue": 400, "maxHashSlotNum": 50, "maxIndexNum": 100,
     "messageDelayLevel": "1s 5s", "diskMaxUsedSpaceRatio": 99,
 }  # fmt: skip
-LONGER_INDEX = 1000  # the original names IndexFiles by its clock: of two in a millisecond, the second is the first one
 
 
 def config_of(root: Path, **changes: Any) -> StoreConfig:
@@ -88,15 +88,13 @@ def test_the_original_makes_our_queues_and_index_of_our_log(tmp_path: Path) -> N
 @pytest.mark.parametrize("flush", list(FlushDiskType))
 @pytest.mark.long
 def test_the_original_recovers_a_store_after_a_kill_and_cuts_nothing(tmp_path: Path, flush: FlushDiskType) -> None:
-    config = config_of(
-        tmp_path / "store", flush_disk_type=flush, flush_consumequeue_interval_ms=20, index_entries=LONGER_INDEX
-    )
+    config = config_of(tmp_path / "store", flush_disk_type=flush, flush_consumequeue_interval_ms=20)
     acknowledged = write_until_killed(config, 3, after_s=0.3)
     before = log_records(config)
     assert before[-1][0] + len(before[-1][1]) >= acknowledged > 0
     check_dump(config)
     java = copy_of(config, tmp_path / "java")
-    open_with_java(tmp_path / "java", maxIndexNum=LONGER_INDEX, **peer.recover_all())
+    open_with_java(tmp_path / "java", **peer.recover_all())
     assert log_records(java) == before
     ours = opened(config)
     assert ours.shutdown()
@@ -110,21 +108,23 @@ def test_the_original_finds_each_key_after_a_kill(tmp_path: Path) -> None:
         flush_consumequeue_interval_ms=20,
         flush_index_interval_ms=20,
         flush_interval_ms=20,
-        index_entries=LONGER_INDEX,
     )
     write_until_killed(config, 4, after_s=1.0)
     before = log_records(config)
     checkpoint = Checkpoint.decode((Path(config.root) / "checkpoint").read_bytes())
     assert checkpoint.index_msg_timestamp_ms > 0, "an IndexFile was full, and forced"
-    open_with_java(tmp_path / "store", maxIndexNum=LONGER_INDEX, **peer.recover_all())
+    open_with_java(tmp_path / "store", **peer.recover_all())
     assert log_records(config) == before
     check_derived(config, index=False)
-    _, index = found(config)
+    index = [(IndexHeader.decode(image), image) for image in found(config)[1]]
     for offset, record in before:
+        images = [
+            image for header, image in index if header.begin_physical_offset <= offset <= header.end_physical_offset
+        ]
         message = decode_record(record, physical_offset=offset)
         for key in index_keys(message):
             key_hash = index_key_hash(message.topic, key)
-            offsets = [find_key(image, config.index_slots, config.index_entries, key_hash) for image in index]
+            offsets = [find_key(image, config.index_slots, config.index_entries, key_hash) for image in images]
             assert any(offset in own for own in offsets), (offset, key)
 
 

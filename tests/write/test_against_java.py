@@ -10,12 +10,10 @@ import pytest
 from rmq_formats.codecs.index import ALL_TAGS, NO_TAGS
 from tests.conftest import GoldenSettings
 from tests.interop import peer
-from tests.interop.conftest import tmp_path
 from tests.support.stores.rebuilt_stores import built
 from tests.support.stores.store_files import tree
 from tests.support.stores.written_stores import batches_of, dispatch_of, rows, write
 
-__all__ = ["tmp_path"]  # a fixture
 pytestmark = pytest.mark.peer
 
 

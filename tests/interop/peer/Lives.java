@@ -133,7 +133,7 @@ public class Lives {
         synchronized (Lives.class) { // StoreStatsService fills a static TreeMap
             store = config.isEnableRocksDBStore() ? new RocksDBMessageStore(config, stats, null, broker, topics) : new DefaultMessageStore(config, stats, null, broker, topics);
         }
-        nameIndexFilesApart();
+        IndexFiles.createApart(store);
         if (!store.load()) {
             store = null; // it has no dispatch to wait for
             throw new NotLoadedException();
@@ -143,17 +143,6 @@ public class Lives {
         ((ExecutorService) member("scheduledCleanQueueExecutorService")).shutdownNow();
         if (config.isDuplicationEnable()) store.setConfirmOffset(store.getMaxPhyOffset());
         settle();
-    }
-
-    /** An IndexFile is named by the millisecond of its making: a second one of that millisecond is written over the first. */
-    private void nameIndexFilesApart() throws ReflectiveOperationException {
-        IndexService index = (IndexService) member("indexService");
-        long[] bytes = {-1};
-        store.addDispatcher(request -> {
-            if (index.getTotalSize() == bytes[0]) return;
-            bytes[0] = index.getTotalSize();
-            for (long made = System.currentTimeMillis(); System.currentTimeMillis() == made; ) Thread.onSpinWait();
-        });
     }
 
     private void put(String topic, String[] words) throws Exception {
