@@ -2,11 +2,11 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -69,6 +69,13 @@ class BrokerKey:
     def to_dict(self) -> dict[str, str]:
         """Convert to the members of the JSON report that name the broker."""
         return {"cluster": self.cluster, "broker_name": self.name}
+
+
+def exported_brokers(app_ids: Iterable[str]) -> set[tuple[str, str]]:
+    """Return cluster and name of the brokers that have application ids in a table; none if it is of one store."""
+    own_ids = (app_id.removeprefix(APP_PREFIX) for app_id in app_ids if app_id.startswith(APP_PREFIX))
+    names = (own_id.partition(":")[0].split("/") for own_id in own_ids)
+    return {(unquote(pair[0]), unquote(pair[1])) for pair in names if len(pair) == 2}
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,12 @@ from pyspark.sql import SparkSession
 from rmq_formats.errors import ClusterError, StoreError
 from rmq_lakehouse.cluster.queues import PendingQueueMessages, QueueProgress, queue_key, queue_progress
 from rmq_lakehouse.cluster.sources import ExportConnection, QueueExportSource
+from rmq_lakehouse.exactly_once import ExactlyOnceTable
 from rmq_lakehouse.exports import ExportCounts, SourceExports
 from rmq_lakehouse.live import plan
 from rmq_lakehouse.live.options import ClusterQueue
 from rmq_lakehouse.raw import Export
-from rmq_lakehouse.selection import BrokerKey, ExcludedTopics, ExportSelection
+from rmq_lakehouse.selection import BrokerKey, ExcludedTopics, ExportSelection, exported_brokers
 
 _log = logging.getLogger("rmq_lakehouse")
 
@@ -88,11 +89,15 @@ class BrokerQueues:
         with self._options.source.link() as link:
             topics = self._topics(link, self._options)
             self._find_brokers(link, {queue.broker for topic in topics for queue in link.queues(topic)})
+            clusters = link.clusters()
         for part in self.parts:
             for export in part.exports:
                 export.check()
                 for table in export.exactly_once_tables:
                     queue_progress(table)
+        for export in self.parts[0].exports:
+            for table in export.exactly_once_tables:
+                self._report_absent_brokers(table, clusters)
 
     def prepare(self) -> None:
         for export in self.parts[0].exports:
@@ -244,6 +249,15 @@ class BrokerQueues:
             if offset < low and not has_committed_message and has_progress:
                 self._report_lost_messages(part, queue, offset, low)
         return begins
+
+    def _report_absent_brokers(self, table: ExactlyOnceTable, clusters: Mapping[str, str]) -> None:
+        """Warn of brokers that the table has messages of and that are not there: they may only be stopped."""
+        for cluster, name in sorted(exported_brokers(table.log.snapshot().app_ids())):
+            if cluster in clusters.values() and name not in clusters:
+                text = (
+                    "%s: %s does not name broker %s of cluster %s now; an export after its return adds its new messages"
+                )
+                _log.warning(text, table.path, self._options.source.name, name, cluster)
 
     def _report_lost_messages(self, part: BrokerExports, queue: ClusterQueue, begin: int, end: int) -> None:
         text = f"{plan.deleted_offsets_message(queue, begin, end)}: deleted before the export"

@@ -228,19 +228,23 @@ def test_exploded_messages_of_cluster_and_store_are_exported_once_in_turn_and_at
 
 
 @pytest.mark.long
-def test_two_brokers_land_in_one_commit(spark: SparkSession, tmp_path: Path) -> None:
+def test_two_brokers_land_in_one_commit_and_one_that_is_stopped_is_named(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     conf = tmp_path / "a.conf"
     conf.write_text(_CONF)
-    with (
-        standalone(tmp_path / "a", "-c", str(conf), log=tmp_path / "a.log") as running,
-        second_broker(tmp_path, running.namesrv),
-    ):
-        exporter = ClusterExporter(spark, running.namesrv, tmp_path / "a", tmp_path)
-        with ClusterConnection(running.namesrv, None) as link:
-            wait_for(lambda: {queue.broker for queue in link.queues(exporter.topic)} == {"broker-a", "broker-b"})
-        exporter.send(0, 16)  # to all queues in turn
+    with standalone(tmp_path / "a", "-c", str(conf), log=tmp_path / "a.log") as running:
+        with second_broker(tmp_path, running.namesrv):
+            exporter = ClusterExporter(spark, running.namesrv, tmp_path / "a", tmp_path)
+            with ClusterConnection(running.namesrv, None) as link:
+                wait_for(lambda: {queue.broker for queue in link.queues(exporter.topic)} == {"broker-a", "broker-b"})
+            exporter.send(0, 16)  # to all queues in turn
+            report, code = exporter.run()
+            assert ([broker["messages"] > 0 for broker in report["brokers"]], code) == ([True, True], 0)
+            assert (report["messages"], exporter.bodies()) == (16, list(range(16)))
+            assert {row.broker_name for row in exporter.rows()} == {"broker-a", "broker-b"}
+            assert exporter.spark.sql(f"DESCRIBE HISTORY delta.`{exporter.table}`").count() == 2  # made, and filled
+        assert "does not name broker" not in caplog.text
         report, code = exporter.run()
-        assert ([broker["messages"] > 0 for broker in report["brokers"]], code) == ([True, True], 0)
-        assert (report["messages"], exporter.bodies()) == (16, list(range(16)))
-        assert {row.broker_name for row in exporter.rows()} == {"broker-a", "broker-b"}
-        assert exporter.spark.sql(f"DESCRIBE HISTORY delta.`{exporter.table}`").count() == 2  # made, and filled
+        assert (report["messages"], code) == (0, 0)
+        assert "does not name broker broker-b of cluster DefaultCluster now" in caplog.text
