@@ -278,10 +278,9 @@ class ExactlyOnceTable:
         from_offset = self.selection.from_offset
         if from_offset is None:
             if progress.fault is not None:
-                fault, _, remedy = progress.fault.partition("; ")
-                if self.broker_id is not None:
-                    remedy = f"{self.backfill_option(0)} exports missing messages"
-                raise StoreError(f"{self.path}: {fault}; {remedy}")
+                of_broker = f"{self.backfill_option(0)} exports missing messages"
+                remedy = progress.remedy if self.broker_id is None else of_broker
+                raise StoreError(f"{self.path}: {progress.fault}; {remedy}")
             return progress.verified_offset
         if progress.recorded_offset is not None and from_offset > max(progress.recorded_offset, 0):
             recorded = max(progress.recorded_offset, 0)

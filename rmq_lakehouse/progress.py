@@ -48,12 +48,14 @@ class ExportProgress:
         verified_offset: physical offset up to which the table contains the messages; -1 if it contains none.
         recorded_offset: physical offset of the last commit of the selection; None if it is unknown.
         fault: reason why the two offsets differ; None if they are equal.
+        remedy: options by which an export of one store goes on; empty without a fault.
         metadata: metadata of the selection's last commit; None if it is unknown.
     """
 
     verified_offset: int
     recorded_offset: int | None
     fault: str | None = None
+    remedy: str = ""
     metadata: str | None = None
 
 
@@ -87,12 +89,11 @@ def read_progress(
 def _compare_offsets(verified_offset: int | None, recorded_offset: int | None, metadata: str | None) -> ExportProgress:
     if verified_offset is None or recorded_offset is None:
         fault = "export progress is missing from the table's history (cloned, restored, or transaction ids expired)"
-        return ExportProgress(-1, recorded_offset, f"{fault}; --from-offset N exports missing messages from N on")
+        return ExportProgress(-1, recorded_offset, fault, "--from-offset N exports missing messages from N on")
     if verified_offset != recorded_offset:
         begin = max(verified_offset, 0)
         fault = f"table was restored: contains offsets below {begin}, last export committed {recorded_offset}"
-        remedy = _remedy(begin, recorded_offset)
-        return ExportProgress(verified_offset, recorded_offset, f"{fault}; {remedy}")
+        return ExportProgress(verified_offset, recorded_offset, fault, _remedy(begin, recorded_offset))
     return ExportProgress(verified_offset, recorded_offset, metadata=metadata)
 
 
@@ -104,7 +105,7 @@ def _progress_without_commits(recorded_offset: int, lost_row: str | None) -> Exp
         f"last export committed {recorded_offset}, but its newest row, {lost_row}, is missing: the row was deleted, or "
         "the table was restored; the commits that would tell are cleaned up"
     )
-    return ExportProgress(-1, recorded_offset, f"{fault}; {_remedy(0, recorded_offset)}")
+    return ExportProgress(-1, recorded_offset, fault, _remedy(0, recorded_offset))
 
 
 def _remedy(begin: int, recorded_offset: int) -> str:

@@ -62,7 +62,7 @@ def _decode_progress(table: ExactlyOnceTable, queues: ExportProgress, store: Exp
     for progress in (queues, store):
         if progress.fault is not None:
             remedy = "give another table" if table.selection.with_tier else "--from-offset 0 exports missing messages"
-            raise StoreError(f"{table.path}: {progress.fault.partition(';')[0]}; {remedy}")
+            raise StoreError(f"{table.path}: {progress.fault}; {remedy}")
     if queues.verified_offset < 0:
         return QueueProgress(max(store.verified_offset, 0))
     try:

@@ -29,7 +29,7 @@ def test_the_newest_row_tells_whether_the_table_was_restored() -> None:
     found = progress_of(Log(4, {}), "at 800")
     assert (found.verified_offset, found.recorded_offset) == (-1, 900)
     assert "its newest row, at 800, is missing" in str(found.fault)
-    assert "--from-offset 0 exports missing messages again, --from-offset 900 goes on without them" in str(found.fault)
+    assert "--from-offset 0 exports missing messages again, --from-offset 900 goes on without them" in found.remedy
 
 
 def test_where_the_commits_are_there_the_row_is_not_asked_for() -> None:
