@@ -1,9 +1,10 @@
 """The ways of conversion: a classic store, whose queues and config are files, and one that has them in RocksDB.
 
-Each is made of any store. Queues and Index are rebuilt from the new store's log. In a classic store queues whose
-messages have all expired keep their ends.
+Each is made of any store. Queues and Index are rebuilt from the new store's log. Queues whose messages have all
+expired keep their ends.
 """
 
+import shutil
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -68,8 +69,8 @@ _TO_FILES: Final = (
     "broker with storeType=default"
 )
 _TO_ROCKSDB: Final = (
-    "queues are in RocksDB, made of the log: start the broker with storeType=defaultRocksDB; a queue all of whose "
-    "messages have expired is gone, and begins at 0 again"
+    "queues are in RocksDB, made of the log, with the ends of those whose messages have all expired: start the broker "
+    "with storeType=defaultRocksDB"
 )
 _FILES_TO_ROCKSDB: Final = (
     "queues are in RocksDB, with the units and ends of the files: start the broker with storeType=defaultRocksDB"
@@ -187,11 +188,28 @@ def _make(
     is_dledger = StoreLayout.DLEDGER in store.layouts
     changes = _copy_rest(store, new, _OWN_OFFSETS if is_dledger else _WITH_THE_LOG)
     changes = (*_FROM_DLEDGER, *changes) if is_dledger else changes
-    old = store.root if _retains_units(store, options) else str(new)
-    report = rebuild_store(old, str(new), options, runner)
+    if _retains_units(store, options):
+        report = rebuild_store(store.root, str(new), options, runner)
+    elif options.queue_database:
+        report = _rebuild_database(store, new, options, runner)
+    else:
+        report = rebuild_store(str(new), str(new), options, runner)
     if finding_kinds.QUEUE_OFFSET_REPEATED.code in report.finding_counts:
         refuse_other_messages(store, str(new))
     return tuple(finding_kinds.make_damage_finding(damage) for damage in damages), report, changes
+
+
+def _rebuild_database(store: StoreFiles, new: Path, options: RebuildOptions, runner: Runner) -> RebuildReport:
+    """Rebuild queues as files first, beside the log: a RocksDB that is made of files has their ends too."""
+    log, classic = Path(paths.commitlog_dir(str(new))), new / ".classic"
+    classic.mkdir()
+    log_of_classic = log.rename(paths.commitlog_dir(str(classic)))
+    rebuild_store(str(classic), str(classic), replace(options, queue_database=False, index=False), runner)
+    copy_expired_queues(store, classic)
+    report = rebuild_store(str(classic), str(new), options, runner)
+    log_of_classic.rename(log)
+    shutil.rmtree(classic)
+    return report
 
 
 def _retains_units(store: StoreFiles, options: RebuildOptions) -> bool:

@@ -10,6 +10,7 @@ import pytest
 from rmq_formats.codecs.consumequeue import delay_levels_ms
 from rmq_formats.codecs.record import StoredMessage
 from rmq_formats.read.queue_choice import file_queues
+from rmq_formats.read.rocksdb_queues import opened_queues
 from rmq_formats.storage.store_files import open_store
 from rmq_formats.store import Store
 from rmq_offline.tasks.runner import ProcessRunner
@@ -93,18 +94,29 @@ def test_what_cannot_be_converted_is_refused(rmq: Rmq, golden: Golden, untouched
     assert [path.name for path in tmp_path.iterdir()] == ["full"]
 
 
-def test_queues_whose_messages_have_expired_keep_their_ends(rmq: Rmq, golden_copy: Golden, tmp_path: Path) -> None:
+@pytest.mark.parametrize("layout", ["classic", "rocksdb"])
+def test_queues_whose_messages_have_expired_keep_their_ends(
+    layout: str, rmq: Rmq, golden_copy: Golden, tmp_path: Path
+) -> None:
     store, out = golden_copy("dledger_mixed"), tmp_path / "out"
     shutil.rmtree(store / "commitlog")  # the older half has expired, and with it all messages of a queue
-    result = rmq("convert", store, "--to", "classic", "--out", out, *LEVELS)
+    result = rmq("convert", store, "--to", layout, "--out", out, *LEVELS)
     assert result.exit_code == 0, result.output
-    before, after = (
-        {(queue.files.topic, queue.files.queue_id): queue.max_offset() for queue in file_queues(open_store(str(path)))}
-        for path in (store, out)
-    )
+    before, after = ends(store), ends(out)
     assert len(after) == 16
     assert after == before
     assert faults(out) == set()
+    assert not (out / ".classic").exists()
+
+
+def ends(store: Path) -> dict[tuple[str, int], int]:
+    """The end of each queue, by topic and queue id."""
+    files = open_store(str(store))
+    if files.layouts.queue_database is None:
+        return {(queue.files.topic, queue.files.queue_id): queue.max_offset() for queue in file_queues(files)}
+    with opened_queues(files.storage, files.layouts.queue_database) as database:
+        bounds = {queue: database.bound(*queue) for queue in database.all_queues()}
+    return {queue: bound.queue_offset + 1 for queue, bound in bounds.items() if bound is not None}
 
 
 def test_compacted_logs_are_copied_and_what_is_left_out_is_told(rmq: Rmq, golden_copy: Golden, tmp_path: Path) -> None:
