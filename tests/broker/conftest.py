@@ -117,8 +117,8 @@ def clock() -> Clock:
 
 @pytest.fixture
 def config() -> BrokerConfig:
-    """Settings of the broker; tests override the fixture with others."""
-    return BrokerConfig(listen_port=0)
+    """Settings of the broker; tests override the fixture with others. A busy machine gets no send refused."""
+    return BrokerConfig(listen_port=0, wait_time_mills_in_send_queue=60_000)
 
 
 @pytest.fixture

@@ -59,7 +59,12 @@ def disk() -> CountingDisk:
 @pytest.fixture
 def config() -> BrokerConfig:
     """A broker that writes what it has periodically."""
-    return BrokerConfig(listen_port=0, flush_consumer_offset_interval_ms=20, flush_delay_offset_interval_ms=20)
+    return BrokerConfig(
+        listen_port=0,
+        flush_consumer_offset_interval_ms=20,
+        flush_delay_offset_interval_ms=20,
+        wait_time_mills_in_send_queue=60_000,  # a busy machine gets no send refused
+    )
 
 
 @pytest.fixture(params=list(FlushDiskType))

@@ -17,6 +17,7 @@ from tests.broker.conftest import Asker, Clock, eventually, messages
 from tests.broker.timer.test_delivery import DAY_MS, SECOND_MS, pulled, taken_in
 
 COUNT = 30
+_BEING_WRITTEN = shutil.ignore_patterns("*.new")  # each replaces the file of its name
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def picture(store: Path, target: Path) -> None:
     """Copy a store that is written meanwhile, in the order in which one file may be older than another."""
     for name in ("config", "timerwheel", "timerlog"):
         if (store / name).is_dir():
-            shutil.copytree(store / name, target / name, ignore=shutil.ignore_patterns("*.new"))
+            shutil.copytree(store / name, target / name, ignore=_BEING_WRITTEN)
         elif (store / name).exists():
             shutil.copy(store / name, target / name)
     shutil.copytree(store, target, dirs_exist_ok=True, ignore=lambda *_: ["config", "timerwheel", "timerlog"])
@@ -189,7 +190,7 @@ async def test_what_is_delivered_stays_in_its_slot_until_the_log_is_forced(
         shutil.rmtree(other / name)
     (other / "timerwheel").unlink()
     for name in ("config", "timerlog"):
-        shutil.copytree(root / name, other / name)
+        shutil.copytree(root / name, other / name, ignore=_BEING_WRITTEN)
     shutil.copy(root / "timerwheel", other / "timerwheel")
     assert await from_picture(store_config, config, clock, other, 1) == [0]
     asker.broker.store.flush()
