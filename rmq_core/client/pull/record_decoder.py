@@ -1,8 +1,13 @@
 """Decoder of a pull's records, in a single pass with a compiled struct for the fixed fields.
 
 ``rmq_formats.codecs.record.decode_record`` is the oracle: the same values, at a tenth of the speed.
+
+A body that does not decompress is returned as it is stored, and so is a batch that cannot be unwrapped: the next pull
+would return the same records, so that an error would stop the queue. Java drops such a message with all that follow in
+the response (``MessageDecoder#decodes``).
 """
 
+import logging
 from collections.abc import Iterator
 from functools import lru_cache
 from struct import error as StructError  # a class by its lower-case name
@@ -32,8 +37,9 @@ from rmq_formats.codecs.record_layout import (
     host_kind,
 )
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
-from rmq_formats.errors import LengthError, MagicError, TruncatedError
+from rmq_formats.errors import FormatError, LengthError, MagicError, TruncatedError
 
+log = logging.getLogger("rmq.client")
 _V4 = HEADS[0]
 _TOPIC_LENGTH_V2: Final = TOPIC_LENGTH[MAGIC_V2]
 _SYS_FLAG: Final = [*HEAD].index("sys_flag")
@@ -66,10 +72,7 @@ def decode_records(
         while at < end:
             message = _decode(data, at, end, queue, broker_name)
             at += message.size
-            if message.sys_flag & _INNER:
-                messages.extend(_unwrap_batch(message))
-            else:
-                messages.append(message)
+            messages += _unwrap_batch(message) if message.sys_flag & _INNER else [message]
     except StructError as error:
         raise TruncatedError("the bytes end within a record", at, expected="a record", actual=end - at) from error
     if queue is not None and queue.topic.startswith(LIGHT_QUEUE_PREFIX):
@@ -117,9 +120,12 @@ def _decode(
     if properties_at + PROPERTIES_LENGTH.unpack_from(data, topic_end)[0] != record_end:
         raise LengthError("lengths in a record that do not add up", at, actual=size)
     body = bytes(data[body_at : body_at + body_bytes])
-    if sys_flag & FLAG_COMPRESSED:
-        body = decompress(body, sys_flag)
     topic = _topic_text(bytes(data[topic_at:topic_end]))
+    if sys_flag & FLAG_COMPRESSED:
+        try:
+            body = decompress(body, sys_flag)
+        except FormatError as error:
+            log.warning("%s: the message at %d has its body as it is stored: %s", topic, physical_offset, error)
     properties = bytes(data[properties_at:record_end])
     message = ReceivedMessage(
         queue or MessageQueue(topic=topic, broker_name=broker_name, queue_id=queue_id),
@@ -143,8 +149,16 @@ def _decode(
     return message
 
 
-def _unwrap_batch(message: ReceivedMessage) -> Iterator[ReceivedMessage]:
-    """Return the messages of a batch that is stored as a single record."""
+def _unwrap_batch(message: ReceivedMessage) -> list[ReceivedMessage]:
+    """Return the messages of a batch that is stored as a single record; the record itself if it is no batch."""
+    try:
+        return list(_inner_messages(message))
+    except (LengthError, StructError) as error:
+        log.warning("%s: the batch at %d is given as one message: %s", message.topic, message.physical_offset, error)
+        return [message]
+
+
+def _inner_messages(message: ReceivedMessage) -> Iterator[ReceivedMessage]:
     data, at = message.body, 0
     queue_offset = message.queue_offset
     while at < len(data):

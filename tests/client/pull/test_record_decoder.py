@@ -75,6 +75,21 @@ def test_bodies_are_inflated(codec: Compression) -> None:
     assert got.body == b"body" * 500
 
 
+@pytest.mark.parametrize("sys_flag", [1, Compression.ZLIB.sys_flag, Compression.LZ4.sys_flag, 1 | 7 << 8])
+def test_a_body_that_does_not_decompress_comes_as_it_is_stored(sys_flag: int) -> None:
+    """The next pull would bring the same bytes: an error would stop the queue."""
+    made = [plain_message(body=b"before"), plain_message(body=b"plain", sys_flag=sys_flag), plain_message(body=b"next")]
+    got = decode_records(encode_segment(made, 0, 0, blank=False)[0], QUEUE)
+    assert [message.body for message in got] == [b"before", b"plain", b"next"]
+
+
+@pytest.mark.parametrize("body", [b"no batch", b"\x00\x00\x00\xff" + bytes(20), b"\x00\x00\x00\x16"])
+def test_a_batch_that_is_none_comes_as_one_message(body: bytes) -> None:
+    made = [plain_message(body=body, sys_flag=FLAG_INNER_BATCH | FLAG_NEED_UNWRAP), plain_message(body=b"next")]
+    got = decode_records(encode_segment(made, 0, 0, blank=False)[0], QUEUE)
+    assert [message.body for message in got] == [body, b"next"]
+
+
 def inner(body: bytes, properties: bytes) -> bytes:
     return (
         pack(">iiiii", 22 + len(body) + len(properties), 0, 0, 5, len(body))
