@@ -23,6 +23,7 @@ from rmq_formats.errors import DecodeError, LengthError, OptionError
 
 DEFAULT_LEVEL: Final = 5  # default level of Java's producer: DefaultMQProducerImpl, compressLevel
 MAX_INFLATED_BYTES: Final = 64 << 20  # 16 times the largest body that a broker accepts by default
+_ZLIB_OR_GZIP: Final = 32 + zlib.MAX_WBITS  # clients of RocketMQ 5 send GZIP, under the same flag
 _ZLIB_ERROR: Final[type[Exception]] = isal_zlib.error  # type: ignore[assignment] # its stub has an instance
 
 
@@ -112,7 +113,7 @@ def decompress(body: bytes, sys_flag: int, *, max_bytes: int = MAX_INFLATED_BYTE
 
 
 def _inflate_zlib(body: bytes, max_bytes: int) -> bytes:
-    inflater = isal_zlib.decompressobj()
+    inflater = isal_zlib.decompressobj(_ZLIB_OR_GZIP)
     plain = bytes(inflater.decompress(body, max_bytes + 1))
     _check_limit(len(plain), max_bytes)
     if not inflater.eof:

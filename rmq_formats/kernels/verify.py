@@ -93,6 +93,7 @@ _KNOWN_FLAGS = 0x7FF
 _MAX_TIMESTAMP = 1 << 48  # ms: the year 10889
 _MAX_RECONSUME_TIMES = 1 << 24
 _MAX_PORT = 0xFFFF
+_GZIP_MAGIC = 0x1F8B  # of clients of RocketMQ 5, stored under the flag of zlib
 _LZ4_MAGIC = 0x04224D18
 _ZSTD_MAGIC = 0x28B52FFD
 
@@ -179,7 +180,8 @@ def has_declared_compression(data: Any, sys_flag: int, at: int, byte_count: int)
     if sys_flag & FLAG_COMPRESSED == 0:
         return kind == 0
     if kind == 0 or kind == FLAG_COMPRESSION_ZLIB:
-        return byte_count >= 2 and data[at] & 0x0F == 8 and (np.int64(data[at]) << 8 | np.int64(data[at + 1])) % 31 == 0
+        begin = np.int64(data[at]) << 8 | np.int64(data[at + 1]) if byte_count >= 2 else 0
+        return begin == _GZIP_MAGIC or (begin >> 8 & 0x0F == 8 and begin % 31 == 0)
     if kind == FLAG_COMPRESSION_LZ4:
         return byte_count >= 4 and read_i32(data, at) == _LZ4_MAGIC
     return kind == FLAG_COMPRESSION_ZSTD and byte_count >= 4 and read_i32(data, at) == _ZSTD_MAGIC

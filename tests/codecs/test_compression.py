@@ -1,3 +1,4 @@
+import gzip
 import os
 import zlib
 from contextlib import suppress
@@ -9,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rmq_formats.codecs.compression import Compression, compress, decompress
+from rmq_formats.codecs.layout import FLAG_COMPRESSED
 from rmq_formats.errors import DecodeError, FormatError, LengthError, OptionError
 
 HELLO = b"hello hello hello hello"
@@ -132,6 +134,16 @@ def test_frames_that_follow_each_other_are_one_body(codec: Compression) -> None:
         decompress(packed, codec.sys_flag, max_bytes=70_000)
     with pytest.raises(DecodeError):
         decompress(packed + b"garbage", codec.sys_flag)
+
+
+def test_a_body_of_gzip_inflates_as_zlib() -> None:
+    """A proxy stores what a client of RocketMQ 5 sends as GZIP, marked as compressed without a type."""
+    packed = gzip.compress(b"body" * 500)
+    assert decompress(packed, FLAG_COMPRESSED) == b"body" * 500
+    with pytest.raises(LengthError):
+        decompress(packed, FLAG_COMPRESSED, max_bytes=1999)
+    with pytest.raises(DecodeError):
+        decompress(packed[:-9], FLAG_COMPRESSED)
 
 
 def test_bytes_behind_a_zlib_stream_are_ignored_as_in_java() -> None:
