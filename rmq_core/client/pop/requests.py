@@ -5,6 +5,7 @@ Source: ``MQClientAPIImpl#popMessageAsync``, ``#ackMessageAsync``, ``#batchAckMe
 """
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from typing import Final
 
@@ -19,6 +20,7 @@ from rmq_core.remoting.bodies.clients import SubscriptionData
 from rmq_core.remoting.bodies.codec import encode_body
 from rmq_core.remoting.bodies.pop import BatchAcks
 from rmq_core.remoting.codes import RequestCode, ResponseCode
+from rmq_core.remoting.errors import RemotingError
 from rmq_core.remoting.fields import read_fields
 from rmq_core.remoting.pop import (
     MOST_MESSAGES,
@@ -36,6 +38,7 @@ from rmq_core.remoting.uniq_key import UniqKeys
 from rmq_formats.codecs.layout import PROPERTY_POP_CK
 from rmq_formats.errors import DecodeError
 
+log = logging.getLogger("rmq.client")
 _CODES_WITHOUT_MESSAGES: Final = (ResponseCode.POLLING_TIMEOUT, ResponseCode.POLLING_FULL, ResponseCode.PULL_NOT_FOUND)
 _ANY_QUEUE: Final = -1
 _FROM_FIRST, _FROM_LAST = 0, 1  # ConsumeInitMode
@@ -101,7 +104,20 @@ class PopRequests:
                 message.topic = topic
         except ValueError as error:
             raise DecodeError(f"{broker_name}: the response to a pop cannot be decoded: {error}") from error
-        return filter_messages(messages, data)
+        matching = filter_messages(messages, data)
+        if len(matching) < len(messages):
+            await self._ack_others(messages, matching)
+        return matching
+
+    async def _ack_others(self, messages: list[ReceivedMessage], matching: list[ReceivedMessage]) -> None:
+        """Acknowledge the messages of other tags: in orderly consumption such a message would block its queue.
+
+        Source: ``DefaultMQPushConsumerImpl#processPopResult``.
+        """
+        try:
+            await self.ack([message for message in messages if message not in matching])
+        except RemotingError as error:
+            log.warning("messages of other tags come back: %s", error)
 
     def _attempt(self, topic: str, broker_name: str) -> str:
         """Return the attempt id; after a lost response the same id, so that the broker returns the same messages."""

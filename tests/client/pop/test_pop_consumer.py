@@ -205,6 +205,23 @@ async def test_a_listener_s_failures_come_back_or_are_dead_letters(site: Site) -
     assert sorted(seen) == [("again", 0), ("again", 1), ("dead", 0), ("good", 0)]
 
 
+@pytest.mark.parametrize("in_order", [False, True])
+async def test_messages_whose_tags_only_have_the_hash_are_acknowledged(site: Site, *, in_order: bool) -> None:
+    """Java's hash of BB is that of Aa, so that brokers give both."""
+    options = PopOptions(start=StartPosition.FIRST, in_order=in_order, invisible_time_s=10, suspend_timeout_s=5)
+    await site.send("no", tags="BB")
+    await site.send("yes", tags="Aa")
+    async with site.consumer(options, tags="Aa") as consumer:
+        found = await received(consumer, 1)
+        assert bodies(found) == ["yes"]
+        await consumer.ack(*found)
+        await pass_time(site.clock, 16)
+        async with site.consumer(options, tags="*") as other:
+            assert await other.receive(timeout_s=3) == []
+        await site.send("next", tags="Aa")
+        assert bodies(await received(consumer, 1)) == ["next"]
+
+
 async def test_in_order_a_failure_holds_its_queue(site: Site) -> None:
     seen: list[str] = []
 
