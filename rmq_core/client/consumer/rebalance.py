@@ -212,9 +212,19 @@ class Rebalancer(Generic[_PullLoop]):
         new_queues = allocated - assigned
         if new_queues and self._locks is not None:
             new_queues &= await self._locks.lock(sorted(new_queues))
-        for queue in sorted(new_queues):
-            await self._assign(queue)
+        async with asyncio.TaskGroup() as assigning:  # leaves no task that would assign a queue in the next round, too
+            for queues in _by_broker(sorted(new_queues)).values():
+                assigning.create_task(self._assign_all(queues))
         return allocated <= self.works.keys()
+
+    async def _assign_all(self, queues: list[MessageQueue]) -> None:
+        """Assign queues of one broker; after an error the rest waits for the next round, but not other brokers'."""
+        for queue in queues:
+            try:
+                await self._assign(queue)
+            except (RmqError, OSError) as error:
+                log.warning("%s: %s cannot be assigned yet: %s", self._group, queue, error)
+                return
 
     async def _assign(self, queue: MessageQueue) -> None:
         self._offsets.evict(queue)

@@ -183,6 +183,27 @@ async def test_only_queues_that_change_hands_start_and_stop(fakes: FakeCluster) 
         assert await settled(member, 4) == ["start T b0", "start T b1"]
 
 
+async def test_queues_of_other_brokers_do_not_wait_for_a_broker_that_hangs(fakes: FakeCluster) -> None:
+    def hang(command: RemotingCommand, connection: Connection) -> RemotingCommand | None:
+        return None if hangs and command.code == RequestCode.QUERY_CONSUMER_OFFSET else answer(command, connection)
+
+    def answer(command: RemotingCommand, _: Connection) -> RemotingCommand:
+        if command.code == RequestCode.GET_CONSUMER_LIST_BY_GROUP:
+            return command.response(body=encode_body(ConsumerIdList(consumer_id_list=[cluster.client_id])))
+        return command.response(0, None, {"offset": "7"})
+
+    hangs = True
+    fakes.brokers["a"].answer, fakes.brokers["b"].answer = hang, answer
+    async with Cluster(fakes.namesrv, ClientOptions(request_timeout_s=0.5)) as cluster:
+        offsets = RemoteOffsets("g", QueueOffsets(cluster))
+        member = Rebalancer(cluster, "g", PushOptions(), {"T": subscription("T")}, offsets, None, Followed)
+        assert not await member.rebalance()
+        assert sorted((queue.broker_name, queue.queue_id) for queue in member.works) == [("b", 0), ("b", 1)]
+        hangs = False
+        assert await member.rebalance()
+        assert len(member.works) == 4
+
+
 async def test_a_consumer_that_broadcasts_has_all_queues_and_asks_for_no_members(fakes: FakeCluster) -> None:
     for broker in fakes.brokers.values():
         broker.answer = lambda command, _: command.response(0, None, {"offset": "7"})
