@@ -5,6 +5,7 @@ Source: ``RemoteBrokerOffsetStore``, ``LocalFileOffsetStore``.
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import Collection
 from pathlib import Path
 from typing import Protocol
@@ -12,7 +13,7 @@ from typing import Protocol
 from rmq_core.client.pull.request import QueueOffsets
 from rmq_core.remoting.bodies.codec import MessageQueue, decode_body, encode_body, parse_queue_key, queue_key
 from rmq_core.remoting.bodies.stats import OffsetsBody
-from rmq_core.remoting.errors import RemotingError
+from rmq_core.remoting.errors import RemotingError, TransportError
 from rmq_formats.errors import FormatError, StoreError
 
 log = logging.getLogger("rmq.client")
@@ -62,8 +63,8 @@ class RemoteOffsets(_OffsetCache):
         super().__init__()
         self._group = group
         self._brokers = brokers
-        # Java's broker may lose one of two concurrent first offsets of a group and topic, so commits are sequential.
-        self._one_commit = asyncio.Lock()
+        # Java's broker may lose one of two concurrent first offsets of a group and topic: it gets one commit at a time.
+        self._one_commit: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # by broker name
 
     async def read(self, queue: MessageQueue) -> int | None:
         """Query the broker; raises as ``QueueOffsets.committed``."""
@@ -73,16 +74,25 @@ class RemoteOffsets(_OffsetCache):
         return offset
 
     async def persist(self, queues: Collection[MessageQueue]) -> None:
-        """Commit to the brokers; an unreachable broker gets the offset with the next commit."""
+        """Commit to the brokers; an unreachable broker gets its offsets with the next commit."""
+        by_broker: defaultdict[str, list[MessageQueue]] = defaultdict(list)
+        for queue in queues:
+            by_broker[queue.broker_name].append(queue)
+        await asyncio.gather(*(self._persist_at(name, queues) for name, queues in by_broker.items()))
+
+    async def _persist_at(self, broker_name: str, queues: list[MessageQueue]) -> None:
+        """Commit to one broker, until it does not answer."""
         for queue in queues:
             offset = self.get(queue)
             if offset is None:
                 continue
             try:
-                async with self._one_commit:
+                async with self._one_commit[broker_name]:
                     await self._brokers.commit(queue, self._group, offset)
             except RemotingError as error:
                 log.warning("cannot commit the offset of %s: %s", queue, error)
+                if isinstance(error, TransportError):
+                    return
 
 
 class LocalOffsets(_OffsetCache):

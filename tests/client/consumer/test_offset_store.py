@@ -8,6 +8,7 @@ import pytest
 from rmq_core.client import MessageQueue
 from rmq_core.client.consumer.offset_store import LocalOffsets, RemoteOffsets
 from rmq_core.client.pull.request import QueueOffsets
+from rmq_core.remoting.errors import RequestTimeoutError
 from rmq_formats.errors import StoreError
 
 ONE, TWO = (MessageQueue(topic="TopicTest", broker_name="broker-a", queue_id=number) for number in (3, 0))
@@ -109,3 +110,32 @@ async def test_a_consumer_commits_one_offset_after_the_other() -> None:
         offsets.update(queue, 1)
     await asyncio.gather(offsets.persist([ONE]), offsets.persist([TWO]))
     assert brokers.taken == [ONE, TWO]
+
+
+class OneHangs(QueueOffsets):
+    """Brokers of which the first does not answer."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.hangs = asyncio.Event()
+
+    async def commit(self, queue: MessageQueue, group: str, offset: int) -> None:  # noqa: ARG002
+        self.asked.append(f"{queue.broker_name}{queue.queue_id}")
+        if queue.broker_name == "a":
+            await self.hangs.wait()
+            raise RequestTimeoutError("a:10911", "no answer within 3 s")
+
+
+async def test_a_broker_that_hangs_delays_no_commits_at_others_and_is_asked_once() -> None:
+    brokers = OneHangs()
+    offsets = RemoteOffsets("group", brokers)
+    queues = [MessageQueue(topic="T", broker_name=name, queue_id=number) for name in "ab" for number in range(3)]
+    for queue in queues:
+        offsets.update(queue, 1)
+    persisting = asyncio.ensure_future(offsets.persist(queues))
+    async with asyncio.timeout(60):
+        while len(brokers.asked) < 4:
+            await asyncio.sleep(0)
+        brokers.hangs.set()
+        await persisting
+    assert sorted(brokers.asked) == ["a0", "b0", "b1", "b2"]
