@@ -124,8 +124,11 @@ class _Printing:
     def is_done(self) -> bool:
         if self._error is not None:
             raise self._error
-        is_late = self._timeout_s is not None and time.monotonic() - self._last_s > self._timeout_s
-        return self._is_interrupted or self.left == 0 or is_late
+        return self._is_interrupted or self.left == 0 or self.is_late
+
+    @property
+    def is_late(self) -> bool:
+        return self._timeout_s is not None and time.monotonic() - self._last_s > self._timeout_s
 
     def end_on_signals(self) -> None:
         """Stop on SIGINT and SIGTERM in order, so that printed messages are committed."""
@@ -173,6 +176,9 @@ async def _read(printing: _Printing, source: _Subscription) -> None:
             await consumer.seek_to_time(source.time_ms)
         while not printing.is_done:
             printing.write(await consumer.poll(_POLL_S, min(_BATCH, printing.left or _BATCH)))
+        if printing.is_late:  # a broker that does not answer may have more messages
+            for queue in consumer.assignment:
+                await consumer.offsets.max(queue)
 
 
 async def _join(printing: _Printing, source: _Subscription, group: str) -> None:

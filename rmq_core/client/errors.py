@@ -18,8 +18,9 @@
 from typing import Final
 
 from rmq_core.remoting.codes import ResponseCode
-from rmq_core.remoting.errors import ResponseError
+from rmq_core.remoting.errors import ResponseError, TransportError
 
+_TRANSIENT: Final = (ResponseCode.SYSTEM_BUSY, ResponseCode.GO_AWAY, ResponseCode.FLOW_CONTROL)
 _REQUEST_TIMEOUT: Final = 10006  # ClientErrorCode.REQUEST_TIMEOUT_EXCEPTION
 
 
@@ -43,6 +44,11 @@ class BrokerError(ResponseError):
 def is_refusal(error: object) -> bool:
     """Return True if a broker refuses the request for lack of permission, as with wrong credentials."""
     return isinstance(error, BrokerError) and error.code == ResponseCode.NO_PERMISSION
+
+
+def is_transient(error: object) -> bool:
+    """Return True if a later request may succeed: the broker is away, stops, or has too much to do."""
+    return isinstance(error, TransportError) or (isinstance(error, BrokerError) and error.code in _TRANSIENT)
 
 
 class ClientError(ResponseError):

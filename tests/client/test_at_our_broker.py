@@ -10,13 +10,21 @@ from pathlib import Path
 
 import pytest
 
-from rmq_core.client import Message, Producer, PushConsumer, SendFailedError
+from rmq_core.client import (
+    Message,
+    Producer,
+    PullConsumer,
+    PullOptions,
+    PushConsumer,
+    SendFailedError,
+    StartPosition,
+)
 from rmq_core.remoting.errors import TransportError
 from rmq_core.remoting.loop import run
 from tests.client.consumer_scenarios import *  # noqa: F403 # the tests themselves
 from tests.client.pull_scenarios import *  # noqa: F403
 from tests.client.scenarios import *  # noqa: F403
-from tests.client.scenarios import FIRST, SETTINGS, Seen, fresh, known, send_all
+from tests.client.scenarios import FIRST, SETTINGS, Seen, fresh, gather_messages, known, send_all
 from tests.support.processes import warm_processes
 
 pytestmark = [pytest.mark.xdist_group("client_at_our_broker")]
@@ -87,6 +95,26 @@ def test_a_broker_that_starts_anew_is_found_again(tmp_path: Path) -> None:
                     await producer.send(Message(topic, b"two"), timeout_s=10)
                     # Within some seconds: it does not wait for the next heartbeat, which is 30 s away.
                     assert b"two" in await until_body(got, b"two")
+
+    run(main())
+
+
+def test_polls_go_on_while_a_broker_starts_anew(tmp_path: Path) -> None:
+    async def main() -> None:
+        topic = fresh("Polled")
+        with standalone(tmp_path) as (process, address, broker):
+            await send_all(address, topic, [b"before"])
+            consumer = PullConsumer(address, fresh("group"), PullOptions(start=StartPosition.FIRST))
+            consumer.subscribe(topic)
+            async with consumer:
+                assert [message.body for message in await gather_messages(consumer, 1)] == [b"before"]
+                process.terminate()
+                process.wait()
+                assert await consumer.poll(2) == []
+                with standalone(tmp_path, address, broker):
+                    await known(address, topic)
+                    await send_all(address, topic, [b"after"])
+                    assert [message.body for message in await gather_messages(consumer, 1)] == [b"after"]
 
     run(main())
 

@@ -12,6 +12,7 @@ import pytest
 from tests.cli.conftest import one_line
 from tests.client.scenarios import fresh, known
 from tests.client.test_at_our_broker import namesrv as namesrv  # noqa: PLC0414 # the fixture
+from tests.client.test_at_our_broker import standalone
 from tests.support.processes import warm_processes
 
 MAIN = "from rmq_cli.main import main; main()"
@@ -96,6 +97,22 @@ async def test_a_signal_ends_it_and_what_was_printed_is_committed(
         process.send_signal(number)
         assert process.wait(TIMEOUT_S) == 0
     assert rmq(*join, "--timeout", "3").stdout == b""
+
+
+async def test_a_timeout_is_an_error_where_a_broker_does_not_answer(tmp_path: Path, topic: str) -> None:
+    with standalone(tmp_path) as (broker, namesrv, address):
+        rmq("produce", "--namesrv", namesrv, "--topic", topic, lines=b"a\n")
+        await known(namesrv, topic)
+        read = "consume", "--namesrv", namesrv, "--topic", topic, "--from", "first", "--timeout", "2"
+        with warm_processes.Popen(
+            [sys.executable, "-c", MAIN, *read], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        ) as process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            assert process.stdout.readline() == b"a\n"
+            broker.kill()
+            assert process.wait(TIMEOUT_S) == 2
+            assert process.stderr.read().decode().splitlines()[-1].startswith(f"rmq: {address}: cannot connect")
 
 
 @pytest.mark.parametrize(

@@ -310,7 +310,8 @@ class PullConsumer(GroupClient):
             max_messages: maximal number of messages; ``pull_batch_size`` if it is not given.
 
         Raises:
-            BrokerError, FormatError: since the last call, a pull was refused or its response could not be decoded.
+            BrokerError, FormatError: since the last call, a pull was refused or its response could not be decoded;
+                pulls that may succeed later, as while a broker restarts, are repeated instead.
         """
         if self.options.auto_commit:
             self._mark_polled_as_consumed()

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from rmq_core.client.errors import is_refusal
+from rmq_core.client.errors import is_refusal, is_transient
 from rmq_core.client.message import ReceivedMessage
 from rmq_core.client.options import PullOptions
 from rmq_core.client.pull.request import Puller, PullStatus
@@ -27,7 +27,7 @@ class Arrivals:
 
     Attributes:
         changed: set when messages or an error have arrived.
-        error: error of a pull since the last ``poll``.
+        error: error of a pull since the last ``poll``, unless a later pull may succeed.
     """
 
     def __init__(self) -> None:
@@ -128,8 +128,9 @@ class PulledQueue:
             except (RemotingError, FormatError) as error:
                 level = logging.DEBUG if is_refusal(error) else logging.WARNING  # ``poll`` raises the error
                 log.log(level, "pulling %s of %s failed: %s", self.queue.queue_id, self.queue.topic, error)
-                self._arrivals.error = error
-                self._arrivals.changed.set()
+                if not is_transient(error):
+                    self._arrivals.error = error
+                    self._arrivals.changed.set()
                 await asyncio.sleep(_AFTER_ERROR_S)
 
     async def _pull_once(self) -> None:
