@@ -104,8 +104,9 @@ class Message(msgspec.Struct, frozen=True):
             _check_properties(self.properties)
             properties.update(self.properties)
         if self.keys:
-            properties[PROPERTY_KEYS] = self.keys if isinstance(self.keys, str) else KEY_SEPARATOR.join(self.keys)
+            properties[PROPERTY_KEYS] = _join_keys(self.keys)
         if self.tags:
+            _check_separator("tags", self.tags)
             properties[PROPERTY_TAGS] = self.tags
         if self.delay_level > 0:
             properties[PROPERTY_DELAY] = str(self.delay_level)
@@ -155,6 +156,23 @@ def _check_properties(properties: Mapping[str, str]) -> None:
             raise MessageError(f"property {name} is reserved: set the message's field of its name")
         if "\x01" in name or "\x02" in name or "\x02" in value:
             raise MessageError(f"property {name!r} contains a separator, byte 1 or 2")
+
+
+def _join_keys(keys: str | Sequence[str]) -> str:
+    """Return the property of keys. Raises MessageError for a key that the property would change."""
+    if not isinstance(keys, str):
+        invalid_key = next((key for key in keys if not key or KEY_SEPARATOR in key), None)
+        if invalid_key is not None:
+            raise MessageError(f"key {invalid_key!r:.60}: is empty or has a blank, which separates keys")
+        keys = KEY_SEPARATOR.join(keys)
+    _check_separator("keys", keys)
+    return keys
+
+
+def _check_separator(field: str, text: str) -> None:
+    """Refuse a text that would end its property, so that the rest were other properties. Raises MessageError."""
+    if "\x02" in text:
+        raise MessageError(f"{field} {text!r:.60}: has a separator of properties, byte 2")
 
 
 def _check_light_queues(names: Sequence[str]) -> None:

@@ -58,6 +58,21 @@ def test_a_number_that_brokers_cannot_take_is_refused(fields: dict[str, Any]) ->
         Message("Orders", b"x", **fields)
 
 
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"tags": "a\x02DELAY\x0118"}, "tags"),
+        ({"keys": "a\x02b"}, "keys"),
+        ({"keys": ["a", "b\x02DELAY\x0118"]}, "keys"),
+        ({"keys": ["order 1"]}, "key 'order 1'"),
+        ({"keys": ["a", ""]}, "key ''"),
+    ],
+)
+def test_a_text_that_would_become_another_key_or_property_is_refused(fields: dict[str, Any], says: str) -> None:
+    with pytest.raises(MessageError, match=says):
+        Message("Orders", b"x", **fields).all_properties()
+
+
 @pytest.mark.parametrize("body", [b"x", bytearray(b"x"), memoryview(b"x")])
 def test_all_kinds_of_bytes_are_bodies(body: Any) -> None:
     message = Message("T", body, "t", ("a", "b"), {"c": "d"}, -1, 18, False, 1 << 40, ["%LMQ%e"])
