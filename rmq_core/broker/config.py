@@ -178,7 +178,6 @@ class BrokerConfig(AccessSettings):
         wait_time_mills_in_ack_queue: the same of an acknowledgement of a popped message.
         wait_time_mills_in_admin_broker_queue: the same of a request of mqadmin.
         short_polling_time_ms: maximal wait of a parked pull without long polling.
-        use_server_side_reset_offset: a reset of offsets is returned to the consumer by the next pull.
         estimate_accumulation: the lag of groups with filters counts only messages that may match.
         channel_expired_timeout_ms: time without heartbeats after which a client is disconnected.
         region_id: the property MSG_REGION of each message.
@@ -251,7 +250,6 @@ class BrokerConfig(AccessSettings):
     wait_time_mills_in_ack_queue: int = setting(3000, mutable=True)
     wait_time_mills_in_admin_broker_queue: int = setting(5000, mutable=True)
     short_polling_time_ms: int = setting(1000, java="shortPollingTimeMills", mutable=True)
-    use_server_side_reset_offset: bool = setting(True, mutable=True)
     estimate_accumulation: bool = setting(True, mutable=True)
     notify_consumer_ids_changed_enable: bool = setting(True, mutable=True)
     channel_expired_timeout_ms: int = setting(120_000, java="channelExpiredTimeout", low=1000)

@@ -185,6 +185,7 @@ FIXED_VALUES: Final = {
     "transRocksDBEnable": "false",
     "transWriteOriginTransHalfEnable": "true",
     "useSeparateRetryQueue": "false",
+    "useServerSideResetOffset": "true",
     "useSingleRocksDBForAllConfigs": "false",
     "useStaticSubscription": "false",
     "useTLS": "false",

@@ -85,7 +85,7 @@ class PullMessageProcessor:
         group, topic = self._check_permission(fields, connection)
         message_filter = self._filter(fields, group)
         reset = state.offsets.pop_reset(fields.topic, fields.consumer_group, fields.queue_id)
-        if reset is not None and state.config.use_server_side_reset_offset:
+        if reset is not None:
             return self._respond_reset(request, fields, reset)
         times = state.stats.times
         begin_s = times.now_s()
