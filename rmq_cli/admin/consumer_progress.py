@@ -218,7 +218,12 @@ async def clone_offset(
     ] = "true",
 ) -> ResultTable:
     """Copy consumer offsets from one group to another."""
-    masters = await admin.masters_of(topic)
-    for address in masters:
-        await admin.brokers.clone_offsets(address, source, target, topic, offline=offline == "true")
-    return ResultTable(("broker", "topic", "source", "target"), [(master, topic, source, target) for master in masters])
+    rows = []
+    for address in await admin.masters_of(topic):
+        offsets = await admin.brokers.consumer_offsets(address)
+        # Brokers answer success where the source has no offset, too.
+        if any(f"{topic}@{source}" in table for table in (offsets.offset_table, offsets.lmq_offset_table or {})):
+            await admin.brokers.clone_offsets(address, source, target, topic, offline=offline == "true")
+            rows.append((address, topic, source, target))
+    code = EXIT_CLEAN if rows else EXIT_FINDINGS
+    return ResultTable(("broker", "topic", "source", "target"), rows, code=code)

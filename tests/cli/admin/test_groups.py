@@ -54,6 +54,7 @@ def test_offsets_of_a_group_are_shown_and_reset(cluster: Cluster) -> None:
     ]
     behind = cluster.rows("brokerConsumeStats", "-b", cluster.broker, "-l", "1")
     assert (group, topic, 0, 1) in [(one["group"], one["topic"], one["queue_id"], one["diff"]) for one in behind]
+    assert cluster.rows("cloneGroupOffset", "-s", other, "-d", fresh("group"), "-t", topic, code=1) == []
     assert cluster.rows("cloneGroupOffset", "-s", group, "-d", other, "-t", topic)
     assert progress(cluster, other, topic) == (3, 2, 1)
     skipped = cluster.rows("skipAccumulatedMessage", "-g", group, "-t", topic, "-c", "DefaultCluster")
