@@ -26,11 +26,13 @@ class Route:
     Attributes:
         write_queues: writable queues, by broker and queue id.
         brokers: addresses by broker name and broker id.
+        clusters: names of the brokers' clusters.
     """
 
     write_queues: tuple[MessageQueue, ...]
     read_queues: tuple[MessageQueue, ...]
     brokers: dict[str, dict[int, str]]
+    clusters: frozenset[str] = frozenset()
 
 
 def route_of(topic: str, data: TopicRouteData) -> Route:
@@ -41,7 +43,8 @@ def route_of(topic: str, data: TopicRouteData) -> Route:
     writable = [part for part in parts if part.perm & _WRITABLE and MASTER_ID in brokers.get(part.broker_name, {})]
     writes = _order_queues(topic, ordered) if ordered else _queues(topic, writable, "write_queue_nums")
     readable = [part for part in parts if part.perm & _READABLE and part.broker_name in brokers]
-    return Route(tuple(writes), tuple(_queues(topic, readable, "read_queue_nums")), brokers)
+    clusters = frozenset(broker.cluster for broker in data.broker_datas)
+    return Route(tuple(writes), tuple(_queues(topic, readable, "read_queue_nums")), brokers, clusters)
 
 
 def _queues(topic: str, parts: list[QueueData], count: str) -> Iterator[MessageQueue]:

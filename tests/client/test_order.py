@@ -7,15 +7,19 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from rmq_core.broker.broker import Broker
+from rmq_core.broker.config import BrokerConfig
 from rmq_core.client import (
     Admin,
     Message,
     MessageError,
+    MessageQueue,
     NoReplyError,
     NoRouteError,
     Producer,
@@ -26,8 +30,11 @@ from rmq_core.client import (
     reply_to,
 )
 from rmq_core.client.producer.producer import by_hash
+from rmq_core.namesrv.config import NamesrvConfig
+from rmq_core.namesrv.server import NameServer
 from rmq_core.remoting.errors import RemotingError
 from rmq_core.remoting.loop import run
+from tests.broker.conftest import small_store
 from tests.support.processes import warm_processes
 from tests.support.processes.broker_processes import Standalone, configured, standalone
 
@@ -255,6 +262,31 @@ def test_a_request_is_answered(running: Standalone) -> None:
                 assert caught.value.code == 10006
 
     run(main())
+
+
+async def test_a_reply_may_go_to_any_broker_of_the_cluster(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        names = await stack.enter_async_context(NameServer(NamesrvConfig(bind_address="127.0.0.1", listen_port=0)))
+        for name in ("a", "b"):
+            config = BrokerConfig(listen_port=0, namesrv_addr=names.address, broker_name=name)
+            await stack.enter_async_context(Broker(config, small_store(tmp_path / name)))
+            if name == "a":  # the topic is there alone
+                admin = await stack.enter_async_context(Admin(names.address))
+                await admin.create_topic("Questions", queues=1)
+        assert {queue.broker_name for queue in await admin.queues("Questions")} == {"a"}
+        asker = await stack.enter_async_context(Producer(names.address, "askers"))
+        answerer = await stack.enter_async_context(Producer(names.address, "answerers"))
+
+        async def answer(messages: list[ReceivedMessage]) -> None:
+            for message in messages:
+                reply = reply_to(message, b"yes")
+                await answerer.send(reply, queue=MessageQueue(topic=reply.topic, broker_name="b", queue_id=0))
+
+        consumer = PushConsumer(names.address, "oracle", answer, FIRST)
+        consumer.subscribe("Questions")
+        await stack.enter_async_context(consumer)
+        replied = await asker.request(Message("Questions", b"?"), timeout_s=PATIENCE_S)
+        assert replied.body == b"yes"
 
 
 @pytest.mark.long

@@ -20,7 +20,7 @@ from rmq_core.client.message import Message, ReceivedMessage, SendResult, SendSt
 from rmq_core.client.options import Backoff, ProducerOptions
 from rmq_core.client.producer.group_client import GroupClient
 from rmq_core.client.producer.packet import Packer, Packet
-from rmq_core.client.producer.request_reply import PendingReplies
+from rmq_core.client.producer.request_reply import PendingReplies, reply_topic
 from rmq_core.client.producer.tracer import SEND_TIMEOUT_S, Tracer, trace_sent
 from rmq_core.remoting.access.acl import Credentials
 from rmq_core.remoting.bodies.clients import HeartbeatData, ProducerData
@@ -249,8 +249,8 @@ class Producer(GroupClient):
         timeout_s = self.options.send_timeout_s if timeout_s is None else timeout_s
         deadline = asyncio.get_running_loop().time() + timeout_s
         await self.queues(message.topic)
-        if message.topic not in self._registered_topics:  # brokers push replies only to clients with a heartbeat
-            await self._cluster.send_heartbeats()
+        if message.topic not in self._registered_topics:
+            await self._register_for_replies(message.topic)
             self._registered_topics.add(message.topic)
         request_message, reply = self._pending_replies.prepare(message, self.client_id, timeout_s)
         try:
@@ -260,6 +260,11 @@ class Producer(GroupClient):
             raise NoReplyError(message.topic, timeout_s) from error
         finally:
             reply.cancel()
+
+    async def _register_for_replies(self, topic: str) -> None:
+        """Send heartbeats to all brokers of the topic's clusters: each may get the reply to push."""
+        route = self._cluster.cached_route(topic)
+        await self._cluster.register_at_brokers(map(reply_topic, () if route is None else route.clusters))
 
     async def send_oneway(
         self,

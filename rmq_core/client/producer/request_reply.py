@@ -38,7 +38,11 @@ from rmq_formats.codecs.layout import (
 
 log = logging.getLogger("rmq.client")
 _TTL_MS: Final = "TTL"
-_REPLY_TOPIC: Final = "_REPLY_TOPIC"
+
+
+def reply_topic(cluster: str) -> str:
+    """Return the topic of replies, which every broker of a cluster has."""
+    return f"{cluster}_REPLY_TOPIC"
 
 
 def reply_to(message: ReceivedMessage, body: bytes) -> Message:
@@ -52,7 +56,7 @@ def reply_to(message: ReceivedMessage, body: bytes) -> Message:
     if cluster is None or any(name not in properties for name in names):
         raise MessageError(f"{message.msg_id} of {message.topic}: is no request message, so that no reply can be sent")
     reply_properties = {PROPERTY_MESSAGE_TYPE: REPLY, **{name: properties[name] for name in names}}
-    return Message(cluster + _REPLY_TOPIC, body, properties=reply_properties)
+    return Message(reply_topic(cluster), body, properties=reply_properties)
 
 
 class PendingReplies:
