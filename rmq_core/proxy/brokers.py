@@ -22,6 +22,7 @@ from rmq_core.remoting.bodies.configs import SubscriptionGroupConfig, TopicConfi
 from rmq_core.remoting.bodies.routes import ClusterInfo
 from rmq_core.remoting.codes import MASTER_ID, RequestCode, ResponseCode
 from rmq_core.remoting.connection import Connection, Handler, HandlerResponse
+from rmq_core.remoting.errors import TransportError
 from rmq_core.remoting.fields import Fields
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.requests import Group, Topic, UnregisterClient, ViewMessage
@@ -143,13 +144,12 @@ class Brokers:
         return records[0] if len(records) == 1 else None
 
     async def _query_topic(self, topic: str) -> TopicConfig:
-        response = await self.request(await self.any_broker(topic), RequestCode.GET_TOPIC_CONFIG, Topic(topic=topic))
+        response = await self._request_any(topic, RequestCode.GET_TOPIC_CONFIG, Topic(topic=topic))
         return decode_body(response.body, TopicConfig)
 
     async def _query_group(self, group: str, topic: str) -> SubscriptionGroupConfig:
-        address = await self.any_broker(topic)
         try:
-            response = await self.request(address, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, Group(group=group))
+            response = await self._request_any(topic, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, Group(group=group))
         except BrokerError as error:
             if (
                 error.code != ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
@@ -158,11 +158,20 @@ class Brokers:
             return SubscriptionGroupConfig(group_name=group)  # the broker creates the group at its first use
         return decode_body(response.body, SubscriptionGroupConfig)
 
-    async def any_broker(self, topic: str) -> str:
-        """Return the address of a master of a topic. Raises NoRouteError."""
+    async def _request_any(self, topic: str, code: RequestCode, fields: Fields) -> RemotingCommand:
+        """Send a request to the first master of a topic, or to the next one if it does not respond.
+
+        Raises NoRouteError, BrokerError, TransportError.
+        """
         route = await self.route(topic)
         queues = route.write_queues or route.read_queues
-        return self.cluster.address(queues[0].broker_name if queues else next(iter(route.brokers), ""))
+        *names, last = dict.fromkeys(queue.broker_name for queue in queues) or route.brokers or ("",)
+        for name in names:
+            try:
+                return await self.request(self.cluster.address(name), code, fields)
+            except (TransportError, NoRouteError) as error:
+                log.warning("%(broker)s: %(why)s", {"broker": name, "why": str(error)})
+        return await self.request(self.cluster.address(last), code, fields)
 
     async def auth_brokers(self) -> tuple[str, ...]:
         """Return the addresses of brokers that are queried for users: configured ones, or the masters found first.

@@ -130,7 +130,8 @@ async def fakes() -> AsyncIterator[FakeCluster]:
                  RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.UNREGISTER_CLIENT,
                  RequestCode.GET_CONSUMER_LIST_BY_GROUP, RequestCode.QUERY_CONSUMER_OFFSET,
                  RequestCode.GET_MAX_OFFSET, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
-                 RequestCode.POP_MESSAGE]  # fmt: skip
+                 RequestCode.POP_MESSAGE, RequestCode.GET_TOPIC_CONFIG,
+                 RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG]  # fmt: skip
         handlers: dict[int, Handler] = {int(code): broker.handle for code in codes}  # type: ignore[dict-item]
         server = cluster.servers[name] = RemotingServer({**handlers, RequestCode.HEART_BEAT: broker.heartbeat})
         host, port = await server.listen("127.0.0.1", 0)
