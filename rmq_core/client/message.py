@@ -27,6 +27,7 @@ from rmq_formats.codecs.message_id import encode_message_id
 from rmq_formats.codecs.paths import is_safe_topic
 from rmq_formats.codecs.properties import KEY_SEPARATOR, decode_properties, split_keys
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
+from rmq_formats.times import check_milliseconds
 
 PROPERTY_RECONSUME_TIME: Final = "RECONSUME_TIME"
 PROPERTY_MAX_RECONSUME_TIMES: Final = "MAX_RECONSUME_TIMES"
@@ -69,7 +70,7 @@ class Message(msgspec.Struct, frozen=True):
 
         Raises:
             TypeError: a field has another type, such as a body of text.
-            MessageError: a number is out of the brokers' range.
+            MessageError: a number is out of the brokers' range, or a time in seconds.
         """
         if type(self.body) is not bytes and not isinstance(self.body, bytearray | memoryview):
             what = "encode it, as by .encode()" if isinstance(self.body, str) else "give bytes"
@@ -86,6 +87,11 @@ class Message(msgspec.Struct, frozen=True):
         if type(self.flag) is not int or type(self.delay_level) is not int or self.deliver_at_ms is not None:
             for name in ("flag", "delay_level", "deliver_at_ms"):
                 _check_number(name, getattr(self, name), may_be_none=name == "deliver_at_ms")
+        if self.deliver_at_ms is not None:
+            try:
+                check_milliseconds(self.deliver_at_ms)
+            except ValueError as error:
+                raise MessageError(f"deliver_at_ms: {error}") from None
         if type(self.wait_store) is not bool:
             raise TypeError(f"Message.wait_store: is {type(self.wait_store).__name__}; give True or False")
         if not -(1 << 31) <= self.flag < 1 << 31:

@@ -14,6 +14,7 @@ from rmq_formats.codecs.layout import MAX_BODY_BYTES
 from rmq_formats.codecs.topics import TEMPLATE_TOPIC
 from rmq_formats.codecs.trace import TRACE_TOPIC
 from rmq_formats.errors import OptionError
+from rmq_formats.times import check_milliseconds
 
 DEFAULT_INSTANCE: Final = "DEFAULT"
 MAX_INVISIBLE_TIME_S: Final = 300  # DefaultMQPushConsumerImpl#checkConfig: 10 s to 300 s
@@ -119,6 +120,14 @@ class ProducerOptions(ClientOptions):
             raise OptionError(f"compression_level must be 0 to 9, not {self.compression_level}")
 
 
+def check_time(name: str, value: int) -> int:
+    """Return a time, or refuse one in seconds or microseconds. Raises OptionError."""
+    try:
+        return check_milliseconds(value)
+    except ValueError as error:
+        raise OptionError(f"{name}: {error}") from None
+
+
 class StartPosition(Enum):
     """First offset of a group in a queue without a consumer offset."""
 
@@ -170,6 +179,8 @@ class ConsumerOptions(ClientOptions):
         for name in ("pull_batch_size", "max_cached_messages", "max_cached_bytes", "max_span"):
             if getattr(self, name) < 1:
                 raise OptionError(f"{name} of a consumer must be 1 or more, not {getattr(self, name)}")
+        if self.start_timestamp_ms is not None:
+            check_time("start_timestamp_ms", self.start_timestamp_ms)
         if self.pull_timeout_s <= self.suspend_timeout_s:
             raise OptionError("pull_timeout_s must be longer than suspend_timeout_s, for the answer to arrive")
 

@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 
-from rmq_core.client import Message
+from rmq_core.client import Admin, Message, MessageQueue, PushOptions, StartPosition
 from rmq_core.client.errors import MessageError
 from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.codes import RequestCode
 from rmq_core.remoting.header import RemotingCommand, request
 from rmq_core.remoting.server import RemotingServer
+from rmq_formats.errors import OptionError
 
 
 @pytest.mark.parametrize(
@@ -71,6 +72,28 @@ def test_a_number_that_brokers_cannot_take_is_refused(fields: dict[str, Any]) ->
 def test_a_text_that_would_become_another_key_or_property_is_refused(fields: dict[str, Any], says: str) -> None:
     with pytest.raises(MessageError, match=says):
         Message("Orders", b"x", **fields).all_properties()
+
+
+SECONDS, MICROSECONDS = 1_900_000_000, 1_900_000_000_000_000
+
+
+@pytest.mark.parametrize("time", [SECONDS, MICROSECONDS])
+async def test_times_that_are_no_milliseconds_are_refused(time: int) -> None:
+    """A message would be delivered at once, and a group would begin at its first message."""
+    with pytest.raises(MessageError, match="deliver_at_ms: expected milliseconds since 1970"):
+        Message("T", b"x", deliver_at_ms=time)
+    with pytest.raises(OptionError, match="start_timestamp_ms"):
+        PushOptions(start=StartPosition.TIMESTAMP, start_timestamp_ms=time)
+    admin = Admin("127.0.0.1:1")
+    for refused in (
+        admin.reset_offsets("g", "T", time),
+        admin.brokers.reset_offsets("127.0.0.1:1", "g", "T", timestamp_ms=time),
+        admin.offsets.search(MessageQueue(topic="T", broker_name="a", queue_id=0), time),
+        admin.query_by_key("T", "k", begin_ms=time),
+        admin.query_by_key("T", "k", end_ms=time),
+    ):
+        with pytest.raises(OptionError, match="_ms: expected milliseconds since 1970"):
+            await refused
 
 
 @pytest.mark.parametrize("body", [b"x", bytearray(b"x"), memoryview(b"x")])

@@ -18,7 +18,7 @@ from rmq_core.client.admin.broker_queries import BrokerInquiries, UserRequests
 from rmq_core.client.cluster import Cluster
 from rmq_core.client.errors import BrokerError, NoRouteError
 from rmq_core.client.message import ReceivedMessage
-from rmq_core.client.options import ClientOptions, ConsumerOptions
+from rmq_core.client.options import ClientOptions, ConsumerOptions, check_time
 from rmq_core.client.producer.packet import MAX_GROUP_CHARACTERS, MAX_TOPIC_CHARACTERS, check_name
 from rmq_core.client.pull.record_decoder import decode_records
 from rmq_core.client.pull.request import Puller, QueueOffsets, subscription
@@ -281,8 +281,12 @@ class Admin(Service):
 
         Returns:
             The new offset of each queue.
+
+        Raises:
+            OptionError: the time is in seconds or microseconds.
         """
-        fields = ResetOffset(group=group, topic=topic, timestamp=timestamp_ms, is_force=True)
+        timestamp = check_time("timestamp_ms", timestamp_ms)
+        fields = ResetOffset(group=group, topic=topic, timestamp=timestamp, is_force=True)
         responses = await self._at_brokers_of(topic, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields)
         tables = [decode_body(response.body, OffsetsBody).offset_table for response in responses]
         return {parse_queue_key(key): offset for table in tables for key, offset in table.items()}
@@ -355,8 +359,12 @@ class Admin(Service):
             begin_ms: earliest store time.
             end_ms: latest store time.
             route: topic whose brokers are queried, by default ``topic``; may be a cluster's name.
+
+        Raises:
+            OptionError: a time is in seconds or microseconds.
         """
-        query = QueryMessage(topic=topic, key=key, max_num=max_messages, begin_timestamp=begin_ms, end_timestamp=end_ms)
+        begin, end = check_time("begin_ms", begin_ms), check_time("end_ms", end_ms)
+        query = QueryMessage(topic=topic, key=key, max_num=max_messages, begin_timestamp=begin, end_timestamp=end)
         messages = await query_messages(self._cluster, query, route)
         return [message for message in messages if key in message.keys][:max_messages]
 

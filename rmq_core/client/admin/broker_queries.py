@@ -6,6 +6,7 @@ Source: ``MQClientAPIImpl``.
 from typing import Final
 
 from rmq_core.client.cluster import Cluster
+from rmq_core.client.options import check_time
 from rmq_core.remoting.bodies.clients import (
     ConsumeDirectlyResult,
     ConsumerConnection,
@@ -211,9 +212,13 @@ class BrokerInquiries:
 
         Returns:
             The offsets, by ``queue_key``.
+
+        Raises:
+            OptionError: the time is in seconds or microseconds.
         """
+        timestamp = check_time("timestamp_ms", timestamp_ms)
         fields = ResetOffset(
-            group=group, topic=topic, queue_id=queue_id, offset=offset, timestamp=timestamp_ms, is_force=True
+            group=group, topic=topic, queue_id=queue_id, offset=offset, timestamp=timestamp, is_force=True
         )
         response = await self._cluster.request(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields)
         return decode_body(response.body, OffsetsBody).offset_table

@@ -9,7 +9,7 @@ from typing import Final
 
 from rmq_core.client.cluster import Cluster
 from rmq_core.client.message import RETRY_TOPIC_PREFIX, ReceivedMessage
-from rmq_core.client.options import ConsumerOptions, StartPosition
+from rmq_core.client.options import ConsumerOptions, StartPosition, check_time
 from rmq_core.client.pull.record_decoder import decode_records
 from rmq_core.remoting.bodies.clients import SubscriptionData
 from rmq_core.remoting.bodies.codec import MessageQueue
@@ -189,8 +189,13 @@ class QueueOffsets:
         return await self._bound(queue, RequestCode.GET_MAX_OFFSET, any_id=any_id)
 
     async def search(self, queue: MessageQueue, timestamp_ms: int, *, any_id: bool = True) -> int:
-        """Return the first offset stored at a time or later, the max if there is none; slaves as for ``max``."""
-        fields = SearchOffset(topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms)
+        """Return the first offset stored at a time or later, the max if there is none; slaves as for ``max``.
+
+        Raises:
+            OptionError: the time is in seconds or microseconds.
+        """
+        timestamp = check_time("timestamp_ms", timestamp_ms)
+        fields = SearchOffset(topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp)
         address = await self._cluster.broker_of(queue, any_id=any_id)
         return (
             await self._cluster.request_fields(address, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, fields, _Offset)
