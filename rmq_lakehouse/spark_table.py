@@ -146,6 +146,7 @@ class SparkExactlyOnceTable(ExactlyOnceTable):
         """
         codec = CODECS.get(str(spark.conf.get("spark.sql.parquet.compression.codec", "snappy")).lower())
         partitions = [name for name in self._table_spec.partitions if name in schema.fieldNames()]
+        table_spec = self._table_spec if stats is None else replace(self._table_spec, stats=stats)
         if (
             codec is None
             or any(schema[name].dataType not in _PLAIN_PARTITIONS for name in partitions)
@@ -154,8 +155,7 @@ class SparkExactlyOnceTable(ExactlyOnceTable):
             or not _are_same(self.log.storable_schema(schema), self.log.schema())
         ):
             return None
-        table_spec = self._table_spec if stats is None else replace(self._table_spec, stats=stats)
-        return self.log.layout(table_spec, codec)
+        return self.log.layout(table_spec, codec, schema.fieldNames())
 
     def committed_offsets(self, attempt: CommitAttempt, texts: Mapping[str, str]) -> npt.NDArray[np.int64]:
         """Read the physical offsets of the rows of an attempt that the table has already.

@@ -302,8 +302,12 @@ class SparkTableLog(TableLog, Protocol):
         """Change the type of a column to a wider type."""
         ...
 
-    def layout(self, table_spec: TableSpec, codec: str) -> Layout | None:
-        """Return how tasks write the files of the table; None if Spark's own writer has to write the rows."""
+    def layout(self, table_spec: TableSpec, codec: str, columns: Sequence[str]) -> Layout | None:
+        """Return how tasks write the files of the table; None if Spark's own writer has to write the rows.
+
+        Args:
+            columns: columns that the tasks write.
+        """
         ...
 
     def rows(self, version: int, columns: Sequence[str]) -> "DataFrame | None":

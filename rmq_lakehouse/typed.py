@@ -37,7 +37,7 @@ from rmq_lakehouse.dead_letters import REFUSED, DeadLetters, table_constraints, 
 from rmq_lakehouse.decode.bodies import ELEMENT
 from rmq_lakehouse.decode.spark import build_body_decoder
 from rmq_lakehouse.delta.columns import partition_reason
-from rmq_lakehouse.delta.features import demanding_property, unbounded_column
+from rmq_lakehouse.delta.features import demanding_property
 from rmq_lakehouse.evolution import column, with_wider_types
 from rmq_lakehouse.exactly_once import (
     ExactlyOnceTable,
@@ -247,7 +247,7 @@ class TypedExport(ExportTables):
                 raise NeedsWriterError
             stats = counted_columns(schema, partitions)
             of_tasks = table.layout(self._spark, columns, stats)
-            if of_tasks is None or unbounded_column(properties, schema.names, stats) is not None:
+            if of_tasks is None:
                 raise NeedsWriterError
             return of_tasks
 

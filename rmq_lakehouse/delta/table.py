@@ -42,7 +42,7 @@ from rmq_lakehouse.delta.columns import (
     writable_partitions_condition,
 )
 from rmq_lakehouse.delta.commit_hook import TableReplacedError, commit_hook
-from rmq_lakehouse.delta.features import AUTO_COMPACT, is_plain, stats_property
+from rmq_lakehouse.delta.features import AUTO_COMPACT, is_plain, stats_property, unbounded_column
 from rmq_lakehouse.delta.files import (
     COLUMNS_PROPERTY,
     MAPPING_MODE,
@@ -316,9 +316,10 @@ class DeltaTableLog:
                 f"ALTER TABLE {self._location.sql} ALTER COLUMN {'.'.join(map(quoted, path))} TYPE {ddl(kind)}"
             )
 
-    def layout(self, table_spec: TableSpec, codec: str) -> Layout | None:
+    def layout(self, table_spec: TableSpec, codec: str, columns: Sequence[str]) -> Layout | None:
         """Return how tasks write files; None if the table, or its file system, needs Spark's writer."""
-        if table_spec.clusters or not self.is_plain():
+        unbounded = unbounded_column(self.configuration(), columns, table_spec.stats)
+        if table_spec.clusters or unbounded is not None or not self.is_plain():
             return None
         path, connect = self.local_path, None
         if path is None:

@@ -101,8 +101,8 @@ class IcebergLog:
         with self._location.translate_errors():
             return self._location.other_table(self._table())
 
-    def layout(self, table_spec: TableSpec, codec: str) -> Layout:
-        del table_spec  # the table's own partitions
+    def layout(self, table_spec: TableSpec, codec: str, columns: Sequence[str] = ()) -> Layout:
+        del table_spec, columns  # the table's own partitions, and bounds of all columns
         return table_layout(self._table(), self._location.table, codec)
 
     def begin_transaction(self) -> "IcebergTransaction":

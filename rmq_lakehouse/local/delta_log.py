@@ -7,7 +7,7 @@ sets the versions that it watches, so the commit depends on them as in the job.
 import json
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -22,7 +22,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, DeltaProtocolErr
 from deltalake.transaction import AddAction, CommitProperties, PostCommitHookProperties, RemoveAction, Transaction
 
 from rmq_formats.errors import StoreError
-from rmq_lakehouse.delta.features import demanding_property, is_plain, stats_property
+from rmq_lakehouse.delta.features import demanding_property, is_plain, stats_property, unbounded_column
 from rmq_lakehouse.delta.files import COLUMNS_PROPERTY, DeltaFiles, newest_files, removed_columns, write_metrics
 from rmq_lakehouse.delta.local_commits import TRANSACTIONS, commit_lock, quarantine_torn_commits
 from rmq_lakehouse.directories import DELTA_LOG, METADATA, check_new_table, check_vacuum, table_around, table_within
@@ -77,7 +77,7 @@ class DeltaRsTableLog:
     def names_directories(self, properties: Mapping[str, str]) -> bool:  # noqa: ARG002 # others are for the job
         return True
 
-    def check_writable(self) -> None:
+    def check_writable(self, columns: Collection[str], table_spec: TableSpec) -> None:
         """Refuse a table that needs more of a writer than plain Parquet files, see ``is_plain``.
 
         Raises:
@@ -87,6 +87,10 @@ class DeltaRsTableLog:
         if unquote(path) != path or "\\" in path:  # delta-rs would open /lake/a b for /lake/a%20b
             raise NeedsSparkError(f"{self._name}: delta-rs cannot open a path with \\ or escapes such as %20")
         table = self._find()
+        properties = dict(table_spec.initial_properties) if table is None else table.metadata().configuration
+        unbounded = unbounded_column(properties, columns, table_spec.stats)
+        if unbounded is not None:
+            raise NeedsSparkError(f"{self._name}: only Spark writes the bounds of column {unbounded!r}")
         if table is None:
             return
         protocol = table.protocol()
@@ -97,7 +101,6 @@ class DeltaRsTableLog:
             "minWriterVersion": protocol.min_writer_version,
             "writerFeatures": sorted(features - {_NTZ}),
         }
-        properties = table.metadata().configuration
         is_clustered = any(name.startswith("clusteringColumns") for name in properties)
         schema = json.dumps(json.loads(table.schema().to_json()), separators=(",", ":"))
         if is_clustered or not is_plain(versions, schema, properties, "false"):

@@ -1,6 +1,6 @@
 """Log of an Iceberg table for exports without Spark, by pyiceberg."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,7 @@ from rmq_lakehouse.table_log import RowRange, TableSpec, check_identity_columns
 class LocalIcebergLog(IcebergLog):
     """Log of one table that this process writes without Spark; each call sees its newest version."""
 
-    def check_writable(self) -> None:
+    def check_writable(self, columns: Collection[str], table_spec: TableSpec) -> None:  # noqa: ARG002 # bounds of all
         """Refuse a table whose columns were renamed or dropped, or must not be null. Raises NeedsSparkError."""
         if not self.exists():
             return

@@ -83,7 +83,7 @@ class LocalRawExport(RawTable):
 
     def check(self) -> None:
         """Refuse a table of another store, of other columns, or that needs Spark. Raises RmqError."""
-        self._log.check_writable()
+        self._log.check_writable(self.file_schema.names, self.table_spec)
         self.table.check(self.commented_schema())
 
     def prepare(self) -> None:

@@ -1,6 +1,6 @@
 """Port between exports without Spark and table formats."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Protocol
 
 import numpy as np
@@ -24,8 +24,12 @@ class NeedsSparkError(RmqError):
 class LocalTableLog(TableLog, Protocol):
     """Log of a table that this process writes without Spark."""
 
-    def check_writable(self) -> None:
-        """Refuse a table with features that only Spark's writer has. Raises NeedsSparkError."""
+    def check_writable(self, columns: Collection[str], table_spec: TableSpec) -> None:
+        """Refuse a table with features that only Spark's writer has. Raises NeedsSparkError.
+
+        Args:
+            columns: columns that the export writes.
+        """
         ...
 
     def layout(self, table_spec: TableSpec, codec: str) -> Layout:

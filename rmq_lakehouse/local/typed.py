@@ -13,7 +13,7 @@ from rmq_lakehouse.decode.bodies import ELEMENT, BodyDecoder
 from rmq_lakehouse.decode.columns import column_types, select_columns
 from rmq_lakehouse.decode.spark_ddl import UnknownSchemaError
 from rmq_lakehouse.decode.topics import build_decoder, schema_columns
-from rmq_lakehouse.delta.features import demanding_property, unbounded_column
+from rmq_lakehouse.delta.features import demanding_property
 from rmq_lakehouse.exactly_once import ExactlyOnceTable
 from rmq_lakehouse.exports import ExportCounts, ExportTables
 from rmq_lakehouse.local.raw import LocalRunner, committed_offsets
@@ -126,7 +126,6 @@ class LocalTypedExport(ExportTables):
             initial_properties=tuple(topic.properties.items()),
             comment=table_comment(topic),
         )
-        self._properties = topic.properties
         prefix = topic.metadata_prefix
         self._log = open_table(topic.table)
         partition_texts = find_partition_texts(self._log, topic, self._decoder.value_type)
@@ -142,17 +141,13 @@ class LocalTypedExport(ExportTables):
 
     def check(self) -> None:
         """Refuse tables of another store or topic, or that need Spark. Raises RmqError."""
-        self._log.check_writable()
-        properties = self._log.configuration() if self._log.exists() else self._properties
-        column = unbounded_column(properties, self._schema.names, self._spec.stats)
-        if column is not None:
-            raise NeedsSparkError(f"{self._table.path}: only Spark writes the bounds of column {column!r}")
+        self._log.check_writable(self._schema.names, self._spec)
         mismatch = self._log.type_mismatch(self._schema) if self._log.exists() else None
         if mismatch is not None:
             raise NeedsSparkError(f"{self._table.path}: {mismatch}")
         self._table.check(self._schema)
         if self._dead_letters is not None and self._dead_log is not None:
-            self._dead_log.check_writable()
+            self._dead_log.check_writable(dead_letter_columns().names, DEAD_LETTER_TABLE)
             self._dead_letters.check(dead_letter_columns())
 
     def prepare(self) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
 from rmq_lakehouse.delta.table import DeltaTransaction
 from rmq_lakehouse.local.delta_log import DeltaRsTableLog
@@ -137,3 +138,9 @@ def test_the_command_is_the_job_where_an_option_asks_for_spark(local: LocalExpor
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout.splitlines()[-1])
     assert (report["job"], report["exports"], report["undecoded"]) == ("export_delta", {"raw": 10, "Orders": 10}, 0)
+
+
+def test_the_job_writes_bounds_of_the_columns_that_the_owner_of_a_raw_table_names(exporter: Exporter) -> None:
+    write(exporter.store, plain(3))
+    exporter.run("--table-property", "delta.dataSkippingStatsColumns=flag,queue_id")
+    assert DeltaTable(exporter.table).to_pyarrow_table(filters=[("flag", "=", 0)]).num_rows == 3

@@ -677,3 +677,18 @@ def test_bounds_that_only_spark_writes_are_left_to_the_job(tmp_path: Path) -> No
     table = DeltaTable(str(tmp_path / "typed"))
     assert table.metadata().configuration[name] == "id, `txt`"
     assert table.to_pyarrow_table(filters=[("x", ">", 1.0)]).num_rows == 1
+
+
+def test_bounds_that_an_owner_wants_of_raw_tables_and_dead_letters_are_left_to_the_job(tmp_path: Path) -> None:
+    exporter = TypedExporter(tmp_path, "delta")
+    exporter.send(SOUND[:1])
+    bounds = {"delta.dataSkippingStatsColumns": "physical_offset,body,flag"}
+    with pytest.raises(NeedsSparkError, match="raw: only Spark writes the bounds of column 'flag'"):
+        exporter.run("--table-property", "delta.dataSkippingStatsColumns=flag")
+    assert not exporter.table.exists()
+    exporter.run(*exporter.words(*exporter.dead))
+    exporter.send([*SOUND[:1], b"none"])
+    for name, column in (("raw", "body"), ("dead", "body")):
+        DeltaTable(str(tmp_path / name)).alter.set_table_properties(bounds)
+        with pytest.raises(NeedsSparkError, match=f"{name}: only Spark writes the bounds of column '{column}'"):
+            exporter.run(*exporter.words(*exporter.dead), table=name == "raw")
