@@ -149,18 +149,30 @@ class DeltaRsTableLog:
         self.fsync()
 
     def has_rows(self, version: int, row_range: RowRange, count: int = 1) -> bool:
-        rows = self._rows(version, row_range.column, condition_of(row_range))
+        rows = self._rows(version, row_range)
         return bool(rows.head(count).num_rows >= count)
 
     def values(self, version: int, row_range: RowRange) -> npt.NDArray[np.int64]:
         """Read the values of a column of integers, of a range of rows."""
-        values = self._rows(version, row_range.column, condition_of(row_range)).to_table().column(0)
+        values = self._rows(version, row_range).to_table().column(0)
         return np.asarray(values.to_numpy(), np.int64)
 
-    def _rows(self, version: int, column: str, condition: pc.Expression) -> "pads.Scanner":
+    def _rows(self, version: int, row_range: RowRange) -> "pads.Scanner":
+        """Scan a column of integers, in the rows of a range.
+
+        Filters of delta-rs would lose the rows of files without bounds of the column: another writer may have written
+        them, while a property of the table named other columns.
+        """
         with _translate_errors(self._name):
-            dataset = DeltaTable(self._path, version=version).to_pyarrow_dataset()
-            return dataset.scanner(columns=[column], filter=condition)
+            table = DeltaTable(self._path, version=version)
+            dataset, outside = table.to_pyarrow_dataset(), _paths_outside(table, row_range)
+            fragments = [
+                dataset.format.make_fragment(fragment.path, fragment.filesystem)  # without its bounds
+                for fragment in dataset.get_fragments()
+                if fragment.path not in outside
+            ]
+            files = type(dataset)(fragments, dataset.schema, dataset.format, dataset.filesystem)
+            return files.scanner(columns=[row_range.column], filter=condition_of(row_range))
 
     def missing_file(self) -> str | None:
         """See ``TableLog``: checks the first and the last file of the newest commit that added files."""
@@ -299,6 +311,19 @@ class DeltaRsTransaction:
         if metadata is not None:
             info["userMetadata"] = metadata
         self._log.commit(self._table, [_add_action(file.action) for file in adds or ()], transactions, info)
+
+
+def _paths_outside(table: DeltaTable, row_range: RowRange) -> set[str]:
+    """Return the paths of the files whose bounds prove that they have no row of a range."""
+    actions = pa.table(table.get_add_actions(flatten=True))
+    limits = f"min.{row_range.column}", f"max.{row_range.column}"
+    if not set(limits) <= set(actions.column_names):
+        return set()
+    least, most = map(actions.column, limits)
+    is_outside = pc.less(most, row_range.first)
+    if row_range.last is not None:
+        is_outside = pc.or_(is_outside, pc.greater(least, row_range.last))
+    return set(map(unquote, actions.filter(is_outside)["path"].to_pylist()))
 
 
 def _check_names(table: str, columns: Iterable[str]) -> None:

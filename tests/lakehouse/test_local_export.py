@@ -453,3 +453,15 @@ def test_a_path_that_delta_rs_takes_for_another_is_left_to_the_job(tmp_path: Pat
     with pytest.raises(NeedsSparkError, match="delta-rs cannot open a path with"):
         LocalExporter(tmp_path / "store", tmp_path / name).run()
     assert not (tmp_path / name).exists()
+
+
+def test_rows_of_files_without_bounds_of_their_offsets_are_not_exported_again(local: LocalExporter) -> None:
+    placed = write(local.store, plain(30))
+    local.run()
+    name = "delta.dataSkippingStatsColumns"
+    bounds = DeltaTable(local.table).metadata().configuration[name]
+    DeltaTable(local.table).alter.set_table_properties({name: "flag"})
+    DeltaTable(local.table).update(updates={"flag": "1"}, predicate="topic = 'Odd'")
+    DeltaTable(local.table).alter.set_table_properties({name: bounds})
+    assert local.run("--from-offset", "0")[0]["messages"] == 0
+    assert local.offsets() == placed
