@@ -158,13 +158,22 @@ class ExactlyOnceTable:
             check_files(self.path, self.log)
 
     def prepare(self, schema: Any) -> None:
-        """Create the table if it does not exist, and add the columns that it lacks. Raises StoreError."""
+        """Create the table if it does not exist, and add the columns that it lacks, again after a lost race.
+
+        Raises StoreError.
+        """
         log, table_spec = self.log, self._table_spec
         if not log.exists():
             owner = source_property(self.selection)
             log.create(schema, table_spec, dict([*table_spec.initial_properties, *table_spec.properties, owner]))
-        self._check_fit(schema)
-        log.add_missing_columns(self.path, schema)
+        for _ in range(ATTEMPTS):
+            self._check_fit(schema)
+            try:
+                log.add_missing_columns(self.path, schema)
+            except log.conflicts:
+                continue
+            return
+        raise StoreError(f"{self.path}: lost {ATTEMPTS} commit conflicts to other writers; run the export again")
 
     def _check_fit(self, schema: Any) -> None:
         check_fit(self.path, self.log, self.selection, self._table_spec)

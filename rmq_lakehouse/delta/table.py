@@ -295,6 +295,8 @@ class DeltaTableLog:
 
     def add_columns(self, schema: StructType) -> None:
         columns = ", ".join(missing(self.schema(), schema))
+        if not columns:  # another export was faster
+            return
         exported = self.configuration().get(COLUMNS_PROPERTY)
         with commit_hook(self._spark, self.commit_guard):
             self._spark.sql(f"ALTER TABLE {self._location.sql} ADD COLUMNS ({columns})")

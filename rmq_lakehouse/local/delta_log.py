@@ -43,7 +43,7 @@ _NTZ: Final = "timestampNtz"  # files of TIMESTAMP_NTZ are plain Parquet
 _SQL_TYPES: Final = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}
 
 
-class CommitConflictError(Exception):
+class CommitConflictError(StoreError):
     """Another writer was faster: nothing was committed."""
 
 
@@ -359,7 +359,7 @@ def _translate_errors(path: str) -> Iterator[None]:
         yield
     except CommitFailedError as error:
         if _LOST_RACE.search(str(error)):
-            raise CommitConflictError(str(error)) from error
+            raise CommitConflictError(f"{path}: {_first_line(error)}") from error
         raise StoreError(f"{path}: {_first_line(error)}") from error
     except (DeltaError, OSError) as error:  # OSError of a full disk, too
         raise StoreError(f"{path}: {_first_line(error)}") from error

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from rmq_lakehouse.delta.table import DeltaTransaction
+from rmq_lakehouse.delta.table import DeltaTableLog, DeltaTransaction
 from rmq_lakehouse.local.delta_log import DeltaRsTableLog
 from tests.lakehouse.exported_stores import Exporter
 from tests.lakehouse.local_exports import LocalExporter
@@ -138,6 +138,32 @@ def test_the_command_is_the_job_where_an_option_asks_for_spark(local: LocalExpor
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout.splitlines()[-1])
     assert (report["job"], report["exports"], report["undecoded"]) == ("export_delta", {"raw": 10, "Orders": 10}, 0)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["commit_guard", "add_columns"])
+def test_the_command_adds_a_column_while_the_job_adds_it(
+    exporter: Exporter, local: LocalExporter, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, original, reports = exporter.work / "spec.json", getattr(DeltaTableLog, name), []
+
+    def typed(run: Any, schema: str) -> int:
+        topic = {"topic": "T", "format": "json", "schema": schema, "table": "table"}
+        spec.write_text(json.dumps({"topics": [topic]}))
+        return int(run("--typed", str(spec), table=False)[0]["messages"])
+
+    def meanwhile(*arguments: Any) -> Any:
+        monkeypatch.undo()  # once
+        reports.append(typed(local.run, "id INT, a STRING"))
+        return original(*arguments)
+
+    write(exporter.store, [("T", b'{"id":1}')])
+    typed(local.run, "id INT")
+    placed = write(exporter.store, [("T", b'{"id":1}'), ("T", b'{"id":2,"a":"x"}')])
+    monkeypatch.setattr(DeltaTableLog, name, meanwhile)
+    assert typed(exporter.run, "id INT, a STRING") == 0
+    assert reports == [1]
+    assert exporter.offsets() == placed
 
 
 def test_the_job_writes_bounds_of_the_columns_that_the_owner_of_a_raw_table_names(exporter: Exporter) -> None:

@@ -14,6 +14,7 @@ from pyiceberg.types import LongType
 
 from rmq_formats.errors import OptionError, StoreError
 from rmq_lakehouse import typed_table
+from rmq_lakehouse.iceberg import table as iceberg_table
 from rmq_lakehouse.iceberg.catalog import IcebergLocation
 from rmq_lakehouse.iceberg.table import IcebergTransaction
 from rmq_lakehouse.local.delta_log import DeltaRsTableLog
@@ -677,6 +678,27 @@ def test_bounds_that_only_spark_writes_are_left_to_the_job(tmp_path: Path) -> No
     table = DeltaTable(str(tmp_path / "typed"))
     assert table.metadata().configuration[name] == "id, `txt`"
     assert table.to_pyarrow_table(filters=[("x", ">", 1.0)]).num_rows == 1
+
+
+@pytest.mark.parametrize("other", ["id BIGINT, a STRING", "id BIGINT, b INT"])
+def test_two_exports_add_columns_at_once(local: TypedExporter, other: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, name = (DeltaRsTableLog, "_commit_guard") if local.format == "delta" else (iceberg_table, "iceberg_schema")
+    original, reports = getattr(module, name), []
+
+    def meanwhile(*arguments: Any) -> Any:
+        monkeypatch.undo()  # once
+        reports.append(local.typed(schema=other)[0]["messages"])
+        return original(*arguments)
+
+    local.send([b'{"id":1}'])
+    local.typed(schema="id BIGINT")
+    local.send([b'{"id":1}', b'{"id":2,"a":"x","b":5}'])
+    monkeypatch.setattr(module, name, meanwhile)
+    assert local.typed(schema="id BIGINT, a STRING")[0]["messages"] == 0
+    assert reports == [1]
+    rows = local.rows()
+    assert [row["id"] for row in rows] == [1, 2]
+    assert "a" in rows[1]
 
 
 def test_bounds_that_an_owner_wants_of_raw_tables_and_dead_letters_are_left_to_the_job(tmp_path: Path) -> None:
