@@ -39,9 +39,8 @@ def check_partitions(partitions: Sequence[str], schema: StructType, option: str)
     """Refuse partitions that no table can have.
 
     Raises:
-        OptionError: an unknown column, a column of another type, or two partitions by one thing.
+        OptionError: an unknown column, or a column of another type.
     """
-    sources: set[tuple[str, str]] = set()
     check_columns_exist([parse_partition(text).column for text in partitions], schema)
     for text in partitions:
         partition = parse_partition(text)
@@ -53,10 +52,6 @@ def check_partitions(partitions: Sequence[str], schema: StructType, option: str)
             what = "of single values" if isinstance(kind, _NESTED) else "of another type"
             problem = f"{option} {text}: {partition.column} is {kind.simpleString()}"
             raise OptionError(f"{problem}. Give {partition.transform} a column {what}")
-        key = partition.column, "time" if partition.transform in TIME_TRANSFORMS else partition.transform
-        if key in sources:
-            raise OptionError(f"{option} {text}: {partition.column} already makes such partitions. Leave one out")
-        sources.add(key)
 
 
 def check_columns_exist(names: Sequence[str], schema: StructType) -> None:

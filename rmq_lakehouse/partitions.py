@@ -127,6 +127,17 @@ def partition_texts(text: str) -> tuple[str, ...]:
     return tuple(parts)
 
 
+def check_distinct(partitions: Sequence[str], option: str) -> None:
+    """Refuse two partitions by one thing. Raises OptionError."""
+    sources: set[tuple[str, str]] = set()
+    for text in partitions:
+        partition = parse_partition(text)
+        source = partition.column, "time" if partition.transform in TIME_TRANSFORMS else partition.transform
+        if source in sources:
+            raise OptionError(f"{option} {text}: {partition.column} already makes such partitions. Leave one out")
+        sources.add(source)
+
+
 def check_plain(partitions: Sequence[str], option: str) -> None:
     """Refuse transforms, which Delta does not have. Raises OptionError."""
     for text in partitions:

@@ -3,7 +3,7 @@
 What follows of it for each table, by Spark or without: columns of the message, comment and properties.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -207,13 +207,24 @@ def table_properties(topic: TypedTopic) -> tuple[tuple[str, str], ...]:
     return (TOPIC_PROPERTY, topic.topic), ("rmq.key", ",".join(topic.key) or "none")
 
 
-def check_column_names(topic: TypedTopic, metadata: Iterable[str], body: Iterable[str]) -> None:
-    """Refuse a column of the body whose name the table has already, in any case. Raises OptionError."""
+def check_column_names(
+    topic: TypedTopic, metadata: Iterable[str], body: Iterable[str], time_columns: Collection[str]
+) -> None:
+    """Refuse a column of the body whose name the table has already, in any case. Raises OptionError.
+
+    Args:
+        time_columns: columns of days and hours that the table is partitioned by.
+    """
     names = {name.lower() for name in metadata}
     for name in body:
         if name.lower() in names:
             raise OptionError(
                 f"topic {topic.topic!r}: column {name!r} of the schema is a column of the message or comes twice; "
                 "metadata_prefix names those of the message"
+            )
+        if name.lower() in time_columns:
+            raise OptionError(
+                f"topic {topic.topic!r}: partition_by {name.lower()!r} is column {name!r} of the schema in another "
+                f"case: give {name!r}"
             )
         names.add(name.lower())

@@ -167,7 +167,7 @@ class TypedExport(ExportTables):
 
     def _columns(self) -> StructType:
         topic, body = self._topic, self._body.columns
-        check_column_names(topic, self._names.values(), body.fieldNames())
+        check_column_names(topic, self._names.values(), body.fieldNames(), self._time_columns)
         metadata = [StructField(self._names[name], _METADATA[name].dataType) for name in self._metadata]
         body_columns = (StructField(field.name, field.dataType, metadata=_comment(field)) for field in body)
         times = with_comments(StructType(time_fields(self._time_columns)))

@@ -220,7 +220,7 @@ def typed_columns(
         pa.field(topic.metadata_prefix + name, _METADATA_TYPES[name], metadata={COMMENT: COMMENTS[name]})
         for name in metadata
     ]
-    check_column_names(topic, (field.name for field in fields), (field.name for field in body))
+    check_column_names(topic, (field.name for field in fields), (field.name for field in body), time_columns)
     times = [pa.field(name, time_column_type(name), metadata={COMMENT: COMMENTS[name]}) for name in time_columns]
     return pa.schema([*fields, *body, *times])
 

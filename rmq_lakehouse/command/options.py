@@ -13,7 +13,7 @@ from rmq_formats.read.query import Include, Queue
 from rmq_formats.read.queue_choice import check_queues as check_stored_queues
 from rmq_formats.spark.options import values
 from rmq_lakehouse.command.arguments import DEFAULT_PARTITIONS, QUEUE_BOUNDS, QUEUE_ENDS
-from rmq_lakehouse.partitions import check_plain, partition_texts
+from rmq_lakehouse.partitions import check_distinct, check_plain, partition_texts
 from rmq_lakehouse.selection import BrokerKey, ExcludedTopics, ExportSelection, store_identifier
 from rmq_lakehouse.spec import TypedTopic, load_spec
 from rmq_lakehouse.stores import ExportBounds
@@ -273,10 +273,13 @@ def _check_tables(options: ExportOptions, spec: str | None) -> None:
 
 def _check_format(options: ExportOptions, spec: str | None) -> None:
     """Refuse options that the table format does not support."""
+    partitions = {f"{spec}: topic {topic.topic!r}: partition_by": topic.partition_by for topic in options.typed_topics}
+    partitions["--partition-by"] = options.table_spec.partitions
+    for option, texts in partitions.items():
+        check_distinct(texts, option)
+        if options.format == "delta":
+            check_plain(texts, option)
     if options.format == "delta":
-        check_plain(options.table_spec.partitions, "--partition-by")
-        for topic in options.typed_topics:
-            check_plain(topic.partition_by, f"{spec}: topic {topic.topic!r}: partition_by")
         if options.catalog_options:
             raise OptionError("--catalog-option needs --format iceberg: Delta's catalogs are Spark's, by --conf")
         return
