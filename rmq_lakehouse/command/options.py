@@ -253,7 +253,7 @@ def named_tables(options: ExportOptions, spec: str | None) -> list[tuple[str, st
 
 
 def _check_tables(options: ExportOptions, spec: str | None) -> None:
-    """Refuse tables without a name, one table for two purposes, and properties that exports set. Raises OptionError."""
+    """Refuse tables without a name, one table for two purposes, and unusable properties. Raises OptionError."""
     places: dict[str, str] = {}
     for option, table in named_tables(options, spec):
         if not table.strip("/. "):
@@ -266,9 +266,18 @@ def _check_tables(options: ExportOptions, spec: str | None) -> None:
         around = next((str(path) for path in Path(place).parents if str(path) in places), None)
         if around is not None and not Path(place).exists():
             raise OptionError(f"{option} {place}: is within the table {around}; give another one")
-    for name, _ in options.table_spec.initial_properties:
+    _check_properties("--table-property", dict(options.table_spec.initial_properties), options.format)
+    for topic in options.typed_topics:
+        _check_properties(f"{spec}: topic {topic.topic!r}: property", topic.properties, options.format)
+
+
+def _check_properties(option: str, properties: Mapping[str, str], table_format: str) -> None:
+    """Refuse properties of a new table that exports set, or cannot work with. Raises OptionError."""
+    for name, value in properties.items():
         if name.startswith("rmq."):
-            raise OptionError(f"--table-property {name}: exports set the properties rmq.*; give another name")
+            raise OptionError(f"{option} {name}: exports set the properties rmq.*; give another name")
+        if table_format == "iceberg" and name == "format-version" and value != "2":
+            raise OptionError(f"{option} {name}={value}: exports write version 2. Leave the property out")
 
 
 def _check_format(options: ExportOptions, spec: str | None) -> None:

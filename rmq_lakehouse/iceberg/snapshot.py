@@ -26,7 +26,7 @@ class IcebergSnapshot:
         self._version = -1 if table is None else 0 if current is None else current.sequence_number or 0
         while table is not None and current is not None:
             self._oldest = current.sequence_number or 0
-            self._line[self._oldest] = current
+            self._line.setdefault(self._oldest, current)  # those of format version 1 have no number
             parent = current.parent_snapshot_id  # of one that has expired there is none, or one that is not found
             current = None if parent is None else table.snapshot_by_id(parent)
 
@@ -77,6 +77,11 @@ class IcebergSnapshot:
                 least_positions.append(len(line) - 1)
         export_positions = [at for at, commit in enumerate(line) if _is_export(commit)]
         return line[: max(export_positions[0], *least_positions) + 1] if export_positions else []
+
+
+def find_snapshot(table: Table, version: int) -> Snapshot | None:
+    """Find the snapshot of a table version: the last one, of those of format version 1, which have no number."""
+    return next((each for each in reversed(table.snapshots()) if (each.sequence_number or 0) == version), None)
 
 
 def _is_export(snapshot: Snapshot) -> bool:

@@ -26,7 +26,7 @@ from rmq_lakehouse.iceberg.catalog import IcebergLocation, local_path
 from rmq_lakehouse.iceberg.expire import check_directory, delete_unused, expirable_snapshots, remove_snapshots
 from rmq_lakehouse.iceberg.files import METRICS_OF_BODY, IcebergFiles, data_file
 from rmq_lakehouse.iceberg.io import TableFileSystem
-from rmq_lakehouse.iceberg.snapshot import LOG_FINGERPRINT, TRANSACTION, IcebergSnapshot
+from rmq_lakehouse.iceberg.snapshot import LOG_FINGERPRINT, TRANSACTION, IcebergSnapshot, find_snapshot
 from rmq_lakehouse.parquet import Layout, WrittenFile
 from rmq_lakehouse.partitions import Partition, parse_partition
 from rmq_lakehouse.table_fit import moved_columns
@@ -47,6 +47,7 @@ _METRICS: Final = "write.metadata.metrics."
 _CODEC: Final = "zstd"  # Iceberg's default
 _MAX_CLOCK_STEP_MS: Final = 60_000  # Source: ``TableMetadata`` of Iceberg's Java library, ``ONE_MINUTE``
 _CONFLICTS: Final = (CommitFailedException,)
+_FORMAT_VERSION: Final = 2
 
 
 class IcebergLog:
@@ -135,6 +136,7 @@ class IcebergLog:
         table = self._location.load()
         if table is None:
             raise StoreError(f"{self._location.table}: the table is gone")
+        _check_version(table.metadata.format_version, self._location.table)
         return table
 
     def _table_to_change(self) -> Table:
@@ -145,7 +147,7 @@ class IcebergLog:
 
     def create_of_arrow(self, schema: pa.Schema, table_spec: TableSpec, properties: Mapping[str, str]) -> None:
         """Create the table of Arrow columns, whose comments are in their metadata."""
-        defaults = {"format-version": "2", **({"comment": table_spec.comment} if table_spec.comment else {})}
+        defaults = {"format-version": str(_FORMAT_VERSION), **({"comment": table_spec.comment} if table_spec.comment else {})}
         defaults |= dict([METRICS_OF_BODY]) if "body" in schema.names else {}
         columns = iceberg_schema(schema, self._location.table)
         for text in table_spec.partitions:
@@ -231,9 +233,7 @@ class IcebergTableLog(IcebergLog):
         from rmq_lakehouse.iceberg.rows import rows_of  # noqa: PLC0415
 
         table = self._table()
-        wanted_snapshot = next(
-            (snapshot for snapshot in table.snapshots() if snapshot.sequence_number == version), None
-        )
+        wanted_snapshot = find_snapshot(table, version)
         if wanted_snapshot is None:
             return None
         tasks = [FileScanTask(task.file) for task in table.scan(snapshot_id=wanted_snapshot.snapshot_id).plan_files()]
@@ -468,6 +468,20 @@ def iceberg_schema(schema: pa.Schema, name: str) -> Schema:
     ) as error:  # ValueError: of nulls
         raise StoreError(f"{name}: Iceberg has no such column: {str(error).splitlines()[0]}") from error
     return assign_fresh_schema_ids(columns)
+
+
+def _check_version(version: int, name: str) -> None:
+    """Refuse a table whose snapshots have no sequence numbers, or that pyiceberg cannot write. Raises StoreError."""
+    if version < _FORMAT_VERSION:
+        raise StoreError(
+            f"{name}: is of Iceberg's format version {version}, and exports need {_FORMAT_VERSION}. Upgrade the table: "
+            f"ALTER TABLE … SET TBLPROPERTIES ('format-version' = '{_FORMAT_VERSION}')"
+        )
+    if version > _FORMAT_VERSION:
+        raise StoreError(
+            f"{name}: is of Iceberg's format version {version}, and exports write {_FORMAT_VERSION}. "
+            "Give another --table"
+        )
 
 
 def _check_clock(metadata: TableMetadata, name: str) -> None:

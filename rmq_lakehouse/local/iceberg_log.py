@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 
 from rmq_formats.errors import StoreError
+from rmq_lakehouse.iceberg.snapshot import find_snapshot
 from rmq_lakehouse.iceberg.table import IcebergLog, iceberg_schema
 from rmq_lakehouse.local.table_log import NeedsSparkError, condition_of
 from rmq_lakehouse.table_log import RowRange, TableSpec, check_identity_columns
@@ -62,8 +63,7 @@ class LocalIcebergLog(IcebergLog):
     def _values(self, version: int, row_range: RowRange) -> Iterator[npt.NDArray[np.int64]]:
         """Read the values file by file; rows that delete files hide are among them, as in the job."""
         table, columns = self._table(), [row_range.column, *row_range.texts]
-        snapshots = (snapshot for snapshot in table.snapshots() if snapshot.sequence_number == version)
-        snapshot = next(snapshots, None)
+        snapshot = find_snapshot(table, version)
         if snapshot is None:
             return
         for task in table.scan(snapshot_id=snapshot.snapshot_id).plan_files():
