@@ -12,7 +12,11 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
-from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException, _pyarrow_to_schema_without_ids
+from pyiceberg.io.pyarrow import (
+    UnsupportedPyArrowTypeException,
+    _pyarrow_to_schema_without_ids,
+    compute_statistics_plan,
+)
 from pyiceberg.manifest import DataFile, ManifestContent, ManifestFile
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.table import FileScanTask, Table, TableProperties
@@ -147,7 +151,10 @@ class IcebergLog:
 
     def create_of_arrow(self, schema: pa.Schema, table_spec: TableSpec, properties: Mapping[str, str]) -> None:
         """Create the table of Arrow columns, whose comments are in their metadata."""
-        defaults = {"format-version": str(_FORMAT_VERSION), **({"comment": table_spec.comment} if table_spec.comment else {})}
+        defaults = {
+            "format-version": str(_FORMAT_VERSION),
+            **({"comment": table_spec.comment} if table_spec.comment else {}),
+        }
         defaults |= dict([METRICS_OF_BODY]) if "body" in schema.names else {}
         columns = iceberg_schema(schema, self._location.table)
         for text in table_spec.partitions:
@@ -423,6 +430,11 @@ def table_layout(table: Table, name: str, codec: str) -> Layout:
         (directory / _DATA).mkdir(parents=True, exist_ok=True)
         data = str(directory / _DATA)
     metrics = tuple((key, value) for key, value in table.properties.items() if key.startswith(_METRICS))
+    try:
+        compute_statistics_plan(table.schema(), dict(metrics))
+    except ValueError as error:
+        modes = "none, counts, truncate(N) or full"
+        raise StoreError(f"{name}: {error}: set each property {_METRICS}… to {modes}") from error
     files = IcebergFiles(table.schema().model_dump_json(), table.spec().model_dump_json(), metrics)
     partitions = tuple(field.name for field in table.spec().fields)
     return Layout(data, files, partitions, (), codec, TARGET_FILE_BYTES, connect)

@@ -1,4 +1,4 @@
-"""Format versions of Iceberg tables: exports write version 2."""
+"""Format versions and properties of Iceberg tables that exports cannot write to."""
 
 import json
 from pathlib import Path
@@ -45,7 +45,7 @@ def test_a_table_of_version_1_is_refused_until_it_is_upgraded(
         write(local.store, plain(20))
         local.run(*ICEBERG)
     placed = write(local.store, plain(30))
-    with pytest.raises(StoreError, match="is of Iceberg's format version 1, and exports need 2. Upgrade the table"):
+    with pytest.raises(StoreError, match=r"format version 1, and exports need 2\. Upgrade the table"):
         local.run(*ICEBERG)
     table = IcebergLocation(str(local.table), {}).load()
     assert table is not None
@@ -55,3 +55,9 @@ def test_a_table_of_version_1_is_refused_until_it_is_upgraded(
     assert local.run(*ICEBERG)[0]["messages"] == 0
     table.refresh()
     assert sorted(table.scan().to_arrow()["physical_offset"].to_pylist()) == placed
+
+
+@pytest.mark.parametrize("column", ["default", "column.topic"])
+def test_an_unknown_mode_of_metrics_is_an_error_in_one_line(local: LocalExporter, column: str) -> None:
+    with pytest.raises(StoreError, match=r"Unsupported metrics mode: bogus: set each property write"):
+        local.run(*ICEBERG, "--table-property", f"write.metadata.metrics.{column}=bogus")
