@@ -21,6 +21,7 @@ from rmq_lakehouse.table_log import TableLog, TableSpec
 from rmq_lakehouse.table_name import in_catalog, table_place
 from rmq_offline.job_arguments import is_several, option_name, parse_argument
 
+_MAX_DAYS: Final = 3_650_000  # limit: tables have times of the years 1 to 9999; Delta's interval ends at 106,751,991
 _SAFE_VACUUM_HOURS: Final = 168  # Delta's own bound: an export or reader that runs longer would lose its files
 _INTERVAL: Final = re.compile(r"([0-9]{1,9}) ?(millisecond|second|minute|hour|day)s?", re.ASCII)
 _SECONDS: Final = {"millisecond": 0.001, "second": 1, "minute": 60, "hour": 3600, "day": 86400}
@@ -47,13 +48,15 @@ class Maintenance:
     vacuum_hours: int | None
 
     def __post_init__(self) -> None:
-        if self.retention_days is not None and self.retention_days < 1:
-            raise OptionError(f"--retention {self.retention_days}: expected a number of days, 1 or more")
+        if self.retention_days is not None and not 1 <= self.retention_days <= _MAX_DAYS:
+            raise OptionError(f"--retention {self.retention_days}: expected a number of days, 1 to {_MAX_DAYS}")
         if self.vacuum_hours is not None and self.vacuum_hours < _SAFE_VACUUM_HOURS:
             raise OptionError(
                 f"--vacuum {self.vacuum_hours}: at least {_SAFE_VACUUM_HOURS} hours; younger files may be in use by "
                 "a reader"
             )
+        if self.vacuum_hours is not None and self.vacuum_hours > 24 * _MAX_DAYS:
+            raise OptionError(f"--vacuum {self.vacuum_hours}: at most {24 * _MAX_DAYS} hours")
 
     def do(self, open_table: Callable[[str], TableLog], tables: Mapping[str, str]) -> None:
         """Maintain the tables of an export, given with their columns of store times. Raises StoreError."""

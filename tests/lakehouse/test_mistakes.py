@@ -37,6 +37,8 @@ ONCE = ("--mode", "available-now")
         (["--table", "t", "--typed", "nowhere.toml"], "nowhere.toml: cannot be read"),
         (["--table", "t", "--retention", "0"], "--retention 0"),
         (["--table", "t", "--vacuum", "1"], "--vacuum 1: at least 168 hours"),
+        (["--table", "t", "--vacuum", "87600001"], "--vacuum 87600001: at most 87600000 hours"),
+        (["--table", "t", "--retention", "3650001"], "--retention 3650001: expected a number of days, 1 to 3650000"),
         (["--table", "a:b/t"], "a:b/t: Hadoop takes no ':' in names of files and directories"),
         (["--table", "hdfs://host:8020/lake/a:b"], "--table hdfs://host:8020/lake/a:b: Hadoop takes no ':' in names"),
         (["--table", "t", "--dlq-table", "d:"], "d:: Hadoop takes no ':' in names"),
