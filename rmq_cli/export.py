@@ -21,11 +21,13 @@ def export(ctx: typer.Context) -> int:
     from rmq_lakehouse.local import command  # noqa: PLC0415
     from rmq_lakehouse.local.raw import LocalRunner  # noqa: PLC0415
     from rmq_lakehouse.local.table_log import NeedsSparkError  # noqa: PLC0415
+    from rmq_offline.job_arguments import check_report  # noqa: PLC0415
     from rmq_offline.tasks.log_format import log_on_stderr  # noqa: PLC0415
 
     words = with_store_option(_PROGRAM, ctx.args)
     arguments = export_parser(_PROGRAM).parse_args(words)
     check_source(arguments)
+    check_report(arguments.report)
     try:
         options = command.check(arguments)
     except NeedsSparkError as error:

@@ -53,6 +53,14 @@ def job_parser(name: str, description: str) -> JobParser:
     return parser
 
 
+def check_report(path: str | None) -> None:
+    """Refuse a file for the report that cannot be written, before a job starts. Raises OptionError."""
+    if path is not None and not Path(path).absolute().parent.is_dir():
+        raise OptionError(f"--report {path}: no such directory")
+    if path is not None and Path(path).is_dir():
+        raise OptionError(f"--report {path}: is a directory. Give a file")
+
+
 def add_stores(parser: JobParser, *, required: bool = True) -> None:
     """Add the argument ``--store`` of a job over several stores; ``is_several`` tests its value."""
     parser.add_argument(

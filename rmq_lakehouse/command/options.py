@@ -11,6 +11,7 @@ from rmq_formats.codecs.topics import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
 from rmq_formats.errors import OptionError
 from rmq_formats.read.query import Include, Queue
 from rmq_formats.read.queue_choice import check_queues as check_stored_queues
+from rmq_formats.read.stores import find_stores
 from rmq_formats.spark.options import values
 from rmq_lakehouse.command.arguments import DEFAULT_PARTITIONS, QUEUE_BOUNDS, QUEUE_ENDS
 from rmq_lakehouse.partitions import check_distinct, check_plain, partition_texts
@@ -20,6 +21,7 @@ from rmq_lakehouse.stores import ExportBounds
 from rmq_lakehouse.table_log import TableLog, TableSpec
 from rmq_lakehouse.table_name import in_catalog, table_place
 from rmq_offline.job_arguments import is_several, option_name, parse_argument
+from rmq_offline.verify.phases.plan import refuse_inside_store
 
 _MAX_DAYS: Final = 3_650_000  # limit: tables have times of the years 1 to 9999; Delta's interval ends at 106,751,991
 _SAFE_VACUUM_HOURS: Final = 168  # Delta's own bound: an export or reader that runs longer would lose its files
@@ -205,6 +207,7 @@ def export_options(
         access=access,
     )
     _check_tables(options, arguments.typed)
+    _check_outside_stores(arguments, options)
     _check_format(options, arguments.typed)
     needs_checkpoint = streams_by_checkpoint and options.has_one_log
     _check_mode(arguments, options, needs_checkpoint=needs_checkpoint)
@@ -272,6 +275,17 @@ def _check_tables(options: ExportOptions, spec: str | None) -> None:
     _check_properties("--table-property", dict(options.table_spec.initial_properties), options.format)
     for topic in options.typed_topics:
         _check_properties(f"{spec}: topic {topic.topic!r}: property", topic.properties, options.format)
+
+
+def _check_outside_stores(arguments: argparse.Namespace, options: ExportOptions) -> None:
+    """Refuse tables and files inside of a store: an export reads stores only. Raises OptionError."""
+    tables = [(option, table) for option, table in named_tables(options, arguments.typed) if not in_catalog(table)]
+    outputs = [*tables, ("--checkpoint", options.checkpoint), ("--report", arguments.report)]
+    has_several_stores = bool(options.stores) and is_several(list(options.stores))
+    stores = [store.path for store in find_stores(options.stores)] if has_several_stores else list(options.stores)
+    for store in filter(None, (*stores, options.tier)):
+        for option, path in outputs:
+            refuse_inside_store(store, option, path)
 
 
 def _check_properties(option: str, properties: Mapping[str, str], table_format: str) -> None:

@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from rmq_formats.errors import NotAcceptedError, OptionError, RmqError, one_line
 from rmq_formats.spark.session import session
 from rmq_formats.spark.versions import unfit_library
-from rmq_offline.job_arguments import EXIT_FAILED, JobParser
+from rmq_offline.job_arguments import EXIT_FAILED, JobParser, check_report
 from rmq_offline.tasks.log_format import log_on_stderr
 
 _RAISED: Final = re.compile(r"[A-Za-z_][\w.]*(Error|Exception): ")  # the last line of a Python traceback
@@ -56,6 +56,7 @@ def run_job(
     try:
         if os.environ.get("SPARK_REMOTE"):
             raise OptionError(_NOT_CONNECT)
+        check_report(parsed.report)
         options = check(parsed) if check else parsed
         interrupted: list[int] = []
         signal.signal(signal.SIGINT, functools.partial(_interrupt, interrupted))

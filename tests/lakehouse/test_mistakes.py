@@ -2,15 +2,17 @@
 
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from pyspark.errors import PySparkException
 
 from jobs import export_delta
+from rmq_cli.export import export as export_command
 from rmq_formats.errors import OptionError, RmqError, StoreError
 from rmq_lakehouse.delta.files import newest_files
 from rmq_lakehouse.stream import ExportCheckpoint
-from rmq_offline.spark.job import spark_cause
+from rmq_offline.spark.job import run_job, spark_cause
 from tests.lakehouse.exported_stores import Exporter
 from tests.lakehouse.small_stores import plain, write
 
@@ -95,6 +97,39 @@ def test_one_place_for_two_tables_is_refused_before_either_is_made(
             words += [option, name if "://" in name else f"{tmp_path}/{name}"]
     with pytest.raises(OptionError, match=problem):
         export_delta.check(export_delta.parser().parse_args(words))
+
+
+@pytest.mark.parametrize("table_format", ["delta", "iceberg"])
+@pytest.mark.parametrize("several", [False, True])
+def test_an_export_writes_no_table_and_no_file_into_a_store(tmp_path: Path, table_format: str, several: bool) -> None:
+    stores = [tmp_path / "a", tmp_path / "b"] if several else [tmp_path / "a"]
+    for store in stores:
+        write(store, plain(1))
+    spec = tmp_path / "spec.toml"
+    spec.write_text('[[topics]]\ntopic = "Odd"\ntable = "a/odd"\nformat = "json"\nschema = "n int"\n')
+    inside, outside = f"{stores[-1]}/commitlog/x", ["--table", f"{tmp_path}/t"]
+    words = [word for store in stores for word in ("--store", str(store))]
+    words += ["--format", table_format, *(["--cluster", "c"] if several else [])]
+    refused = {"--table": ["--table", str(stores[-1])], "--dlq-table": [*outside, "--dlq-table", inside]}
+    refused |= {"--report": [*outside, "--report", inside], "topic 'Odd': table": ["--typed", str(spec)]}
+    for option, more in refused.items():
+        with pytest.raises(OptionError, match=f"{option} .*: is in the store, which is only read"):
+            export_delta.check(export_delta.parser().parse_args([*words, *more]))
+
+
+@pytest.mark.parametrize(("report", "reason"), [("none/r.json", "no such directory"), (".", "is a directory")])
+def test_a_report_that_cannot_be_written_is_an_error_before_the_job(
+    tmp_path: Path, report: str, reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path / "store", plain(1))
+    words = ["--store", str(tmp_path / "store"), "--table", f"{tmp_path}/t", "--report", f"{tmp_path}/{report}"]
+    with pytest.raises(SystemExit) as left:
+        run_job(export_delta.parser(), export_delta.main, check=export_delta.check, arguments=words)
+    assert left.value.code == 2
+    assert capsys.readouterr().err.startswith(f"export_delta.py: --report {tmp_path}/{report}: {reason}")
+    with pytest.raises(OptionError, match=reason):
+        export_command(SimpleNamespace(args=words))
+    assert not (tmp_path / "t").exists()
 
 
 def test_a_spec_is_done_as_it_was_checked(tmp_path: Path) -> None:
