@@ -6,7 +6,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyiceberg.exceptions import ResolveError
 from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.schema import promote
 
 from rmq_formats.errors import StoreError
 from rmq_lakehouse.iceberg.snapshot import find_snapshot
@@ -33,7 +35,19 @@ class LocalIcebergLog(IcebergLog):
         check_identity_columns(path, existing, identity_columns)
         mismatch = self.type_mismatch(schema)
         if mismatch is not None:
-            raise StoreError(f"{path}: {mismatch}")
+            raise (NeedsSparkError if self._is_widened(schema) else StoreError)(f"{path}: {mismatch}")
+
+    def _is_widened(self, schema: pa.Schema) -> bool:
+        """Return whether the table's columns have the types of a schema, or wider ones, which the job casts to."""
+        existing = {field.name.lower(): field for field in self._table().schema().fields}
+        try:
+            for field in iceberg_schema(schema, self._location.table).fields:
+                column_type = existing.get(field.name.lower(), field).field_type
+                if schema_to_pyarrow(column_type) != schema_to_pyarrow(field.field_type):
+                    promote(field.field_type, column_type)
+        except ResolveError:
+            return False
+        return True
 
     def type_mismatch(self, schema: pa.Schema) -> str | None:
         existing = {field.name.lower(): field for field in self._table().schema().fields}

@@ -1,14 +1,18 @@
-"""Format versions and properties of Iceberg tables that exports cannot write to."""
+"""Format versions, properties and types of Iceberg tables that exports, or those without Spark, cannot write to."""
 
 import json
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from pyiceberg.types import LongType
 
 from rmq_formats.errors import OptionError, StoreError
 from rmq_lakehouse.command import options
 from rmq_lakehouse.iceberg import table as iceberg_table
 from rmq_lakehouse.iceberg.catalog import IcebergLocation
+from rmq_lakehouse.local.iceberg_log import LocalIcebergLog
+from rmq_lakehouse.local.table_log import NeedsSparkError
 from tests.lakehouse.local_exports import LocalExporter
 from tests.lakehouse.small_stores import plain, write
 
@@ -61,3 +65,17 @@ def test_a_table_of_version_1_is_refused_until_it_is_upgraded(
 def test_an_unknown_mode_of_metrics_is_an_error_in_one_line(local: LocalExporter, column: str) -> None:
     with pytest.raises(StoreError, match=r"Unsupported metrics mode: bogus: set each property write"):
         local.run(*ICEBERG, "--table-property", f"write.metadata.metrics.{column}=bogus")
+
+
+def test_a_column_that_the_owner_of_a_raw_table_widened_is_left_to_the_job(local: LocalExporter) -> None:
+    local.run(*ICEBERG)
+    table = IcebergLocation(str(local.table), {}).load()
+    assert table is not None
+    with table.update_schema() as update:
+        update.update_column("queue_id", LongType())
+    with pytest.raises(NeedsSparkError, match="its column queue_id is long, not int"):
+        local.run(*ICEBERG)
+    columns = pa.schema([("physical_offset", pa.int64()), ("queue_id", pa.string())])
+    with pytest.raises(StoreError, match="its column queue_id is long, not string") as refusal:
+        LocalIcebergLog(IcebergLocation(str(local.table), {})).check_columns("raw", columns, [])
+    assert not isinstance(refusal.value, NeedsSparkError)
