@@ -9,8 +9,7 @@ row of key 1, the other is the row of key 2. Their keys differ, so neither repla
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import and_
@@ -18,7 +17,6 @@ from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
-from pyspark.logger import PySparkLogger
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
@@ -43,7 +41,7 @@ from rmq_formats.spark.versions import arrow_schema
 from rmq_lakehouse.decode.json_body import decoder
 from rmq_lakehouse.decode.mismatch import Mismatch, shown
 from rmq_lakehouse.decode.times import TimeUnits
-from rmq_lakehouse.expressions import null_on_error
+from rmq_lakehouse.expressions import null_on_error, silence_query_logs
 from rmq_lakehouse.java import java_class
 from rmq_lakehouse.spec import TypedTopic
 from rmq_lakehouse.table_name import quoted
@@ -57,7 +55,6 @@ _BODY = "__rmq_body"
 Path = tuple[str, ...]
 _AFTER, _BEFORE = "after", "before"  # members of an envelope: where the first is null, the other has the key
 _CATALYST: Final = "org.apache.spark.sql.catalyst"
-_QUERY_LOGS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")  # of Spark's errors with their stack
 _JSON_LITERAL: Final = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?|true|false", re.ASCII)
 _DAY: Final = r"\d{4}-\d{2}-\d{2}"
 _FULL_DATE: Final = re.compile(_DAY, re.ASCII)
@@ -136,7 +133,7 @@ def check_condition(spark: SparkSession, topic: TypedTopic, columns: StructType)
     if not condition:
         return
     try:
-        with _silence_query_logs():
+        with silence_query_logs():
             kind = spark.createDataFrame([], columns).select(F.expr(condition).alias(DELETED)).schema[0].dataType
             bodies = spark.createDataFrame([], StructType([StructField(_BODY, columns)]))
             frame: Any = with_deletions(bodies, F.col(_BODY), columns, condition)
@@ -158,20 +155,6 @@ def _find_problem(spark: SparkSession, kind: DataType, plan: Any) -> str:
     if plan.containsPattern(patterns.CURRENT_LIKE()):
         return "depends on the time or the user of the run"
     return "depends on other messages" if plan.containsPattern(patterns.WINDOW()) else ""
-
-
-@contextmanager
-def _silence_query_logs() -> Iterator[None]:
-    """Keep Spark from logging errors of queries with their stacks for the duration of the context."""
-    loggers = [PySparkLogger.getLogger(name) for name in _QUERY_LOGS]
-    former = [logger.disabled for logger in loggers]
-    for logger in loggers:
-        logger.disabled = True
-    try:
-        yield
-    finally:
-        for logger, disabled in zip(loggers, former, strict=True):
-            logger.disabled = disabled
 
 
 def with_deletions(frame: DataFrame, value: Column, columns: StructType, condition: str) -> DataFrame:

@@ -26,7 +26,7 @@ from rmq_formats.arrow.schema import BROKER_NAME, CLUSTER
 from rmq_formats.spark.options import schemas
 from rmq_lakehouse.comments import with_comments
 from rmq_lakehouse.exactly_once import commit_with_retry
-from rmq_lakehouse.expressions import null_on_error
+from rmq_lakehouse.expressions import null_on_error, silence_query_logs
 from rmq_lakehouse.selection import ExportSelection
 from rmq_lakehouse.spark_table import SparkExactlyOnceTable
 from rmq_lakehouse.table_log import (
@@ -217,7 +217,8 @@ def with_refusals(frame: DataFrame, columns: Mapping[str, Column], constraints: 
         evaluated = F.coalesce(null_on_error(frame.sparkSession, is_met), F.lit(False))
         refused = F.when(~evaluated, F.lit(reason))
         try:
-            row.select(refused)
+            with silence_query_logs():
+                row.select(refused)
         except PySparkException:
             continue
         reasons.append(refused)

@@ -1,7 +1,10 @@
 """Expressions of Spark that users or owners of tables wrote: conditions, constraints, generated columns."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
+from pyspark.logger import PySparkLogger
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.classic.column import Column as ClassicColumn
@@ -9,6 +12,7 @@ from pyspark.sql.classic.column import Column as ClassicColumn
 from rmq_lakehouse.java import java_class
 
 _CATALYST: Final = "org.apache.spark.sql.catalyst"
+_QUERY_LOGS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")  # of Spark's errors with their stack
 
 
 def null_on_error(spark: SparkSession, value: Column) -> Column:
@@ -22,3 +26,17 @@ def null_on_error(spark: SparkSession, value: Column) -> Column:
     java_value: Any = value
     attempt = java_class(jvm, f"{_CATALYST}.expressions.TryEval")(classic.expression(java_value._jc))
     return F.transform(F.array(F.lit(0)), lambda _: ClassicColumn(classic.column(attempt)))[0]
+
+
+@contextmanager
+def silence_query_logs() -> Iterator[None]:
+    """Keep Spark from logging errors of queries with their stacks for the duration of the context."""
+    loggers = [PySparkLogger.getLogger(name) for name in _QUERY_LOGS]
+    former = [logger.disabled for logger in loggers]
+    for logger in loggers:
+        logger.disabled = True
+    try:
+        yield
+    finally:
+        for logger, disabled in zip(loggers, former, strict=True):
+            logger.disabled = disabled

@@ -85,6 +85,14 @@ class TestDelta:
         assert (report["messages"], report["undecoded"], code) == (1, 2, 0)
         assert [row.reason for row in exporter.rows("dead")] == ["column place.city: null, wanted NOT NULL"] * 2
 
+    def test_a_constraint_on_an_owner_s_own_column_logs_no_error(
+        self, exporter: Exporter, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        make(exporter, f"{COLUMNS}, note VARCHAR(3)")
+        write(exporter.store, plain(2))
+        assert exporter.run("--adopt")[0]["messages"] == 2
+        assert "ERROR" not in capfd.readouterr().err
+
     def test_constraints_hold_and_nothing_of_the_owner_s_changes(self, exporter: Exporter) -> None:
         make(exporter, COLUMNS)
         exporter.spark.sql(f"ALTER TABLE delta.`{exporter.table}` ADD CONSTRAINT known CHECK (topic <> 'Odd')")
