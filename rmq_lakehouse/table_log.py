@@ -3,7 +3,7 @@
 Delta's and Iceberg's logs implement the port. ``exactly_once`` commits rows exactly once through it.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -302,7 +302,7 @@ class SparkTableLog(TableLog, Protocol):
         """Change the type of a column to a wider type."""
         ...
 
-    def layout(self, table_spec: TableSpec, codec: str, columns: Sequence[str]) -> Layout | None:
+    def layout(self, table_spec: TableSpec, codec: str, columns: Collection[str]) -> Layout | None:
         """Return how tasks write the files of the table; None if Spark's own writer has to write the rows.
 
         Args:

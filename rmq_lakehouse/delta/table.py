@@ -8,7 +8,7 @@ import functools
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Final
@@ -318,7 +318,7 @@ class DeltaTableLog:
                 f"ALTER TABLE {self._location.sql} ALTER COLUMN {'.'.join(map(quoted, path))} TYPE {ddl(kind)}"
             )
 
-    def layout(self, table_spec: TableSpec, codec: str, columns: Sequence[str]) -> Layout | None:
+    def layout(self, table_spec: TableSpec, codec: str, columns: Collection[str]) -> Layout | None:
         """Return how tasks write files; None if the table, or its file system, needs Spark's writer."""
         unbounded = unbounded_column(self.configuration(), columns, table_spec.stats)
         if table_spec.clusters or unbounded is not None or not self.is_plain():

@@ -6,7 +6,7 @@ them differ. A commit fails if the table has another snapshot than the one that 
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
@@ -106,7 +106,7 @@ class IcebergLog:
         with self._location.translate_errors():
             return self._location.other_table(self._table())
 
-    def layout(self, table_spec: TableSpec, codec: str, columns: Sequence[str] = ()) -> Layout:
+    def layout(self, table_spec: TableSpec, codec: str, columns: Collection[str]) -> Layout:
         del table_spec, columns  # the table's own partitions, and bounds of all columns
         return table_layout(self._table(), self._location.table, codec)
 

@@ -211,7 +211,8 @@ class DeltaRsTableLog:
         if self._path.exists() and any(path.name != DELTA_LOG for path in self._path.iterdir()) and not self.exists():
             raise StoreError(f"{self._name}: is not empty, and no table: empty it, or give another --table")
 
-    def layout(self, table_spec: TableSpec, codec: str) -> Layout:
+    def layout(self, table_spec: TableSpec, codec: str, columns: Collection[str]) -> Layout:
+        self.check_writable(columns, table_spec)
         return Layout(str(self._path), DeltaFiles(), table_spec.partitions, table_spec.stats, codec)
 
     def begin_transaction(self) -> "DeltaRsTransaction":

@@ -14,6 +14,7 @@ from rmq_formats.errors import StoreError
 from rmq_lakehouse.iceberg.snapshot import find_snapshot
 from rmq_lakehouse.iceberg.table import IcebergLog, iceberg_schema
 from rmq_lakehouse.local.table_log import NeedsSparkError, condition_of
+from rmq_lakehouse.parquet import Layout
 from rmq_lakehouse.table_log import RowRange, TableSpec, check_identity_columns
 
 
@@ -29,6 +30,10 @@ class LocalIcebergLog(IcebergLog):
         required = next((path for field in self._table().schema().as_arrow() for path in _required_paths(field)), None)
         if required is not None:
             raise NeedsSparkError(f"{self._location.table}: its column {required} is NOT NULL")
+
+    def layout(self, table_spec: TableSpec, codec: str, columns: Collection[str]) -> Layout:
+        self.check_writable(columns, table_spec)
+        return super().layout(table_spec, codec, columns)
 
     def check_columns(self, path: str, schema: pa.Schema, identity_columns: Sequence[str]) -> None:
         existing = {field.name.lower(): field for field in self._table().schema().fields}

@@ -97,7 +97,7 @@ class LocalRawExport(RawTable):
 
         def write(attempts: Mapping[int, CommitAttempt]) -> CommitResult:
             nonlocal counts
-            layout = self._log.layout(self.table_spec, _CODEC)
+            layout = self._log.layout(self.table_spec, _CODEC, self.file_schema.names)
             tasks = self.files_tasks(self._pending_rows(records, attempts[0]), layout)
             result, counts = write_and_commit(self._runner, attempts[0], tasks, layout)
             return result

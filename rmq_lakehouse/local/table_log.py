@@ -32,8 +32,11 @@ class LocalTableLog(TableLog, Protocol):
         """
         ...
 
-    def layout(self, table_spec: TableSpec, codec: str) -> Layout:
-        """Return how tasks write the files of the table."""
+    def layout(self, table_spec: TableSpec, codec: str, columns: Collection[str]) -> Layout:
+        """Return how tasks write the files of the table; see ``check_writable``: its owner may have changed it.
+
+        Raises NeedsSparkError.
+        """
         ...
 
     def values(self, version: int, row_range: RowRange) -> npt.NDArray[np.int64]:

@@ -184,4 +184,4 @@ def _output(
 ) -> OutputTable:
     """Return a table as tasks write it; ``texts`` are values of columns that all rows of the export have."""
     find_offsets = partial(committed_offsets, table, log, texts=texts)
-    return OutputTable(table, schema, lambda: log.layout(table_spec, _CODEC), find_offsets)
+    return OutputTable(table, schema, lambda: log.layout(table_spec, _CODEC, schema.names), find_offsets)

@@ -455,6 +455,24 @@ def test_a_path_that_delta_rs_takes_for_another_is_left_to_the_job(tmp_path: Pat
     assert not (tmp_path / name).exists()
 
 
+def test_a_constraint_that_is_added_meanwhile_leaves_the_table_to_the_job(
+    local: LocalExporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = ExportLoop.run
+
+    def run_after_the_owner(self: ExportLoop[Any, Any], interval_s: float | None) -> None:
+        DeltaTable(local.table).alter.add_constraint({"even": "topic = 'Even'"})
+        run(self, interval_s)
+
+    write(local.store, plain(1))
+    local.run()
+    write(local.store, plain(4))
+    monkeypatch.setattr(ExportLoop, "run", run_after_the_owner)
+    with pytest.raises(NeedsSparkError, match=r"needs Delta's own writer .*delta\.constraints\.even"):
+        local.run()
+    assert len(local.offsets()) == 1
+
+
 def test_rows_of_files_without_bounds_of_their_offsets_are_not_exported_again(local: LocalExporter) -> None:
     placed = write(local.store, plain(30))
     local.run()
