@@ -273,9 +273,8 @@ def _attempt(export: Export, pending: PendingMessages) -> ExportCounts | RmqErro
 def _commit_files(parts: Sequence[tuple[RawExport, PendingMessages]]) -> dict[int, ExportCounts | RmqError]:
     """Commit the rows that tasks may write, in one job and one commit; skip brokers whose rows Spark has to write."""
     first, first_pending = parts[0]
-    spark, layout = first_pending.spark, first.layout(first_pending.spark)
-    outcomes: dict[int, ExportCounts | RmqError] = {}
-    if layout is None:
+    spark, outcomes = first_pending.spark, dict[int, ExportCounts | RmqError]()
+    if first.layout(spark) is None:
         return outcomes
 
     def start_without_dedup(export: RawExport, pending: PendingMessages) -> StartAttempt:
@@ -288,6 +287,9 @@ def _commit_files(parts: Sequence[tuple[RawExport, PendingMessages]]) -> dict[in
         return start_if_no_dedup
 
     def write(attempts: Mapping[int, CommitAttempt]) -> CommitResult:
+        layout = first.layout(spark)
+        if layout is None:  # the owner has changed the table since
+            return CommitResult()
         counts: dict[int, ExportCounts | RmqError] = {}
         planned: dict[int, list[RawTask]] = {}
         for number, attempt in attempts.items():

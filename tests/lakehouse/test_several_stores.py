@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from jobs import export_delta
 from rmq_formats.errors import OptionError, StoreError
+from rmq_lakehouse.delta.table import DeltaTransaction
 from rmq_lakehouse.exports import ExportCounts, ExportLoop
 from rmq_lakehouse.records import SparkPendingRecords
 from tests.lakehouse.exported_stores import Exporter
@@ -206,6 +207,28 @@ def test_each_row_of_exploded_messages_of_several_stores_is_exported_once(spark:
     rows = spark.read.format("delta").load(str(tmp_path / "lines")).collect()
     expected = [(letter, element, number) for letter in "ab" for element, number in ((0, 1), (1, 2), (0, 3))]
     assert sorted((row.broker_name[-1], row.element_index, row.id) for row in rows) == sorted(expected)
+
+
+@pytest.mark.long
+def test_a_constraint_that_is_added_while_tasks_write_holds_for_their_rows(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit, table = DeltaTransaction.commit, f"delta.`{tmp_path / 'table'}`"
+
+    def after_the_owner(self: DeltaTransaction, *arguments: Any) -> None:
+        monkeypatch.undo()  # once
+        spark.sql(f"ALTER TABLE {table} ADD CONSTRAINT even CHECK (topic = 'Even')")
+        commit(self, *arguments)
+
+    for letter in "ab":
+        write(tmp_path / f"broker-{letter}" / "store", plain(1))
+    export(spark, tmp_path)
+    for letter in "ab":
+        write(tmp_path / f"broker-{letter}" / "store", plain(5))
+    monkeypatch.setattr(DeltaTransaction, "commit", after_the_owner)
+    report, code = export(spark, tmp_path)
+    assert (report["messages"], report["undecoded"], code) == (4, 4, 1)
+    assert spark.table(table).where("topic = 'Odd'").isEmpty()
 
 
 def latest(spark: SparkSession, work: Path) -> list[str]:
