@@ -270,6 +270,15 @@ def test_a_filter_that_is_pushed_gives_the_rows_that_it_selects(
     )
 
 
+def test_a_filter_on_a_light_queue_compares_topic_and_queue_of_the_messages(golden: Golden) -> None:
+    light = Store(golden("lmq") / "store").arrow(["topic", "queue_id"], topic="%LMQ%device1")
+    everything = light.to_table()
+    for condition in [field("topic") == "Orders", field("queue_id") == 1, field("queue_id").isin([1, 3])]:
+        wanted = everything.filter(condition)
+        assert wanted.num_rows
+        assert light.to_table(filter=condition) == wanted
+
+
 def test_filters_on_times_select_to_the_millisecond(mixed: Store) -> None:
     times = np.unique(mixed.to_table(["store_timestamp"])["store_timestamp"].cast(pa.int64()).to_numpy())
     for first, last in [(times[3], times[9]), (times[5] + 1, times[7] - 1), (times[4], times[4])]:

@@ -57,7 +57,7 @@ def _narrowed_to_times(query: Query, condition: Condition) -> Query:
 
 
 def _narrowed_to_texts(query: Query, column: str, values: frozenset[str]) -> Query:
-    if column == "topic" and query.topics is not None:
+    if column == "topic" and query.topics is not None and not query.reads_light_queues:
         return replace(query, topics=query.topics & values)
     if column == "topic":
         return replace(query, topic_values=values if query.topic_values is None else values & query.topic_values)
@@ -77,7 +77,7 @@ def _narrowed_to_texts(query: Query, column: str, values: frozenset[str]) -> Que
 def _narrowed_to_queues(query: Query, queue_ids: frozenset[int]) -> Query:
     """Narrow a query that names its topics to some of their queues."""
     topics = query.named_topics
-    if topics is None:
+    if topics is None or query.reads_light_queues:  # rows of light queues have the numbers of the messages' own queues
         return query
     queues = query.queues or {}
     return replace(query, queues={topic: queues.get(topic, queue_ids) & queue_ids for topic in topics})
