@@ -39,6 +39,7 @@ BATCH_READAHEAD: Final = 4  # batches that Arrow's scanner takes ahead; some 8 M
 _MAX_WAIT_S: Final = 2.0  # at the interpreter's end; a scan that a program still holds is never released
 _CHEAPEST: Final = "size"  # is read where rows are only counted
 _WORD: Final = re.compile(r"\w+")
+_BY_NUMBER: Final = "FieldPath"  # how pyarrow shows a column that an expression names by its number
 _OF_FILES: Final = {"fragment_readahead", "fragment_scan_options", "cache_metadata"}  # options that mean nothing here
 
 Columns = Sequence[str] | Mapping[str, pc.Expression]
@@ -230,6 +231,8 @@ class Records(ds.UnionDataset):  # type: ignore[misc] # pyarrow ships no types
         if condition is not None:
             needed |= set(_WORD.findall(str(condition)))  # more than its columns, perhaps; never less
             query = push_down_conditions(query, conditions(condition, self.schema))
+        if _BY_NUMBER in needed:
+            needed = set(self._options.columns)
         names = tuple(name for name in self._options.columns if name in needed) or (self._cheapest(),)
         return replace(self._options, columns=names, query=query)
 

@@ -279,6 +279,14 @@ def test_a_filter_on_a_light_queue_compares_topic_and_queue_of_the_messages(gold
         assert light.to_table(filter=condition) == wanted
 
 
+def test_an_expression_may_name_a_column_by_its_number(mixed: Store) -> None:
+    number = field(mixed.schema.names.index("queue_id"))
+    wanted = mixed.to_table(["size"], filter=field("queue_id") == 1)
+    assert mixed.to_table(["size"], filter=number == 1) == wanted
+    assert mixed.count_rows(number == 1) == wanted.num_rows
+    assert mixed.to_table({"queue": number})["queue"] == mixed.to_table(["queue_id"])["queue_id"]
+
+
 def test_filters_on_times_select_to_the_millisecond(mixed: Store) -> None:
     times = np.unique(mixed.to_table(["store_timestamp"])["store_timestamp"].cast(pa.int64()).to_numpy())
     for first, last in [(times[3], times[9]), (times[5] + 1, times[7] - 1), (times[4], times[4])]:
