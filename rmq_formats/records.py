@@ -24,7 +24,7 @@ from rmq_formats.arrow.schema import schema_of
 from rmq_formats.errors import OptionError
 from rmq_formats.read.filter_pushdown import push_down_conditions
 from rmq_formats.read.plan import ReadPlan, plan_read
-from rmq_formats.read.query import ReadOptions
+from rmq_formats.read.query import AccessPath, LogKind, Query, Queue, QueueBounds, ReadOptions
 from rmq_formats.read.task import read_tasks
 from rmq_formats.storage.segments import open_storage
 from rmq_formats.storage.store_files import StoreFiles
@@ -230,11 +230,26 @@ class Records(ds.UnionDataset):  # type: ignore[misc] # pyarrow ships no types
         query = self._options.query
         if condition is not None:
             needed |= set(_WORD.findall(str(condition)))  # more than its columns, perhaps; never less
-            query = push_down_conditions(query, conditions(condition, self.schema))
+            query = push_down_conditions(query, conditions(condition, self.schema), self._stands_at)
         if _BY_NUMBER in needed:
             needed = set(self._options.columns)
         names = tuple(name for name in self._options.columns if name in needed) or (self._cheapest(),)
         return replace(self._options, columns=names, query=query)
+
+    def _stands_at(self, queue: Queue, queue_offset: int) -> bool:
+        """Return whether a message with a queue offset stands at that place of its queue; False where no unit tells."""
+        logs = self._options.logs
+        if logs.kind in {LogKind.TIERED, LogKind.COMPACTED}:
+            return True  # places there are the offsets that records state
+        topic, queue_id = queue
+        bounds = {queue: QueueBounds(first_offset=queue_offset, end_offset=queue_offset + 1)}
+        query = Query(queues={topic: frozenset([queue_id])}, bounds=bounds)
+        reading = ReadOptions(("queue_offset",), query, logs=logs)
+        plan = self._plan(reading)
+        if plan.access_path is not AccessPath.CONSUMEQUEUE:
+            return False
+        batches = read_tasks(self.path, plan.tasks, reading, 1)
+        return any(queue_offset in batch.column(0).to_pylist() for batch in batches)
 
     def _cheapest(self) -> str:
         return _CHEAPEST if _CHEAPEST in self._options.columns else self._options.columns[0]

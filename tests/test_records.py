@@ -23,6 +23,7 @@ from rmq_formats.read import task
 from rmq_formats.records import Records
 from tests.support.stores.record_strategies import plain_message
 from tests.support.stores.store_files import flip, write_commitlog
+from tests.support.stores.store_lives import FIRST_MS, LogWriter
 
 Golden = Callable[[str], Path]
 Engine = Callable[[Records, list[str]], pa.Table]
@@ -268,6 +269,17 @@ def test_a_filter_that_is_pushed_gives_the_rows_that_it_selects(
         narrower.filter(field("size") > 300).count_rows()
         == everything.filter(condition & (field("size") > 300)).num_rows
     )
+
+
+def test_a_filter_on_queue_offsets_finds_what_stands_behind_a_closed_gap(tmp_path: Path) -> None:
+    log = LogWriter()
+    for place, queue_offset in enumerate([0, 1, 2, 3, 9, 10, 11, 0, 12]):
+        log.add("Orders", queue_offset, "body" * 8000, FIRST_MS + place, place=place)
+    orders = Store(log.save(tmp_path / "store")).arrow(["queue_id", "queue_offset"], topic="Orders")
+    for first, wanted in [(0, [0, 1, 2, 3, 0]), (3, [3]), (4, []), (9, [9, 10, 11, 12]), (12, [12])]:
+        between = (field("queue_offset") >= first) & (field("queue_offset") < first + 5)
+        found = orders.to_table(filter=between & (field("queue_id") == 0))
+        assert found["queue_offset"].to_pylist() == wanted
 
 
 def test_a_filter_on_a_light_queue_compares_topic_and_queue_of_the_messages(golden: Golden) -> None:

@@ -3,17 +3,24 @@
 The result may have more rows than match, as the engine filters once more; it lacks none that match.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from rmq_formats.arrow.conditions import Comparison, Condition
 from rmq_formats.codecs.message_id import decode_message_id
 from rmq_formats.errors import DecodeError
-from rmq_formats.read.query import MAX_LONG, MIN_LONG, Query, QueueBounds
+from rmq_formats.read.query import MAX_LONG, MIN_LONG, Query, Queue
 
 
-def push_down_conditions(query: Query, conditions: Iterable[Condition]) -> Query:
-    """Return the query with more conditions, as far as a read can use them."""
+def push_down_conditions(
+    query: Query, conditions: Iterable[Condition], stands_at: Callable[[Queue, int], bool]
+) -> Query:
+    """Return the query with more conditions, as far as a read can use them.
+
+    Args:
+        stands_at: tells whether a message with a queue offset stands at that place of its queue, see
+            ``_narrowed_to_offsets``.
+    """
     offsets = (MIN_LONG, MAX_LONG)
     for condition in conditions:
         column, values = condition.column, condition.values
@@ -30,7 +37,7 @@ def push_down_conditions(query: Query, conditions: Iterable[Condition]) -> Query
             query = _narrowed_to_queues(query, frozenset(value for value in values if isinstance(value, int)))
         else:
             query = _narrowed_to_texts(query, column, frozenset(value for value in values if isinstance(value, str)))
-    return _narrowed_to_offsets(query, *offsets)
+    return _narrowed_to_offsets(query, *offsets, stands_at)
 
 
 def _range(condition: Condition, first: int, end: int) -> tuple[int, int]:
@@ -83,17 +90,24 @@ def _narrowed_to_queues(query: Query, queue_ids: frozenset[int]) -> Query:
     return replace(query, queues={topic: queues.get(topic, queue_ids) & queue_ids for topic in topics})
 
 
-def _narrowed_to_offsets(query: Query, first: int, end: int) -> Query:
-    """Narrow the queues that a query names one by one to a range of queue offsets."""
-    if query.queues is None or (first, end) == (MIN_LONG, MAX_LONG):
+def _narrowed_to_offsets(query: Query, first: int, end: int, stands_at: Callable[[Queue, int], bool]) -> Query:
+    """Narrow the queues that a query names one by one to a range of queue offsets.
+
+    Conditions compare the offsets that records state, and bounds are places in a queue. Where a broker has closed a
+    gap, a message stands before its offset; one with offset 0 stands anywhere (``docs/formats/consumequeue.md``). So
+    a range with 0 narrows nothing, and another one begins at its first place only if that offset stands there.
+    """
+    if query.queues is None or first <= 0:
         return query
     bounds = dict(query.bounds)
     for topic, queue_ids in query.queues.items():
         for queue_id in queue_ids:
-            queue_bounds = bounds.get((topic, queue_id), QueueBounds())
-            bounds[topic, queue_id] = replace(
+            queue = (topic, queue_id)
+            queue_bounds = query.queue_bounds(*queue)
+            first_place = first if stands_at(queue, first) else MIN_LONG
+            bounds[queue] = replace(
                 queue_bounds,
-                first_offset=max(queue_bounds.first_offset, first),
+                first_offset=max(queue_bounds.first_offset, first_place),
                 end_offset=min(queue_bounds.end_offset, end),
             )
     return replace(query, bounds=bounds)
