@@ -2,7 +2,8 @@
 
 A stream offset is a physical offset of the log, with the segment that ends there or goes on, the time of that
 segment's first record, and a checksum of the log's last bytes before the offset. These tell a checkpoint of this store
-from one of another, also of one that was made anew at the same path.
+from one of another, also of one that was made anew at the same path. It also has the starting conditions of the query
+when it was new: a restart with others goes on at its checkpoint, and passes over nothing.
 
 A micro batch has the records and damage that begin between its offsets. Bytes behind the last sound record are left
 to a later batch: they may be half of a record, and are damage only once records stand behind them.
@@ -25,6 +26,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from rmq_formats.errors import OptionError, StoreError, StoreNotFoundError
+from rmq_formats.read.query import Query, QueueBounds
 from rmq_formats.spark.commitlog.batch import TaskPartition
 from rmq_formats.spark.options import schemas
 from rmq_formats.spark.options.read import SourceOptions
@@ -41,6 +43,7 @@ PHYSICAL_OFFSET: Final = "physicalOffset"
 SEGMENT: Final = "segment"
 SEGMENT_TIMESTAMP: Final = "segmentStoreTimestamp"
 CHECKSUM: Final = "crc32"
+STARTING: Final = "starting"
 _SUMMED_BYTES: Final = 4096  # of some records, with their store times and offsets
 
 _log = logging.getLogger("rmq_formats.spark")
@@ -58,9 +61,9 @@ class GapPartition(InputPartition):
 class BatchPartition(TaskPartition):
     """Input partition: a task of a micro batch up to a physical offset; damage that begins there is the next's."""
 
-    def __init__(self, task: "Task", end: int) -> None:
+    def __init__(self, task: "Task", query: Query) -> None:
         super().__init__(task)
-        self.end = end
+        self.query = query
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +131,7 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         columns = schemas.check_requested_columns(schemas.COMMITLOG, schema, options.columns)
         self._options = replace(options, read=replace(options.read, columns=columns))
         self._last: int | None = None  # of Trigger.AvailableNow
+        self._starting: dict[str, Any] = {}  # part of each offset
         self._seen: _Log | None = None  # planned by this trigger; None before the first: a restart repeats a batch
 
     def __getstate__(self) -> dict[str, Any]:
@@ -141,15 +145,16 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         check_bounded_queues(self._options, stores_of(self._options))
         log = self._look()
         query = self._options.query
+        starting = {STARTING: _starting_conditions(query)}
         if self._options.starting == LATEST:
-            return log.offset(log.end)
+            return log.offset(log.end) | starting
         begin = log.begin
         if query.has_time:
             from rmq_formats.read.store_times import time_ranges  # noqa: PLC0415
 
             ranges = time_ranges(log.storage, log.segments, *query.time_bounds)
             begin = max(begin, ranges[0][0] if ranges else log.end)
-        return log.offset(max(begin, query.first_physical_offset))
+        return log.offset(max(begin, query.first_physical_offset)) | starting
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Freeze the end for ``Trigger.AvailableNow``: what is written from now on is for the next run."""
@@ -172,9 +177,10 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         from rmq_formats.read.ranges import NO_LIMIT, BatchLimit, batch_end  # noqa: PLC0415
 
         log = self._seen = self._look()
+        self._starting = {name: start[name] for name in start if name == STARTING}
         begin = self._begin(log, start)
         end = log.end if self._last is None else min(self._last, log.end)
-        if log.end < begin and begin > self._options.query.first_physical_offset:
+        if log.end < begin and begin > self._query(start).first_physical_offset:
             self._fail_or_warn(
                 f"{self._options.path}: the CommitLog ends at {log.end}, before {begin}, where the stream stands: "
                 "the checkpoint is another store's, or the log was cut off"
@@ -185,12 +191,12 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         if not isinstance(limit, ReadAllAvailable):
             allowed = BatchLimit(self._options.max_trigger_bytes, self._options.max_trigger_offsets)
         begin = max(begin, log.begin)  # deleted ranges have no records to count
-        return log.offset(batch_end(log.storage, log.segments, begin, end, allowed))
+        return log.offset(batch_end(log.storage, log.segments, begin, end, allowed)) | self._starting
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
         """Return the log's end: less the stream's offset, it is the lag in bytes."""
         log = self._seen or self._look()
-        return log.offset(log.end)
+        return log.offset(log.end) | self._starting
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Plan the tasks of a micro batch.
@@ -217,7 +223,8 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             log.segments, [(begin, limit)], log.end, self._options.split_bytes, self._options.min_partitions
         )
         tasks = scan_tasks(log.storage, log.segments, splits, begin)
-        return [*(GapPartition(*gap) for gap in gaps), *(BatchPartition(task, limit) for task in tasks)]
+        query = replace(self._query(start), end_physical_offset=limit)
+        return [*(GapPartition(*gap) for gap in gaps), *(BatchPartition(task, query) for task in tasks)]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """Read one task as Arrow batches; a deleted range becomes one row with a record_error.
@@ -235,9 +242,8 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         if not isinstance(partition, BatchPartition) or not isinstance(partition.task, ScanTask):
             return  # Spark's stand-in for an empty list of partitions
         split = partition.task.split
-        query = replace(options.read.query, end_physical_offset=partition.end)
         try:
-            yield from read_task(options.path, partition.task, replace(options.read, query=query))
+            yield from read_task(options.path, partition.task, replace(options.read, query=partition.query))
         except StoreNotFoundError:
             first, last = split.file_offset + split.start, split.file_offset + min(split.limit, split.data_end)
             self._fail_or_warn(_deleted_bytes_message(options.path, first, last))
@@ -263,10 +269,31 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             )
         return begin
 
+    def _query(self, offset: dict[str, Any]) -> Query:
+        """Return the query with the starting conditions that it had when it was new; those of the options, if none."""
+        query, starting = self._options.query, offset.get(STARTING)
+        if starting is None:  # a checkpoint of a former version
+            return query
+        bounds = {
+            (topic, int(queue_id)): QueueBounds(first_offset=first_offset, first_ms=first_ms)
+            for topic, queues in starting["queues"].items()
+            for queue_id, (first_offset, first_ms) in queues.items()
+        }
+        first_ms, first_physical_offset = starting["timestamp"], starting[PHYSICAL_OFFSET]
+        return replace(query, first_ms=first_ms, first_physical_offset=first_physical_offset, bounds=bounds)
+
     def _fail_or_warn(self, message: str) -> None:
         if self._options.fail_on_data_loss:
             raise StoreError(f"{message}; option failOnDataLoss=false skips it")
         _log.warning("%s", message)
+
+
+def _starting_conditions(query: Query) -> dict[str, Any]:
+    """Encode the conditions of a query that say where it begins."""
+    queues: dict[str, dict[str, list[int]]] = {}
+    for (topic, queue_id), bounds in sorted(query.bounds.items()):
+        queues.setdefault(topic, {})[str(queue_id)] = [bounds.first_offset, bounds.first_ms]
+    return {"timestamp": query.first_ms, PHYSICAL_OFFSET: query.first_physical_offset, "queues": queues}
 
 
 def _deleted_bytes_message(path: str, first: int, last: int) -> str:

@@ -265,6 +265,45 @@ def test_options_choose_rows_and_where_to_begin(stream: Stream, store: Path) -> 
     assert stream.offsets() == placed[11::2]
 
 
+@pytest.mark.parametrize(
+    "later",
+    [
+        {"startingTimestamp": "1700000000035"},
+        {"startingPhysicalOffset": "100000"},
+        {"subscribe": "Odd,Even", "startingOffsets": '{"Odd": {"0": 100, "1": 100, "2": 100}}'},
+        {"startingOffsets": "latest"},
+    ],
+)
+def test_a_restart_with_another_start_passes_over_nothing(store: Path, later: dict[str, str]) -> None:
+    placed = write(store, 20)
+    begin, rows = batches_from(reader_of(store, startingTimestamp="1700000000005"), None)
+    assert [offset for offset, _ in rows] == placed[5:]
+    placed = write(store, 40)
+    begin, rows = batches_from(reader_of(store, failOnDataLoss="false", **later), begin)
+    assert [offset for offset, _ in rows] == placed[20:]
+    placed = write(store, 45)
+    del begin["starting"]  # as a former version wrote it: the options hold
+    assert batches_from(reader_of(store, startingTimestamp="1700000000042"), begin)[1][0][0] == placed[42]
+
+
+def test_a_start_holds_for_what_comes_later_too(store: Path) -> None:
+    write(store, 6)
+    reader = reader_of(store, subscribe="Odd", startingOffsets='{"Odd": {"0": 5}}', failOnDataLoss="false")
+    begin, _ = batches_from(reader, None)
+    placed = write(store, 45)
+    _, rows = batches_from(reader_of(store, subscribe="Odd"), begin)
+    assert [offset for offset, _ in rows] == [
+        placed[number] for number in range(6, 45) if number % 2 and (number % 3 or number >= 33)
+    ]
+
+
+def reader_of(store: Path, **options: str) -> CommitLogStreamReader:
+    source = CommitLogSource({"path": str(store), **options})
+    reader = source.streamReader(source.schema())
+    assert isinstance(reader, CommitLogStreamReader)
+    return reader
+
+
 @pytest.mark.long
 def test_latest_begins_with_what_comes_after(stream: Stream, store: Path) -> None:
     write(store, 10)
@@ -302,9 +341,13 @@ def test_damage_where_a_batch_ended_is_a_row_of_the_next(store: Path, limit: int
     assert [offset for offset, _ in rows[1:]] == placed[8:]
 
 
-def batches_from(reader: CommitLogStreamReader, begin: dict[str, Any]) -> tuple[dict[str, Any], list[tuple[int, int]]]:
+def batches_from(
+    reader: CommitLogStreamReader, begin: dict[str, Any] | None
+) -> tuple[dict[str, Any], list[tuple[int, int]]]:
     """Where the micro batches that are there now end, and physical offset and size of each of their rows."""
     rows: list[tuple[int, int]] = []
+    if begin is None:
+        begin = reader.initialOffset()
     while (end := reader.latestOffset(begin, reader.getDefaultReadLimit())) != begin:
         for part in reader.partitions(begin, end):
             for batch in reader.read(part):
