@@ -284,7 +284,9 @@ def main(arguments: argparse.Namespace, spark: SparkSession) -> tuple[dict[str, 
         "bytes_per_second": round(done.bytes / seconds),
         "messages_per_second": round(done.messages / seconds),
     }
-    has_findings = done.damaged or done.refused or done.missing.size_bytes
+    if arguments.msg_ids is not None:
+        report["unknown_ids"] = len(counts.unknown_ids)
+    has_findings = done.damaged or done.refused or done.missing.size_bytes or counts.unknown_ids
     return report, EXIT_FINDINGS if has_findings else EXIT_CLEAN
 
 

@@ -35,6 +35,7 @@ _log = logging.getLogger("rmq_offline")
 BATCH_BYTES: Final = 256 << 10  # some hundred messages a request; a batch has to fit into one file of the log
 _GROUP: Final = "RMQ_REPLAY"
 _LOGGED_REFUSALS: Final = 100  # the report counts the others
+_LOGGED_IDS: Final = 100  # that no message has; likewise
 _SAVE_EVERY_S: Final = 1.0
 _PORTIONS_PER_S: Final = 10
 _PORTIONS_IN_FLIGHT: Final = 2  # with a rate: those that wait for a broker are sent at once when it is back
@@ -47,16 +48,24 @@ def count(replay: Replay) -> Counts:
         StoreError: the store cannot be read, a record is an inner batch, or the checkpoint is that of another replay.
     """
     counts = _begin_counts(replay)
+    found_ids: set[str] = set()
     columns = ("topic", "queue_id", "physical_offset", "size", "sys_flag", "record_error", *replay.choice.columns())
     for rows in plan_replay(replay, counts, columns).rows(counts.missing):
         sound = _filter_sound(rows, counts)
         _refuse_inner_batches(replay, sound)
+        if replay.choice.ids is not None:
+            found_ids.update(sound["msg_id"].to_pylist(), sound["uniq_key"].to_pylist())
         firsts, groups = distinct_rows([sound["topic"], sound["queue_id"]], sound.num_rows)
         for row, messages in zip(firsts.tolist(), np.bincount(groups).tolist(), strict=True):
             queue = sound["topic"][row].as_py(), sound["queue_id"][row].as_py()
             counts.by_queue[queue] = counts.by_queue.get(queue, 0) + messages
         counts.messages += sound.num_rows
         counts.bytes += pc.sum(sound["size"]).as_py() or 0
+    if replay.checkpoint is None or replay.checkpoint.load() is None:
+        ids = sorted(replay.choice.ids or ())
+        counts.unknown_ids = tuple(given for given in ids if found_ids.isdisjoint({given, given.upper()}))
+    for unknown_id in counts.unknown_ids[:_LOGGED_IDS]:
+        _log.warning("%s: no chosen message has the id or the unique key %s", replay.store, unknown_id)
     return counts
 
 

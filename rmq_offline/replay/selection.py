@@ -26,7 +26,7 @@ class ReplaySelection:
     Attributes:
         query: conditions on the log's fields and the well-known properties; it reads queues.
         sql: an SQL92 expression over properties; None is any.
-        ids: offset message ids, or unique keys; None is any.
+        ids: offset message ids, in any case of letters, or unique keys; None is any.
     """
 
     query: Query
@@ -92,10 +92,11 @@ def filter_rows(batches: Iterator[pa.RecordBatch], choice: ReplaySelection) -> I
     for batch in batches:
         rows = batch
         if choice.ids is not None:
-            ids = pa.array(sorted(choice.ids), pa.string())
+            uniq_keys = pa.array(sorted(choice.ids), pa.string())
+            msg_ids = pc.utf8_upper(uniq_keys)
             matches = pc.or_(
-                pc.fill_null(pc.is_in(rows["msg_id"], value_set=ids), False),
-                pc.fill_null(pc.is_in(rows["uniq_key"], value_set=ids), False),
+                pc.fill_null(pc.is_in(rows["msg_id"], value_set=msg_ids), False),
+                pc.fill_null(pc.is_in(rows["uniq_key"], value_set=uniq_keys), False),
             )
             rows = rows.filter(pc.or_(matches, _damaged_ranges(rows)))
         if choice.sql is not None and rows.num_rows:

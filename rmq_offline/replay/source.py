@@ -105,6 +105,7 @@ class Counts:
         begin: the physical offset at which reading starts.
         end: physical offset of the log's end when the replay began.
         missing: ranges of the log that were deleted before they were read.
+        unknown_ids: ids of the selection that no chosen message has; none where a checkpoint has read a part before.
     """
 
     missing: MissingRanges
@@ -115,6 +116,7 @@ class Counts:
     refused: int = 0
     begin: int = 0
     end: int = 0
+    unknown_ids: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from jobs import replay
+from rmq_formats import Store
 from rmq_formats.codecs.layout import FLAG_INNER_BATCH
 from rmq_formats.errors import OptionError, StoreError, StoreLayoutError
 from tests.replay.small_stores import make_log, make_replay, orders_message, run_dry
@@ -65,6 +66,20 @@ def test_a_checkpoint_belongs_to_the_ids_in_the_file_of_msg_ids(store: Path, tmp
     assert other is not None
     with pytest.raises(StoreError, match="the checkpoint of another replay"):
         other.load()
+
+
+def test_ids_that_no_message_has_are_counted_and_the_case_of_message_ids_is_none(store: Path, tmp_path: Path) -> None:
+    first, second, *_ = (message.msg_id for message in Store(store).messages("Orders"))
+    report, code = run_dry(store, "--msg-ids", f"{first},{second.lower()},U0007")
+    assert (code, report["messages"], report["unknown_ids"]) == (0, 3, 0)
+    more = ["--msg-ids", f"U0007,u0008,{first[:-1]}F"]
+    report, code = run_dry(store, *more)
+    assert (code, report["messages"], report["unknown_ids"]) == (1, 1, 2)
+    checkpoint = make_replay(store, *more, "--checkpoint", str(tmp_path / "checkpoint")).checkpoint
+    assert checkpoint is not None
+    checkpoint.save(FILE_BYTES, 1)
+    report, code = run_dry(store, *more, "--checkpoint", str(tmp_path / "checkpoint"))
+    assert (code, report["messages"], report["unknown_ids"]) == (0, 0, 0)
 
 
 def test_a_store_below_the_replayed_one_is_refused(store: Path, tmp_path: Path) -> None:
