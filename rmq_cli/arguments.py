@@ -10,6 +10,7 @@ import typer
 
 from rmq_cli import output
 from rmq_formats.errors import OptionError
+from rmq_formats.times import check_milliseconds
 from rmq_offline.tasks.size_options import CONFIG_HELP, SIZE_OPTIONS
 
 if TYPE_CHECKING:
@@ -73,7 +74,10 @@ AsOneJson = Annotated[bool, typer.Option("--json", help="The report as one JSON 
 def parse_time(text: str) -> int | datetime:
     """Parse a time: ISO 8601, or milliseconds since 1970. Raises OptionError."""
     if text.isdecimal() and len(text) >= _MIN_MS_DIGITS:
-        return int(text)
+        try:
+            return check_milliseconds(int(text))
+        except ValueError as error:
+            raise OptionError(f"--time {text}: {error}") from None
     try:
         return datetime.fromisoformat(text)
     except ValueError:

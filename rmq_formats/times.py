@@ -1,17 +1,27 @@
 """Times in milliseconds since 1970, as options and arguments give them."""
 
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SECONDS: Final = range(1_000_000_000, 10_000_000_000)
 _MICROSECONDS: Final = range(1_000_000_000_000_000, 10_000_000_000_000_000)
+_DAYS: Final = range(19_700_101, 21_000_101)
+_DAYS_AND_TIMES: Final = range(19_700_101_000_000, 21_000_101_000_000)
+_DAY: Final = re.compile(r"(?:19|20)\d{6}", re.ASCII)
+
+
+def is_day(text: str) -> bool:
+    """Return whether a text is a day of ISO 8601 without hyphens, as 20260731; no store time is so few milliseconds."""
+    return _DAY.fullmatch(text) is not None
 
 
 def check_milliseconds(value: int) -> int:
-    """Return a time, or refuse a number that is of 2001 to 2286 in seconds or microseconds.
+    """Return a time, or refuse a number that is of 2001 to 2286 in seconds or microseconds, or a date's digits.
 
-    In milliseconds the first is of the year 1970, the second after the year 9999.
+    In milliseconds seconds and a day's digits are of the year 1970, those of a day and a time after the year 2500, and
+    microseconds after the year 9999.
 
     Raises:
         ValueError: naming the time in milliseconds.
@@ -20,6 +30,8 @@ def check_milliseconds(value: int) -> int:
         raise ValueError(f"expected milliseconds since 1970, and {value} is seconds: {value}000")
     if value in _MICROSECONDS:
         raise ValueError(f"expected milliseconds since 1970, and {value} is microseconds: {value // 1000}")
+    if value in _DAYS or value in _DAYS_AND_TIMES:
+        raise ValueError(f"expected milliseconds since 1970, and {value} is a date")
     return value
 
 

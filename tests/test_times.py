@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from rmq_cli.admin.options import time_ms
+from rmq_cli.arguments import parse_time
 from rmq_formats import Store
 from rmq_formats.errors import OptionError
 from rmq_formats.spark.options.values import timestamp_ms
@@ -45,3 +46,28 @@ def test_a_bound_between_two_milliseconds_is_met_exactly(
 def test_microseconds_are_told_from_milliseconds() -> None:
     with pytest.raises(ValueError, match=r"1700000000000000 is microseconds: 1700000000000$"):
         check_milliseconds(1_700_000_000_000_000)
+
+
+def test_a_day_without_hyphens_is_the_same_day_wherever_times_are_given() -> None:
+    day = datetime(2026, 1, 1)
+    assert parse_time("20260101") == day
+    assert timestamp_ms("20260101") == timestamp_ms(" 20260101 ") == time_ms("-s", "20260101") == NEW_YEAR_MS
+    with pytest.raises(ValueError, match="expected milliseconds, or a time as"):
+        timestamp_ms("20261301")
+
+
+@pytest.mark.parametrize("digits", [20_260_101, 20_260_101_120_000])
+def test_a_number_that_is_a_date_s_digits_is_refused(tmp_path: Path, digits: int) -> None:
+    write(tmp_path, plain(2))
+    with pytest.raises(OptionError, match=f"time: expected milliseconds since 1970, and {digits} is a date"):
+        list(Store(str(tmp_path)).messages(from_time=digits))
+
+
+def test_a_number_that_is_no_milliseconds_is_refused_on_the_command_line() -> None:
+    for digits, kind in [("20260101120000", "a date"), ("1700000000000000", "microseconds")]:
+        with pytest.raises(OptionError, match=f"--time {digits}: expected milliseconds .* is {kind}"):
+            parse_time(digits)
+        with pytest.raises(OptionError, match=f"-s {digits}: expected milliseconds .* is {kind}"):
+            time_ms("-s", digits)
+        with pytest.raises(ValueError, match=f"{digits} is {kind}"):
+            timestamp_ms(digits)

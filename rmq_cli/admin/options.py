@@ -8,7 +8,7 @@ import typer
 from rmq_cli.arguments import parse_time
 from rmq_cli.produce import NAMESRV_HELP
 from rmq_formats.errors import OptionError
-from rmq_formats.times import check_milliseconds
+from rmq_formats.times import check_milliseconds, is_day
 
 if TYPE_CHECKING:
     from rmq_core.client import Admin
@@ -81,7 +81,7 @@ def time_ms(option: str, text: str) -> int:
     """
     if text == _NOW:
         return int(datetime.now(UTC).timestamp() * 1000)
-    if text.isascii() and text.removeprefix("-").isdecimal():
+    if text.isascii() and text.removeprefix("-").isdecimal() and not is_day(text):
         try:
             return check_milliseconds(int(text))
         except ValueError as error:

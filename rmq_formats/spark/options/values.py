@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from rmq_formats.arrow.schema import Mode
 from rmq_formats.read.query import AccessPath, LogKind, Queue
-from rmq_formats.times import bound_ms, check_milliseconds
+from rmq_formats.times import bound_ms, check_milliseconds, is_day
 
 EARLIEST: Final = -2  # Kafka's numbers for the two ends of a queue
 LATEST: Final = -1
@@ -243,7 +243,7 @@ def size(text: str) -> int:
 
 def timestamp_ms(text: str) -> int:
     """Parse milliseconds since 1970, or a time in ISO 8601, without a zone in UTC."""
-    if _INTEGER.fullmatch(text.strip()):
+    if _INTEGER.fullmatch(text.strip()) and not is_day(text.strip()):
         return check_milliseconds(int(text))
     try:
         moment = datetime.fromisoformat(text.strip())
