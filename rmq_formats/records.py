@@ -9,7 +9,7 @@ import importlib
 import re
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
@@ -126,12 +126,14 @@ class Records(ds.UnionDataset):  # type: ignore[misc] # pyarrow ships no types
             options: others of ``pyarrow.dataset.Scanner.from_batches``.
         """
         condition = self._both(filter)
+        if not isinstance(columns, Mapping):
+            columns = self._names(columns)
         for name in _OF_FILES & set(options):
             del options[name]
         reading = self._reading(columns, condition)
         batches = _Scan(self._batches(reading, use_threads=use_threads))
         reader = pa.RecordBatchReader.from_batches(schema_of(reading.columns), batches)
-        projection = dict(columns) if isinstance(columns, Mapping) else self._names(columns)
+        projection = dict(columns) if isinstance(columns, Mapping) else columns
         return ds.Scanner.from_batches(
             reader,
             columns=projection,
@@ -218,8 +220,8 @@ class Records(ds.UnionDataset):  # type: ignore[misc] # pyarrow ships no types
         return self._condition & expression
 
     def _names(self, columns: Columns | None) -> list[str]:
-        names = self._options.columns if columns is None else columns
-        return list(schema_of(tuple(names)).names) if names else []
+        names = self._options.columns if columns is None else column_names(columns)
+        return list(schema_of(names).names) if names else []
 
     def _reading(self, columns: Columns | None, condition: pc.Expression | None) -> ReadOptions:
         """Return the columns and records that a scan reads: those of its projection and of its condition."""
@@ -292,6 +294,13 @@ def _end_scans() -> None:
     until_s = time.monotonic() + _MAX_WAIT_S
     while _SCANS and time.monotonic() < until_s:
         time.sleep(0.005)
+
+
+def column_names(columns: Iterable[str]) -> tuple[str, ...]:
+    """Return names of columns. Raises OptionError: a text, whose letters would be the names."""
+    if isinstance(columns, str):
+        raise OptionError(f"columns {columns!r}: give a list of names")
+    return tuple(columns)
 
 
 def _import(engine: str) -> Any:

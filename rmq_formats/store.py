@@ -1,6 +1,6 @@
 """Reads a store: its segments, its messages, its records as Arrow, and look-ups by its own indexes."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from operator import index
 from os import PathLike, fspath
@@ -42,7 +42,7 @@ from rmq_formats.read.queues import ConsumeQueue
 from rmq_formats.read.ranges import edge_message
 from rmq_formats.read.store_times import ascends
 from rmq_formats.read.task import read_task
-from rmq_formats.records import Records
+from rmq_formats.records import Records, column_names
 from rmq_formats.storage.queue_files import named_topics, topic_queues
 from rmq_formats.storage.segments import Segment
 from rmq_formats.times import bound_ms, check_milliseconds
@@ -156,9 +156,11 @@ class Store(Records):
 
         Raises:
             FormatError: damage, if strict.
-            OptionError: a queue or a queue offset without what it belongs to, or an ``include`` that is none.
+            OptionError: a queue or a queue offset without what it belongs to, an ``include`` that is none, or an
+                argument of another type.
             StoreNotFoundError: there is no store, or no CommitLog in it.
         """
+        _check_texts(topic=topic)
         _check_integers(
             queue_id=queue_id,
             from_offset=from_offset,
@@ -183,7 +185,7 @@ class Store(Records):
             end_ms=None if to_time is None else _milliseconds(to_time),
             first_physical_offset=from_physical_offset,
             end_physical_offset=MAX_LONG if to_physical_offset is None else to_physical_offset,
-            tags=parse_tags(tags) if isinstance(tags, str) else None if tags is None else frozenset(tags),
+            tags=_tags(tags),
             include=parse_include(include),
         )
         return self._read(query, Mode.FAILFAST if strict else Mode.DROPMALFORMED)
@@ -223,11 +225,12 @@ class Store(Records):
             wanted_mode = Mode(mode)
         except ValueError:
             raise OptionError(f"mode {mode!r}: give {', '.join(Mode)}") from None
+        _check_texts(topic=topic)
         if not (topic is None and include is None) and query is not None:
             raise OptionError("give topic and include in the query")
         if query is None:
             query = Query(topics=None if topic is None else frozenset([topic]), include=parse_include(include))
-        names = tuple(COMMITLOG.names if columns is None else columns)
+        names = column_names(COMMITLOG.names if columns is None else columns)
         logs = self._options.logs
         return Records(self.path, ReadOptions(names, query, wanted_mode, verify_crc, decompress, logs))
 
@@ -267,6 +270,7 @@ class Store(Records):
             OptionError: another combination of arguments.
             StoreNotFoundError: there is no store, or no CommitLog in it.
         """
+        _check_texts(key=key, topic=topic, uniq_key=uniq_key, msg_id=msg_id)
         _check_integers(queue_id=queue_id, offset=offset)
         ways = [key is not None, uniq_key is not None, msg_id is not None, offset is not None, time is not None]
         if sum(ways) != 1:
@@ -408,6 +412,23 @@ def _milliseconds(time: Time) -> int:
     if not isinstance(milliseconds, int):  # pandas' NaT is a datetime
         raise OptionError(f"time {time!r}: give a datetime, or milliseconds since 1970 as an int")
     return milliseconds
+
+
+def _tags(tags: str | Sequence[str] | None) -> frozenset[str] | None:
+    """Return the wanted tags; None is any. Raises OptionError."""
+    if tags is None or isinstance(tags, str):
+        return None if tags is None else parse_tags(tags)
+    names = frozenset(tags) if isinstance(tags, Iterable) else None
+    if names is None or not all(isinstance(name, str) for name in names):
+        raise OptionError(f"tags {tags!r}: give texts")
+    return names
+
+
+def _check_texts(**texts: str | None) -> None:
+    """Refuse names and keys that are no texts. Raises OptionError."""
+    for name, text in texts.items():
+        if text is not None and not isinstance(text, str):
+            raise OptionError(f"{name} {text!r}: give a text")
 
 
 def _check_integers(**numbers: int | None) -> None:

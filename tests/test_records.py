@@ -299,6 +299,21 @@ def test_an_expression_may_name_a_column_by_its_number(mixed: Store) -> None:
     assert mixed.to_table({"queue": number})["queue"] == mixed.to_table(["queue_id"])["queue_id"]
 
 
+def test_columns_may_be_any_iterable_of_names_but_a_text(mixed: Store) -> None:
+    wanted = mixed.to_table(["topic", "size"])
+    for columns in (np.array(["topic", "size"]), (name for name in ("topic", "size")), wanted.to_pandas().columns):
+        assert mixed.to_table(columns) == wanted
+    for read in (mixed.to_table, mixed.to_pandas, mixed.arrow):
+        with pytest.raises(OptionError, match="columns 'topic': give a list of names"):
+            read("topic")
+
+
+def test_a_query_refuses_a_text_where_a_set_belongs() -> None:
+    for name in ("topics", "tags"):
+        with pytest.raises(OptionError, match=f"{name} 'TagA' of a query: give a frozenset of texts"):
+            Query(**{name: "TagA"})  # type: ignore[arg-type] # which is what is tested
+
+
 def test_filters_on_times_select_to_the_millisecond(mixed: Store) -> None:
     times = np.unique(mixed.to_table(["store_timestamp"])["store_timestamp"].cast(pa.int64()).to_numpy())
     for first, last in [(times[3], times[9]), (times[5] + 1, times[7] - 1), (times[4], times[4])]:

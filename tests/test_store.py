@@ -7,6 +7,7 @@ import sys
 from base64 import b64encode
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -359,11 +360,23 @@ def test_a_text_of_tags_is_an_expression(tmp_path: Path, tags: str | list[str], 
         ({"from_time": "2026-01-01"}, "time '2026-01-01': give a datetime, or milliseconds since 1970 as an int"),
         ({"from_time": 1.7e12}, "time 1700000000000.0: give a datetime"),
         ({"to_time": pandas.NaT}, "time NaT: give a datetime"),
+        ({"tags": b"TagA"}, "tags b'TagA': give texts"),
+        ({"tags": 5}, "tags 5: give texts"),
     ],
 )
 def test_an_argument_of_another_type_is_named(golden: Golden, arguments: dict[str, Any], problem: str) -> None:
     with pytest.raises(OptionError, match=problem):
         list(Store(golden("mixed") / "store").messages("Orders", **arguments))
+
+
+def test_names_and_keys_that_are_no_texts_are_named(golden: Golden) -> None:
+    store: Any = Store(golden("mixed") / "store")
+    for read in (store.messages, store.arrow, partial(store.query, key="k")):
+        with pytest.raises(OptionError, match=r"topic \['Orders'\]: give a text"):
+            read(topic=["Orders"])
+    for name, value in {"key": 4711, "uniq_key": b"U", "msg_id": b"7F"}.items():
+        with pytest.raises(OptionError, match=f"{name} {value}: give a text"):
+            store.query(topic="Orders", **{name: value})
 
 
 def test_numbers_of_numpy_and_times_of_pandas_are_taken(golden: Golden) -> None:

@@ -85,6 +85,12 @@ class Query:
     include: Include | None = None
     with_damage: bool = False
 
+    def __post_init__(self) -> None:
+        """Refuse what is no set of texts: letters of a text would be the names. Raises OptionError."""
+        for name, texts in (("topics", self.topics), ("tags", self.tags)):
+            if not isinstance(texts, frozenset | None):
+                raise OptionError(f"{name} {texts!r} of a query: give a frozenset of texts")
+
     @property
     def reads_queues(self) -> bool:
         """True if the query selects only records that are dispatched to ConsumeQueues."""
