@@ -22,7 +22,7 @@ from rmq_lakehouse.undecoded import resolve_refused
 from rmq_offline.tasks.runner import ProcessRunner
 
 _CODEC = "snappy"  # as in a session of Spark
-_ONE_TASK_BYTES = 1 << 62
+_ONE_TASK_BYTES = 1 << 59  # the largest power of two that the option splitBytes takes
 _NO_TEXTS: Final[Mapping[str, str]] = {}
 
 

@@ -20,6 +20,7 @@ from rmq_lakehouse import raw_files
 from rmq_lakehouse.delta.local_commits import is_whole
 from rmq_lakehouse.exactly_once import ExactlyOnceTable
 from rmq_lakehouse.exports import ExportLoop
+from rmq_lakehouse.files import FEW_TOPICS
 from rmq_lakehouse.local import raw as local_raw
 from rmq_lakehouse.local.delta_log import DeltaRsTableLog, DeltaRsTransaction
 from rmq_lakehouse.local.table_log import NeedsSparkError
@@ -27,6 +28,7 @@ from rmq_lakehouse.records import PendingRecords
 from rmq_lakehouse.stores import StoreLogs
 from tests.lakehouse.local_exports import LocalExporter
 from tests.lakehouse.small_stores import FILE_BYTES, plain, write
+from tests.support.stores.store_with_queues import write_config
 
 _RMQ = """
 import sys
@@ -62,6 +64,16 @@ def test_the_command_needs_neither_pyspark_nor_java(local: LocalExporter, tmp_pa
     report = json.loads(done.stdout.splitlines()[-1])
     assert json.loads((tmp_path / "report.json").read_text()) == report
     assert (report["job"], report["messages"], report["files"]) == ("export_delta", 30, 2)
+    assert local.offsets() == placed
+
+
+def test_few_messages_of_many_topics_are_exported(local: LocalExporter) -> None:
+    topics = [f"Topic{number}" for number in range(FEW_TOPICS + 1)]
+    placed = write(local.store, [(topic, b"body" * 100) for topic in topics * 3])
+    write_config(local.store, *topics)
+    assert len(list((local.store / "commitlog").iterdir())) > 1
+    report, code = local.run()
+    assert (report["messages"], code) == (len(placed), 0)
     assert local.offsets() == placed
 
 
