@@ -8,12 +8,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+import numpy as np
+
 from rmq_formats.codecs import paths
 from rmq_formats.codecs.consumer_offsets_json import check_consumer_offsets, check_delay_offsets, offsets_document
+from rmq_formats.codecs.record import StoredMessage
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
 from rmq_formats.errors import OptionError, StoreError, StoreLayoutError
 from rmq_formats.read.broker_config import offsets_file, read_config, stored_offsets
 from rmq_formats.read.config_documents import LIGHT_TABLE, OFFSETS
+from rmq_formats.read.queue_offset_lookup import QueueOffsetLookup
 from rmq_formats.storage.contained import parent_directory, read_file, replace_file
 from rmq_formats.storage.segments import LocalStorage
 from rmq_formats.storage.store_files import StoreFiles, open_store, refuse_no_store
@@ -297,7 +301,7 @@ def offset_at_time(root: str, time: Time) -> NewOffset:
         if position.min_offset == position.max_offset:
             return position.max_offset
         messages = store.query(topic=committed.topic, queue_id=committed.queue_id, time=time)
-        offset = messages[0].queue_offset if messages else position.max_offset
+        offset = _place_in_queue(open_store(root), messages[0]) if messages else position.max_offset
         if position.min_offset < position.min_offset_in_log and offset <= position.min_offset_in_log:
             raise OptionError(
                 f"--time: {committed.topic}/{committed.queue_id} has offsets from {position.min_offset} on, and the "
@@ -307,3 +311,18 @@ def offset_at_time(root: str, time: Time) -> NewOffset:
         return offset
 
     return new_offset
+
+
+def _place_in_queue(store: StoreFiles, message: StoredMessage) -> int:
+    """Return the queue offset of a message as consumers count: where a gap was closed, its record states another."""
+    (place,) = (
+        QueueOffsetLookup(store, message.physical_offset, message.physical_offset + 1)
+        .find_queue_offsets(
+            [(message.topic, message.queue_id)],
+            np.zeros(1, dtype=np.int64),
+            np.array([message.physical_offset]),
+            np.array([message.queue_offset]),
+        )
+        .tolist()
+    )
+    return message.queue_offset if place < 0 else place

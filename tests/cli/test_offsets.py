@@ -14,6 +14,7 @@ from rmq_formats.codecs.fastjson import loads
 from rmq_formats.store import Store
 from tests.cli.conftest import Rmq, one_line
 from tests.support.stores.store_files import tree
+from tests.support.stores.store_with_queues import write_config, write_log, write_queue
 from tests.support.stores.verified_stores import FIRST_MS, copied, message, sound_store
 
 SCHEDULE = "SCHEDULE_TOPIC_XXXX"
@@ -170,6 +171,17 @@ def test_a_group_is_reset_to_a_time(rmq: Rmq, store: Path) -> None:
     assert [change["new_offset"] for change in report["changes"]] == [5, 5]
     report = shown(rmq, store, "reset", "--group", "g", "--topic", "Orders", "--time", "2100-01-01T00:00:00", "--apply")
     assert [change["new_offset"] for change in report["changes"]] == [15, 15]
+
+
+@pytest.mark.parametrize("offsets", [[0, 1, 2, 10, 11, 12], [3, 4, 5, 0, 1, 2]])
+def test_a_reset_gives_the_place_in_the_queue_not_the_offset_that_the_record_states(
+    rmq: Rmq, tmp_path: Path, offsets: list[int]
+) -> None:
+    store, first = tmp_path / "store", offsets[0]
+    write_queue(store, dict(enumerate(write_log(store, offsets), first)))
+    write_config(store, "Orders", offsets={"Orders@g": {"0": first}})
+    (change,) = shown(rmq, store, "reset", "--group", "g", "--time", FIRST_MS + 3)["changes"]
+    assert (change["new_offset"], change["skipped"]) == (first + 3, 3)
 
 
 def test_a_delay_level_is_set(rmq: Rmq, store: Path) -> None:
