@@ -181,10 +181,12 @@ def _recognise_config(tree: Tree, config: str, evidence: dict[StoreLayout, str])
     for name in rocksdb_config.DATABASES:
         if names.get(name) and is_rocksdb(tree, f"{config}/{name}"):
             evidence.setdefault(StoreLayout.ROCKSDB_CONFIG, f"{config}/{name}")
-    if "tieredStoreMetadata.json" in names:
-        evidence[StoreLayout.TIERED] = f"{config}/tieredStoreMetadata.json"
-    if "lmqConsumerOffset.json" in names:
-        evidence.setdefault(StoreLayout.LIGHT_QUEUES, f"{config}/lmqConsumerOffset.json")
+    for name, layout in (
+        ("tieredStoreMetadata.json", StoreLayout.TIERED), ("lmqConsumerOffset.json", StoreLayout.LIGHT_QUEUES),
+    ):  # fmt: skip
+        file = next((file for file in (name, f"{name}.bak") if file in names), None)
+        if file is not None:
+            evidence.setdefault(layout, f"{config}/{file}")
     batch: set[str] = set()
     for name in ("topics.json", "topics.json.bak"):
         if names.get(name) is not False:

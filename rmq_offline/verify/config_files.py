@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
+from rmq_formats.codecs import tiered
 from rmq_formats.codecs.consumer_offsets_json import check_consumer_offsets, check_delay_offsets, offsets_document
 from rmq_formats.codecs.fastjson import loads
 from rmq_formats.errors import DecodeError, FormatError, StoreError, StoreLockedError, StoreNotFoundError
@@ -18,7 +19,7 @@ from rmq_offline.verify.findings import Finding, FindingList
 JSON_FILES: Final = (
     "topics.json", "subscriptionGroup.json", CONSUMER_OFFSETS, LIGHT_CONSUMER_OFFSETS, "delayOffset.json",
     "consumerFilter.json", "consumerOrderInfo.json", "messageRequestMode.json", "topicQueueMapping.json",
-    "timermetrics", "transactionMetrics",
+    "timermetrics", "transactionMetrics", tiered.METADATA,
 )  # fmt: skip
 
 

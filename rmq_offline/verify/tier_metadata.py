@@ -6,10 +6,10 @@ from typing import Final
 from rmq_formats.codecs import fastjson, paths, tiered
 from rmq_formats.codecs.layout import UNIT_BYTES
 from rmq_formats.errors import DecodeError, StoreError
+from rmq_formats.read.broker_config import read_config
 from rmq_formats.read.query import Queue
 from rmq_formats.storage.segments import Storage
 from rmq_formats.storage.store_files import StoreFiles
-from rmq_offline.verify.config_files import MAX_CONFIG_BYTES
 
 SegmentsByQueue = dict[tuple[str, str, int], dict[str, int]]
 """By broker, topic and queue: the size of each segment by the segment's base offset in decimal digits."""
@@ -20,16 +20,12 @@ _DELETED: Final = 2  # status of a segment whose file will be deleted
 
 
 def read_tier_segments(store: StoreFiles, table: str) -> SegmentsByQueue:
-    """Read a table of segments from the metadata of a store; empty without metadata.
+    """Read a table of segments from the metadata of a store, or from its ``.bak``; empty without both.
 
     Raises:
-        StoreError: the file is too large.
-        DecodeError: the file does not parse, or lacks the table.
+        StoreError: neither can be read, or neither has the table.
     """
-    path = f"{paths.config_dir(store.root)}/{tiered.METADATA}"
-    if not store.storage.exists(path):
-        return {}
-    return dict(_sizes_by_queue(fastjson.loads(read_text(store.storage, path, MAX_CONFIG_BYTES)), table))
+    return read_config(store, tiered.METADATA, lambda text: dict(_sizes_by_queue(fastjson.loads(text), table))) or {}
 
 
 def read_tier_begins(store: StoreFiles) -> dict[Queue, int]:

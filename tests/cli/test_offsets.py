@@ -198,16 +198,19 @@ def test_the_offsets_of_light_queues_are_set_in_their_table(rmq: Rmq, store: Pat
     assert loads(path.read_text()) == {"lmqOffsetTable": {"%LMQ%a@%LMQ%g": 0}, "offsetTable": {"Orders@g": {"0": 15}}}
 
 
-@pytest.mark.parametrize("is_metadata_readable", [True, False])
+@pytest.mark.parametrize("metadata", ["read", "unreadable", "only its .bak"])
 def test_messages_in_tiered_storage_are_no_expired_ones(
-    rmq: Rmq, golden: Callable[[str], Path], tmp_path: Path, is_metadata_readable: bool
+    rmq: Rmq, golden: Callable[[str], Path], tmp_path: Path, metadata: str
 ) -> None:
     store = copied(golden("tiered") / "store", tmp_path / "store")
     *expired, _ = sorted((store / "commitlog").iterdir())
     for path in expired:
         path.unlink()
-    if not is_metadata_readable:
-        (store / "config" / "tieredStoreMetadata.json").write_text("{")
+    path = store / "config" / "tieredStoreMetadata.json"
+    if metadata == "unreadable":
+        path.write_text("{")
+    elif metadata == "only its .bak":  # as a broker leaves it that is killed while it writes the file
+        path.rename(f"{path}.bak")
     rows = shown(rmq, store, "--group", "variant_cg")["offsets"]
     assert [(row["committed_offset"], row["min_offset"], row["max_offset"], row["state"]) for row in rows] == [
         (3, 0, 180, "inside"), (4, 0, 179, "inside"),
