@@ -4,10 +4,11 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from rmq_formats.codecs import fastjson, paths, topics_json
-from rmq_formats.errors import DecodeError, StoreError
+from rmq_formats.codecs import fastjson, topics_json
+from rmq_formats.read.broker_config import read_config
 from rmq_formats.storage.contained import parent_directory, read_file, replace_file
-from rmq_formats.storage.segments import open_storage
+from rmq_formats.storage.store_files import open_store
+from rmq_offline.verify.config_files import config_fault
 
 TOPICS: Final = "topics.json"
 
@@ -27,17 +28,17 @@ def topic_config(topic: str, queues: int) -> dict[str, Any]:
 
 
 def read_topics(root: str) -> dict[str, Any]:
-    """Read a store's ``topics.json``; nothing where there is none. Raises StoreError."""
-    storage, root = open_storage(root)
-    path = f"{paths.config_dir(root)}/{TOPICS}"
-    if not storage.exists(path):
-        return {}
-    try:
-        text = storage.read_bytes(path).decode("utf-8", "replace")
-        topics_json.topic_configs(text)
-        document = fastjson.loads(text)
-    except DecodeError as error:
-        raise StoreError(f"{path}: {error}") from error
+    """Read a store's ``topics.json`` or its ``.bak`` as a broker does; nothing where both are missing.
+
+    Raises:
+        StoreError: neither parses.
+    """
+    return read_config(open_store(root), TOPICS, _parse_topics) or {}
+
+
+def _parse_topics(text: str) -> dict[str, Any]:
+    topics_json.topic_configs(text)
+    document = fastjson.loads(text)
     return document if isinstance(document, dict) else {}
 
 
@@ -79,7 +80,7 @@ def with_topics(document: dict[str, Any], counts: Mapping[str, int], now_ms: int
 def add_topics(root: str, counts: Mapping[str, int], now_ms: int) -> None:
     """Ensure that ``topics.json`` has topics with at least so many queues; all else in it stays.
 
-    The old file becomes the ``.bak`` (``ConfigManager#persist``).
+    The old file becomes the ``.bak`` (``ConfigManager#persist``), unless it does not parse.
     """
     changed = with_topics(read_topics(root), counts, now_ms)
     if changed is None:
@@ -87,6 +88,6 @@ def add_topics(root: str, counts: Mapping[str, int], now_ms: int) -> None:
     path = f"config/{TOPICS}"
     with parent_directory(root, path, create=True) as (config, name):
         before = read_file(root, path)
-        if before is not None:
+        if before is not None and config_fault(path, before) is None:
             replace_file(config, f"{name}.bak", before)
         replace_file(config, name, changed)

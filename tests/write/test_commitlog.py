@@ -262,6 +262,20 @@ def test_topics_are_added_to_topics_json(source: Path) -> None:
     assert (source / "config" / "topics.json.bak").exists()
 
 
+@pytest.mark.parametrize("data", [None, b"", b"\0" * 100])
+def test_topics_of_the_bak_stay_where_topics_json_is_not_readable(source: Path, data: bytes | None) -> None:
+    path = source / "config" / "topics.json"
+    path.parent.mkdir()
+    former = '{"topicConfigTable":{"Other":{"topicName":"Other","perm":4}}}'
+    path.with_name("topics.json.bak").write_text(former)
+    if data is not None:
+        path.write_bytes(data)
+    write(source, [[rows(topic=["New"], body=[b"y"])]], file_bytes=None)
+    configs = topics_json.topic_configs(path.read_text())
+    assert {name: config.perm for name, config in configs.items()} == {"Other": 4, "New": 6}
+    assert path.with_name("topics.json.bak").read_text() == former
+
+
 def test_a_row_of_damage_is_no_record(tmp_path: Path) -> None:
     write(tmp_path, [[rows(topic=["A", None, "B"], body=[b"1", None, b"2"], record_error=[None, "magic", None])]])
     assert [m.topic for m in messages_of(tmp_path)] == ["A", "B"]
