@@ -26,6 +26,7 @@ from rmq_formats.storage.store_lock import store_lock
 from rmq_formats.store import Store, Time
 from rmq_offline.offsets.positions import Position, read_positions
 from rmq_offline.verify.committed_offsets import CommittedOffset, parse_consumer_offsets, parse_delay_offsets
+from rmq_offline.verify.config_files import config_fault
 
 DELAY_OFFSETS: Final = "delayOffset.json"
 QUARANTINE: Final = "quarantine"
@@ -239,7 +240,8 @@ def _changed_files(
 def _write(root: str, files: Sequence[tuple[str, bytes]]) -> str:
     """Write files of ``config/``, the former ones to the quarantine and to ``.bak``; return the quarantine's directory.
 
-    After a kill each file is the old one or the new one. Source: ``MixAll#string2File``.
+    After a kill each file is the old one or the new one. A file that does not parse does not replace its ``.bak``,
+    from which the offsets were read. Source: ``MixAll#string2File``.
     """
     quarantine = f"{QUARANTINE}/offsets-{_next_number(root):04d}"
     for name, data in files:
@@ -248,7 +250,7 @@ def _write(root: str, files: Sequence[tuple[str, bytes]]) -> str:
             content = read_file(root, f"config/{former}")
             if content is not None:
                 _replace(root, f"{quarantine}/config/{former}", content)
-        if before:
+        if before is not None and config_fault(name, before) is None:
             _replace(root, f"config/{name}.bak", before)
         _replace(root, f"config/{name}", data)
     return f"{root}/{quarantine}"

@@ -184,6 +184,15 @@ def test_a_reset_gives_the_place_in_the_queue_not_the_offset_that_the_record_sta
     assert (change["new_offset"], change["skipped"]) == (first + 3, 3)
 
 
+def test_the_bak_stays_where_a_change_begins_with_a_file_that_does_not_parse(rmq: Rmq, store: Path) -> None:
+    path = store / "config" / "consumerOffset.json"
+    path.rename(f"{path}.bak")
+    path.write_bytes(bytes(100))
+    assert shown(rmq, store, "clamp", "--group", "g", "--apply")["applied"]
+    assert Path(f"{path}.bak").read_text() == FASTJSON
+    assert committed(store)["Orders@g"] == {"0": 3, "1": 15}
+
+
 def test_a_delay_level_is_set(rmq: Rmq, store: Path) -> None:
     assert rmq("offsets", store, "set", "--delay-level", 3, "--offset", 2, "--apply").exit_code == 0
     assert committed(store, "delayOffset.json") == {"3": 2}
