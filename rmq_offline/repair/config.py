@@ -24,6 +24,7 @@ from rmq_formats.read.log_end import readable_segments
 from rmq_formats.scan.dispatch import Dispatcher
 from rmq_formats.scan.segment import scan_segment
 from rmq_formats.storage.contained import parent_directory, write_file
+from rmq_formats.storage.queue_logs import compacted_queues
 from rmq_formats.storage.store_files import StoreFiles, open_store
 from rmq_formats.storage.store_layouts import StoreLayout
 from rmq_formats.storage.store_lock import store_lock
@@ -134,8 +135,9 @@ def _steps(root: str) -> Iterator[tuple[ConfigFileStep, bytes]]:
         for committed in committed_offsets:
             if committed.group is not None:
                 queues.setdefault(committed.topic, set()).add(committed.queue_id)
+        compacted = {topic for topic, _ in compacted_queues(store)}
         topics = {
-            topic: _make_topic_config(topic, ids, is_batch=topic in batch)
+            topic: _make_topic_config(topic, ids, is_batch=topic in batch, is_compacted=topic in compacted)
             for topic, ids in sorted(_select_user_topics(queues).items())
         }
         texts = tuple(f"{topic} ({config['readQueueNums']})" for topic, config in topics.items())
@@ -202,11 +204,14 @@ def _select_user_topics(queues: dict[str, set[int]]) -> dict[str, set[int]]:
     }
 
 
-def _make_topic_config(topic: str, queue_ids: set[int], *, is_batch: bool) -> dict[str, Any]:
+def _make_topic_config(topic: str, queue_ids: set[int], *, is_batch: bool, is_compacted: bool) -> dict[str, Any]:
     """Make a topic's config, as ``TopicConfig`` has it."""
     count = max(1, max(queue_ids) + 1)
+    attributes = {"queue.type": "BatchCQ"} if is_batch else {}
+    if is_compacted:
+        attributes["cleanup.policy"] = "COMPACTION"
     return {
-        "attributes": {"queue.type": "BatchCQ"} if is_batch else {}, "order": False, "perm": _READ_AND_WRITE,
+        "attributes": attributes, "order": False, "perm": _READ_AND_WRITE,
         "readQueueNums": count, "topicFilterType": "SINGLE_TAG", "topicName": topic, "topicSysFlag": 0,
         "writeQueueNums": count,
     }  # fmt: skip

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -112,3 +113,18 @@ def test_batch_topics_have_their_attribute(golden: object, tmp_path: Path) -> No
         path.unlink()
     repair_config(str(store), apply=True)
     assert stored_batch_topics(open_store(str(store))) >= before != set()
+
+
+def test_compacted_topics_have_their_attribute(golden: Callable[[str], Path], tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    shutil.copytree(golden("compaction") / "store", store)
+    path = store / "config" / "topics.json"
+
+    def compacted() -> set[str]:
+        table = json.loads(path.read_text())["topicConfigTable"]
+        return {name for name, config in table.items() if config["attributes"] == {"cleanup.policy": "COMPACTION"}}
+
+    before = compacted()
+    path.unlink()
+    repair_config(str(store), apply=True)
+    assert compacted() == before == {"Profiles", "Settings"}
