@@ -14,6 +14,9 @@ from numpy.typing import NDArray
 
 from rmq_formats.codecs import paths
 from rmq_formats.errors import NotAcceptedError
+from rmq_formats.read.dirty import read_checkpoint
+from rmq_formats.read.query import MAX_LONG
+from rmq_formats.read.ranges import edge_message
 from rmq_formats.scan.splits import frozen_end
 from rmq_formats.storage.segments import Segment
 from rmq_formats.storage.store_files import StoreFiles
@@ -237,7 +240,9 @@ def find_changes(
 
     @cache
     def heads() -> RecordHeads:
-        return RecordHeads(segments, frozen_end(store.storage, segments), is_local=store.storage.is_local, lost=lost)
+        log_end = frozen_end(store.storage, segments)
+        missing = [(log_end, MAX_LONG)] if _lacks_last_files(store, segments, log_end) else []
+        return RecordHeads(segments, log_end, is_local=store.storage.is_local, lost=[*lost, *missing])
 
     queue_changes: list[Change] = []
     with opened_tree(before) as old_tree, opened_tree(after) as new_tree:
@@ -252,6 +257,16 @@ def find_changes(
     changes = tuple(change for change, _, _ in queue_changes)
     sides = {(change.topic, change.queue_id): (old, new) for change, old, new in queue_changes}
     return QueueChanges(changes, tuple(_groups_outside(read_committed_offsets(store) if sides else (), sides)))
+
+
+def _lacks_last_files(store: StoreFiles, segments: Sequence[Segment], log_end: int) -> bool:
+    """Return whether files are missing after the log's last one: it is full, and a stopped broker had flushed more."""
+    if log_end != segments[-1].end_offset or store.storage.exists(paths.abort_file(store.root)):
+        return False
+    checkpoint, last = read_checkpoint(store), edge_message(store.storage, segments, last=True)
+    if checkpoint is None or last is None:
+        return False
+    return checkpoint.physic_msg_timestamp_ms > last.store_timestamp_ms
 
 
 Change = tuple[QueueChange, QueueView | None, QueueView | None]

@@ -116,7 +116,10 @@ QUEUE_OFFSET_GAP: Final = Kind(
 
 # --- CommitLog: files -------------------------------------------------------------------
 SEGMENT_MISSING: Final = Kind(
-    "commitlog.segment.missing", _ERROR, "a file between two others is gone; restore it from a replica"
+    "commitlog.segment.missing",
+    _ERROR,
+    "a file between two others is gone; restore it from a replica, or give -c broker.conf if storePathCommitLog has "
+    "several directories",
 )
 SEGMENT_SIZE: Final = Kind(
     "commitlog.segment.size",
@@ -272,7 +275,7 @@ UNIT_BEYOND: Final = Kind(
     "consumequeue.unit.beyond",
     _ERROR,
     "the queue names messages beyond the end of the log, as after a crash that lost the log's last pages: a broker "
-    "drops them when it starts",
+    "drops them when it starts; if files of the log are elsewhere, bring them back, or give -c broker.conf",
 )
 UNIT_CUT: Final = Kind(
     "consumequeue.unit.cut",

@@ -18,8 +18,9 @@ from rmq_offline.repair.job import repair_store
 from rmq_offline.repair.plan import RepairPlan
 from rmq_offline.repair.report import RepairReport
 from rmq_offline.tasks.runner import ProcessRunner
+from rmq_offline.verify.phases.plan import VerifyOptions
 from tests.support.stores.store_files import tree
-from tests.support.stores.verified_stores import REBUILT, SIZES, log_path, patch, rebuild
+from tests.support.stores.verified_stores import REBUILT, SIZES, copied, log_path, patch, rebuild
 
 
 def repair(store: Path, *accept: str, apply: bool = True) -> RepairReport:
@@ -175,6 +176,35 @@ def test_an_end_that_sinks_with_lost_messages_needs_a_word(store: Path) -> None:
     with pytest.raises(NotAcceptedError, match="the end of Orders/1 goes from 30 to 29"):
         repair(store)
     assert tree(store) == before
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_ends_in_files_of_the_log_that_are_missing_need_a_word(
+    golden: Callable[[str], Path], tmp_path: Path, is_killed: bool
+) -> None:
+    store = copied(golden("mixed") / "store", tmp_path / "store")
+    max((store / "commitlog").iterdir()).unlink()
+    if is_killed:  # the last pages of the log may not have been flushed
+        (store / "abort").touch()
+    before = tree(store)
+
+    def run(*accept: str, apply: bool) -> RepairReport:
+        return repair_store(str(store), VerifyOptions(), ProcessRunner(1), apply=apply, accept=accept)
+
+    changes = run(apply=False).outcome.changes
+    assert changes is not None
+    sunk = {change.name: (change.largest_before, change.largest_after) for change in changes.queues}
+    if is_killed:
+        assert sunk == {}
+        return
+    assert len(sunk) == 25
+    assert sunk["SCHEDULE_TOPIC_XXXX/2"] == (11, 3)
+    assert ("golden_cg", "Ordered") in {(group.group, group.topic) for group in changes.groups}
+    with pytest.raises(NotAcceptedError, match="and 20 more queues change"):
+        run(apply=True)
+    (store / "lock").unlink()
+    assert tree(store) == before
+    assert run("all", apply=True).is_applied
 
 
 def test_an_accepted_end_is_as_planned(store: Path) -> None:
