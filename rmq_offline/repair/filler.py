@@ -34,6 +34,8 @@ from rmq_formats.codecs.layout import (
     MAGIC_BLANK,
     MAX_BODY_BYTES,
     MAX_FRAME_BYTES,
+    PROPERTY_REAL_QUEUE_ID,
+    PROPERTY_REAL_TOPIC,
 )
 from rmq_formats.codecs.properties import encode_properties
 from rmq_formats.codecs.record import MessageToStore, encode_record, record_bytes
@@ -50,6 +52,9 @@ _NO_MESSAGES: Final = compress(b"", Compression.ZLIB)
 # Without it the log of a broker with duplicationEnable would end there (CommitLog#checkMessageAndReturnSize).
 _DUP_INFO: Final = {"DUP_INFO": "0_0"}
 _DUP_INFO_BYTES: Final = encode_properties(_DUP_INFO)
+# Where a timer message waited: without them RocketMQ's delivery of timer messages tries it again for ever, and no later
+# one is delivered (TimerMessageStore#convertMessage). With them it stores a record that no queue has, as the filler.
+_DELIVERY_BYTES: Final = _DUP_INFO_BYTES + encode_properties({PROPERTY_REAL_TOPIC: TOPIC, PROPERTY_REAL_QUEUE_ID: "0"})
 
 
 class Fill(StrEnum):
@@ -167,12 +172,13 @@ def filler(physical_offset: int, size: int, store_timestamp_ms: int) -> bytes:
 
     Args:
         size: of the record: MIN_BYTES to MAX_BYTES. Where there is room it has its own CRC, which brokers with
-            ``forceVerifyPropCRC`` ask for, and DUP_INFO; in the smallest places the topic is cut.
+            ``forceVerifyPropCRC`` ask for, DUP_INFO, REAL_TOPIC and REAL_QID; in the smallest places the topic is cut.
     """
     room = size - RECORD_FIXED_BYTES_V1
     with_crc = size >= WHOLE_BYTES
     topic = TOPIC[: room - MIN_BODY_BYTES]
-    properties_bytes = _DUP_INFO_BYTES if size >= WHOLE_BYTES + len(_DUP_INFO_BYTES) else b""
+    properties = (_DELIVERY_BYTES, _DUP_INFO_BYTES, b"")
+    properties_bytes = next(encoded for encoded in properties if size >= WHOLE_BYTES + len(encoded) or not encoded)
     body_bytes = room - len(topic) - with_crc * CRC_PROPERTY_BYTES - len(properties_bytes)
     message = MessageToStore(
         topic=topic,

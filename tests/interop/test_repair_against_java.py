@@ -4,12 +4,16 @@ import json
 import random
 import shutil
 import subprocess
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
 
+from rmq_core.client import Message, Producer
+from rmq_core.remoting.loop import run
 from rmq_formats.codecs.layout import EXT_FILE_BYTES
+from rmq_formats.store import Store
 from rmq_offline.rebuild.job import rebuild_store
 from rmq_offline.rebuild.options import RebuildOptions
 from rmq_offline.repair.config import repair_config
@@ -22,6 +26,8 @@ from rmq_offline.verify.job import verify_store
 from rmq_offline.verify.phases.plan import VerifyOptions
 from tests.conftest import GOLDEN_SETTINGS
 from tests.interop import peer
+from tests.interop.test_namesrv_against_java import wait_for
+from tests.interop.test_store_handed_over import HandedOver
 from tests.repair.damaged_logs import is_written_by_repair, sound_messages, sound_records
 from tests.support.oracles.consumequeue import goes_to_consumequeue
 from tests.support.stores.store_files import tree
@@ -238,3 +244,30 @@ def test_java_opens_topics_and_groups_that_were_made_anew(golden: Callable[[str]
             path.unlink()
     assert repair_config(str(store), apply=True).is_clean
     assert consumed(store, "mixed") == sound
+
+
+@pytest.mark.usefixtures("each_release")
+@pytest.mark.long
+def test_java_delivers_the_timer_messages_after_one_that_is_lost(tmp_path: Path) -> None:
+    handed_over, store = HandedOver(tmp_path), tmp_path / "store"
+    lost, kept = b"L" * 300, b"K" * 300
+    with handed_over.javas() as running:
+
+        async def send() -> None:
+            async with Producer(running.namesrv, "timers") as producer:
+                due_ms = time.time_ns() // 1_000_000 + 15_000
+                for number, body in enumerate((b"now", lost, kept)):
+                    at_ms = due_ms + 1000 * number if number else None
+                    await producer.send(Message("Kinds", body, deliver_at_ms=at_ms))
+
+        run(send())
+        wait_for(lambda: any(store.glob("timerlog/*")))
+        time.sleep(2)  # in which the messages are put into the wheel
+        running.process.terminate()
+        running.process.wait(60)
+    path = store / "commitlog" / f"{0:020d}"
+    patch(path, path.read_bytes().index(lost), b"\xff")
+    repaired = repair_store(str(store), VerifyOptions(), ProcessRunner(1), apply=True)
+    assert (repaired.lost, repaired.is_clean) == (1, True)
+    with handed_over.javas():
+        wait_for(lambda: {message.body for message in Store(str(store)).messages("Kinds")} == {b"now", kept})

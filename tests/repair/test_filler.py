@@ -58,6 +58,13 @@ def test_where_there_is_room_a_filler_has_its_own_crc() -> None:
     assert verify_crc_property(filler(0, WHOLE_BYTES - 1, 1)) is None
 
 
+def test_where_there_is_room_a_filler_names_the_topic_to_which_java_s_timer_delivers_it() -> None:
+    (frame,) = walk(filler(0, WHOLE_BYTES + 60, 1), 0)
+    assert isinstance(frame, Frame)
+    properties = frame.decode().properties
+    assert (properties["REAL_TOPIC"], properties["REAL_QID"]) == (TOPIC, "0")
+
+
 @given(st.one_of(st.integers(MIN_BYTES, 3 * MAX_BYTES), st.integers(-200, 200).map(lambda near: 2 * MAX_BYTES + near)))
 def test_any_range_is_split_into_sizes_that_a_filler_can_have(size: int) -> None:
     sizes = list(filler_sizes(size))
