@@ -191,7 +191,9 @@ def _check_unused(store: Path) -> None:
     for name in ("commitlog", "consumequeue", "index", "batchconsumequeue", "compaction"):
         if (store / name).is_dir() and any((store / name).iterdir()):
             raise StoreError(f"{store} already holds a store: {name} is not empty")
-    layout_refusals.refuse(layout_refusals.log_replacement_refusal(open_store(str(store)).layouts))
+    files = open_store(str(store))
+    layout_refusals.refuse(layout_refusals.log_replacement_refusal(files.layouts))
+    layout_refusals.refuse(layout_refusals.timer_log_refusal(files.storage, files.root))
     if (store / "abort").exists():
         raise StoreError(f"{store} is in use, or was when its broker died: it has an abort file")
 

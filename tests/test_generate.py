@@ -240,6 +240,12 @@ def test_a_root_that_holds_a_store_is_refused(tmp_path, name):
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
+def test_a_root_with_a_timerlog_is_refused(tmp_path):
+    (tmp_path / "timerlog" / "00000000000000000000").mkdir(parents=True)
+    with pytest.raises(StoreError, match="timer messages refer to offsets"):
+        generated(tmp_path)
+
+
 def test_a_root_with_an_abort_file_is_refused(tmp_path):
     (tmp_path / "abort").touch()
     with pytest.raises(StoreError, match="abort"):

@@ -8,7 +8,7 @@ from typing import Final
 
 from rmq_formats.codecs import paths
 from rmq_formats.errors import StoreLayoutError
-from rmq_formats.storage.store_layouts import StoreLayout, StoreLayouts
+from rmq_formats.storage.store_layouts import StoreLayout, StoreLayouts, Tree
 
 # --- what must not be done ------------------------------------------------------------------
 
@@ -125,6 +125,16 @@ def log_replacement_refusal(layouts: StoreLayouts) -> str | None:
                 "replaced; write to another directory"
             )
     return write_refusal(layouts)
+
+
+def timer_log_refusal(tree: Tree, root: str) -> str | None:
+    """Return why the CommitLog may not be replaced beside a timerlog, whose units name records by their offsets."""
+    if not tree.entries(f"{root}/timerlog"):
+        return None
+    return (
+        f"{root}/timerlog: timer messages refer to offsets of the CommitLog that is to be replaced; move timerlog, "
+        "timerwheel and config/timercheck out of the store, or write to another directory"
+    )
 
 
 def truncate_refusal(layouts: StoreLayouts) -> str | None:

@@ -127,6 +127,7 @@ def refuse_write(root: str, *, overwrite: bool) -> None:
         layout_refusals.log_replacement_refusal(layouts) if overwrite else layout_refusals.write_refusal(layouts)
     )
     if overwrite:
+        layout_refusals.refuse(layout_refusals.timer_log_refusal(store.storage, store.root))
         refuse_unknown_files(store, _REPLACED)
 
 

@@ -15,7 +15,7 @@ import pytest
 from rmq_formats.codecs import topics_json
 from rmq_formats.codecs.layout import MAGIC_V2
 from rmq_formats.codecs.record import StoredMessage, encode_record
-from rmq_formats.errors import OptionError, RmqError, StoreError, StoreLockedError, StoreSizeError
+from rmq_formats.errors import OptionError, RmqError, StoreError, StoreLayoutError, StoreLockedError, StoreSizeError
 from rmq_formats.kernels.encode.rows import CRC_ALWAYS, CRC_NEVER
 from rmq_formats.storage.segments import WRITE_DIRECTORY
 from rmq_formats.storage.store_lock import store_lock
@@ -246,6 +246,18 @@ def test_overwriting_leaves_nothing_of_the_old_log(source: Path) -> None:
     assert [m.topic for m in messages_of(source)] == ["New"]
     assert {path.name for path in source.iterdir()} == {"commitlog", "config", "lock"}
     assert (source / "config" / "consumerOffset.json").exists()
+
+
+def test_a_log_whose_offsets_a_timerlog_has_is_not_overwritten(source: Path) -> None:
+    (source / "timerlog").mkdir()
+    write(source, [[rows(topic=["New"], body=[b"x"])]], overwrite=True)
+    (source / "timerlog" / f"{0:020d}").write_bytes(bytes(52))
+    before = tree(source)
+    with pytest.raises(StoreLayoutError, match="timerlog: timer messages refer to offsets"):
+        write(source, [[rows(topic=["New"], body=[b"x"])]], overwrite=True)
+    assert tree(source) == before
+    write(source, [[rows(topic=["New"], body=[b"y"])]], file_bytes=None)
+    assert [m.body for m in messages_of(source)] == [b"x", b"y"]
 
 
 def test_topics_are_added_to_topics_json(source: Path) -> None:
