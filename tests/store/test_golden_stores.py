@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from rmq_core.store.config import StoreConfig
+from rmq_core.store.files.opening import refuse_layouts
 from rmq_core.store.results import PutStatus
 from rmq_formats.codecs import paths
 from rmq_formats.codecs.consumequeue import Unit
@@ -170,3 +171,18 @@ def first_difference_of(ours: dict[str, bytes], theirs: dict[str, bytes]) -> tup
         if left != right and any(left + right):
             return name, first_difference(left, right)
     return None
+
+
+@pytest.mark.parametrize(
+    ("name", "layout"), [("tiered", "tiered storage"), ("compaction", "compacted topics"), ("crash", None)]
+)
+def test_logs_that_this_broker_neither_reads_nor_writes_are_logged(
+    golden: Callable[[str], Path], caplog: pytest.LogCaptureFixture, name: str, layout: str | None
+) -> None:
+    refuse_layouts(str(golden(name) / "store"), light_queues=False)
+    warnings = [record.getMessage() for record in caplog.records]
+    if layout is None:
+        assert warnings == []
+    else:
+        (warning,) = warnings
+        assert f"the store has {layout}, which this broker neither reads nor writes" in warning

@@ -3,6 +3,7 @@
 Both need no kernel, so that a refused start does not wait for the loading of the kernels.
 """
 
+import logging
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
@@ -14,8 +15,10 @@ from rmq_core.store.files.disk import Disk
 from rmq_formats.codecs import paths, topics_json
 from rmq_formats.errors import DecodeError, StoreError, StoreLockedError
 from rmq_formats.storage import layout_refusals, store_layouts
+from rmq_formats.storage.store_layouts import StoreLayout
 from rmq_formats.storage.store_lock import store_lock
 
+_LOGGER = logging.getLogger(__name__)
 _LOCK_CONTENT: Final = b"lock"  # DefaultMessageStore#start
 _locked_roots: set[str] = set()
 
@@ -49,6 +52,8 @@ class LocalTree:
 def refuse_layouts(root: str, *, light_queues: bool) -> frozenset[str]:
     """Refuse a store with queues or a log of other layouts; return its topics with BatchConsumeQueues.
 
+    Logs a warning of logs beside the CommitLog.
+
     Args:
         light_queues: the settings enable light queues (LMQ); without that, a store with light queues is refused.
 
@@ -57,6 +62,13 @@ def refuse_layouts(root: str, *, light_queues: bool) -> frozenset[str]:
     """
     layouts = store_layouts.detect_layouts(LocalTree(), root)
     layout_refusals.refuse(layout_refusals.broker_refusal(layouts, light_queues=light_queues))
+    for layout in (StoreLayout.TIERED, StoreLayout.COMPACTION):
+        if layout in layouts:
+            _LOGGER.warning(
+                "%(place)s: the store has %(layout)s, which this broker neither reads nor writes: consumers get the "
+                "messages of the CommitLog alone, and those that expire there are in no other log",
+                {"place": layouts.evidence[layout], "layout": layout},
+            )
     return _drop_plain_topics(root, layouts.batch_topics)
 
 
