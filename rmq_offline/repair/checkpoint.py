@@ -41,7 +41,7 @@ def fresh_checkpoint(root: Path) -> Checkpoint:
     return Checkpoint(
         physic_msg_timestamp_ms=latest_ms,
         logics_msg_timestamp_ms=latest_ms,
-        index_msg_timestamp_ms=min(latest_ms, _index_end_ms(store)),
+        index_msg_timestamp_ms=_index_end_ms(store),
         master_flushed_offset=max(0, before.master_flushed_offset),
         confirm_physical_offset=min(max(0, before.confirm_physical_offset), log_end),
     )
@@ -76,7 +76,10 @@ def _latest(storage: Storage, segment: Segment) -> tuple[int, int]:
 
 
 def _index_end_ms(store: StoreFiles) -> int:
-    """Read the end timestamp of the newest IndexFile in ms; 0 without one."""
+    """Read the latest end timestamp of IndexFiles in ms; 0 without one.
+
+    It is later than the log's end where the clock went back since.
+    """
     latest_ms = 0
     for entry in index_entries(store):
         with store.storage.open(f"{paths.index_dir(store.root)}/{entry.name}") as file:

@@ -1,6 +1,7 @@
 """A repair replaces the queues and IndexFiles that have findings, says what that takes, and nothing else changes."""
 
 import json
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -8,8 +9,11 @@ from typing import Any
 
 import pytest
 
+from rmq_formats.codecs.checkpoint import Checkpoint
 from rmq_formats.codecs.consumequeue import Unit
+from rmq_formats.codecs.index import IndexHeader
 from rmq_formats.codecs.layout import MAGIC_V1
+from rmq_formats.codecs.record_layout import store_timestamp_at
 from rmq_formats.errors import NotAcceptedError
 from rmq_formats.scan.splits import Split
 from rmq_offline.rebuild import job as rebuild_job
@@ -20,7 +24,7 @@ from rmq_offline.repair.report import RepairReport
 from rmq_offline.tasks.runner import ProcessRunner
 from rmq_offline.verify.phases.plan import VerifyOptions
 from tests.support.stores.store_files import tree
-from tests.support.stores.verified_stores import REBUILT, SIZES, copied, log_path, patch, rebuild
+from tests.support.stores.verified_stores import FIRST_MS, REBUILT, SIZES, copied, log_path, patch, rebuild, sound_store
 
 
 def repair(store: Path, *accept: str, apply: bool = True) -> RepairReport:
@@ -244,3 +248,19 @@ def test_manifests_without_the_new_fields_are_read() -> None:
         del told[name]
     plan = RepairPlan.from_json(json.dumps(told))
     assert (plan.queues, plan.index, plan.accept) == (None, True, ())
+
+
+def test_a_checkpoint_covers_index_files_of_times_after_which_the_clock_went_back(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    placed = sound_store(store, 200)
+    for physical_offset in placed[:100]:
+        path, position = log_path(store, physical_offset)
+        patch(path, position + store_timestamp_at(0), (FIRST_MS + 3_600_000).to_bytes(8, "big"))
+    shutil.rmtree(store / "index")
+    rebuild(store)
+    flip_a_unit(store)
+    repair(store)
+    ends = [IndexHeader.decode(path.read_bytes()[:40]).end_timestamp_ms for path in (store / "index").iterdir()]
+    checkpoint = Checkpoint.decode((store / "checkpoint").read_bytes())
+    assert checkpoint.physic_msg_timestamp_ms == FIRST_MS + 199
+    assert checkpoint.index_msg_timestamp_ms == max(ends) == FIRST_MS + 3_600_000  # RocketMQ deletes those after it
