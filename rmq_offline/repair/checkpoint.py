@@ -14,7 +14,7 @@ from rmq_formats.read.log_end import readable_segments
 from rmq_formats.scan.segment import scan_segment
 from rmq_formats.storage.segments import Segment, Storage, read_range
 from rmq_formats.storage.store_files import StoreFiles, open_store
-from rmq_offline.tasks.publish import sync_file_system, write_fsynced
+from rmq_offline.tasks.publish import REBUILT, sync_file_system, write_fsynced
 from rmq_offline.verify.phases.plan import index_entries
 
 
@@ -22,9 +22,14 @@ def write_checkpoint(root: Path) -> None:
     """Flush log, queues and Index, and write a checkpoint with the times of the log's end.
 
     After a kill a broker begins its recovery where the checkpoint says; it deletes the IndexFiles that end
-    later than that (``IndexService#load``), so the checkpoint covers them to their end.
+    later than that (``IndexService#load``), so the checkpoint covers them to their end. The log and the derived
+    directories may be on other file systems than the root.
     """
-    sync_file_system(root)
+    log_directories = [Path(directory) for directory, _ in open_store(str(root)).log_directories]
+    derived_directories = [root / name for name in sorted(REBUILT.directories)]
+    for directory in (root, *log_directories, *derived_directories):
+        if directory.is_dir():
+            sync_file_system(directory)
     write_fsynced(Path(paths.checkpoint_file(str(root))), fresh_checkpoint(root).encode())
 
 

@@ -1,12 +1,15 @@
 """``rmq checkpoint``: a checkpoint that makes the next start short, where the store proves it."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from rmq_formats.codecs.checkpoint import Checkpoint
+from rmq_formats.storage.store_files import LOG_PATHS_VARIABLE
 from rmq_offline.diagnosis import recovery
+from rmq_offline.repair import checkpoint
 from tests.cli.conftest import Rmq, one_line
 from tests.support.stores.store_files import tree
 from tests.support.stores.store_with_queues import write_log, write_queue
@@ -49,6 +52,21 @@ def test_a_checkpoint_makes_the_next_start_short(rmq: Rmq, store: Path, monkeypa
     assert written.physic_msg_timestamp_ms == written.logics_msg_timestamp_ms == FIRST_MS + 199
     assert Path(report["quarantine"]).read_bytes() == former
     assert json.loads(rmq("inspect", store, "--json").stdout)["start"]["files"] == 1
+
+
+def test_the_log_and_queues_of_other_file_systems_are_flushed_before_it(
+    rmq: Rmq, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed: list[str] = []
+    monkeypatch.setattr(checkpoint, "sync_file_system", lambda directory: flushed.append(os.path.realpath(directory)))
+    monkeypatch.setenv(LOG_PATHS_VARIABLE, "{}")
+    (store / "commitlog").rename(tmp_path / "log")
+    (store / "consumequeue").rename(tmp_path / "queues")
+    (store / "consumequeue").symlink_to(tmp_path / "queues")
+    conf = tmp_path / "broker.conf"
+    conf.write_text(f"storePathRootDir={store}\nstorePathCommitLog={tmp_path / 'log'}\n")
+    assert rmq("checkpoint", store, *SIZES, "-c", conf, "--apply").exit_code == 0
+    assert {str(tmp_path / "log"), str(tmp_path / "queues"), str(store)} <= set(flushed)
 
 
 def test_a_store_that_does_not_prove_it_gets_none(rmq: Rmq, store: Path) -> None:
