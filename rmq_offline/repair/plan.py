@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from rmq_formats.codecs import paths
-from rmq_formats.errors import FormatError, StoreError, StoreLayoutError
+from rmq_formats.errors import FormatError, StoreError, StoreLayoutError, StoreSizeError
 from rmq_formats.read.broker_config import stored_topics
 from rmq_formats.read.log_end import cut_segments, find_leftovers
 from rmq_formats.read.rocksdb_queues import opened_queues
@@ -108,10 +108,16 @@ class RepairPlan:
 
 
 def log_file_bytes(root: str, options: VerifyOptions) -> int | None:
-    """Determine ``mappedFileSizeCommitLog``: from the options, else from the files' sizes and distances."""
-    if options.commitlog_file_bytes is not None:
-        return options.commitlog_file_bytes
+    """Determine ``mappedFileSizeCommitLog``: from the options, else from the files' sizes and distances.
+
+    Raises:
+        StoreSizeError: the option contradicts the files.
+    """
     segments = list_segments(LocalStorage(), paths.commitlog_dir(root))
+    given = options.commitlog_file_bytes
+    if given is not None:
+        _refuse_other_size(segments, given)
+        return given
     starts = [segment.start_offset for segment in segments]
     distances = Counter(after - before for before, after in pairwise(starts))
     sizes = Counter(segment.size_bytes for segment in segments if segment.size_bytes)
@@ -129,6 +135,18 @@ def log_file_bytes(root: str, options: VerifyOptions) -> int | None:
         ),
         default=None,
     )
+
+
+def _refuse_other_size(segments: Sequence[Segment], given: int) -> None:
+    """Refuse another size than that of files which follow each other: they would be moved away, cut or filled up."""
+    distances = {after.start_offset - before.start_offset for before, after in pairwise(segments)}
+    sizes = distances & {segment.size_bytes for segment in segments}
+    if len(distances) == 1 and sizes and given not in sizes:
+        size = sizes.pop()
+        raise StoreSizeError(
+            f"--commitlog-file-bytes {given}: the {len(segments)} files of the CommitLog follow each other at {size} "
+            f"bytes. Give {size}; a broker of this store needs mappedFileSizeCommitLog={size}"
+        )
 
 
 def _on_grid(segments: Sequence[Segment], file_bytes: int) -> list[Segment]:

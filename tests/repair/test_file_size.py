@@ -2,11 +2,15 @@
 
 import os
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from rmq_formats.errors import StoreSizeError
+from rmq_offline.repair.job import repair_store
 from rmq_offline.repair.plan import log_file_bytes
+from rmq_offline.tasks.runner import ProcessRunner
 from rmq_offline.verify.phases.plan import VerifyOptions
 from tests.repair.test_damage import log_files, repair
 from tests.support.stores.store_files import tree
@@ -74,3 +78,16 @@ def test_only_the_misplaced_file_is_moved(tmp_path: Path, behind: int) -> None:
     assert (done.left, done.is_clean) == ((), True)
     assert tree(tmp_path / "commitlog") == before
     assert list(tree(tmp_path / "quarantine" / "0001" / "commitlog")) == [stray]
+
+
+@pytest.mark.parametrize("given", [FILE_BYTES // 2, 2 * FILE_BYTES, 1 << 30])
+@pytest.mark.parametrize("last_size", [FILE_BYTES, 300])
+def test_a_size_that_contradicts_the_files_is_refused(tmp_path: Path, given: int, last_size: int) -> None:
+    sound_store(tmp_path, 100)
+    os.truncate(log_files(tmp_path)[-1], last_size)
+    before = tree(tmp_path)
+    for apply in (False, True):
+        with pytest.raises(StoreSizeError, match=f"follow each other at {FILE_BYTES} bytes. Give {FILE_BYTES}"):
+            repair_store(str(tmp_path), replace(_SOUND, commitlog_file_bytes=given), ProcessRunner(1), apply=apply)
+    assert tree(tmp_path) == before
+    repair_store(str(tmp_path), replace(_SOUND, commitlog_file_bytes=FILE_BYTES), ProcessRunner(1), apply=False)
