@@ -27,7 +27,7 @@ def export(ctx: typer.Context) -> int:
     words = with_store_option(_PROGRAM, ctx.args)
     arguments = export_parser(_PROGRAM).parse_args(words)
     check_source(arguments)
-    check_report(arguments.report)
+    check_report(arguments.report, arguments.store)
     try:
         options = command.check(arguments)
     except NeedsSparkError as error:

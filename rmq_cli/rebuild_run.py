@@ -9,7 +9,7 @@ from rich.text import Text
 from rmq_cli import output
 from rmq_cli.commands import interruptible_workers
 from rmq_cli.output import bytes_text, printable
-from rmq_formats.errors import OptionError
+from rmq_offline.job_arguments import check_report
 from rmq_offline.rebuild.changes import MAX_NAMED, QueueChanges
 from rmq_offline.rebuild.job import rebuild_store
 from rmq_offline.rebuild.options import RebuildOptions
@@ -37,7 +37,7 @@ def run(
     leftover: LeftoverPolicy,
 ) -> int:
     """Rebuild, and print the report. Returns the exit code. Raises RmqError."""
-    _check_report(report_file)
+    check_report(report_file, [store])
     with interruptible_workers(), output.progress_by_phase(_PHASES) as on_progress:
         report = rebuild_store(store, out, options, ProcessRunner(workers), on_progress, leftover, publishing)
     _write_report(report.to_dict(), report_file, as_json)
@@ -60,18 +60,13 @@ def run_several(
     """Rebuild several stores, and print the reports. Returns the exit code. Raises RmqError."""
     from rmq_offline.rebuild.stores import rebuild_stores  # noqa: PLC0415 # one store needs no verification
 
-    _check_report(report_file)
+    check_report(report_file, stores)
     with interruptible_workers():
         report = rebuild_stores(stores, out, options_of, ProcessRunner(workers), leftover, publishing)
     _write_report(report.to_dict(), report_file, as_json)
     if not as_json:
         output.show_by_broker(report, show)
     return output.EXIT_CLEAN if report.is_clean else output.EXIT_FINDINGS
-
-
-def _check_report(report_file: str | None) -> None:
-    if report_file is not None and not Path(report_file).absolute().parent.is_dir():
-        raise OptionError(f"--report {report_file}: no such directory")
 
 
 def _write_report(report: dict[str, Any], report_file: str | None, as_json: bool) -> None:

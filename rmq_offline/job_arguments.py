@@ -3,13 +3,14 @@
 import argparse
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from rmq_formats.errors import OptionError, one_line
 from rmq_formats.read.stores import find_stores, names_several
 from rmq_formats.storage.broker_conf import BrokerConf, use_broker_conf
+from rmq_formats.storage.segments import canonical_path
 from rmq_offline.tasks.size_options import CONFIG_HELP, SIZE_OPTIONS
 from rmq_offline.verify.phases.plan import VerifyOptions
 
@@ -53,12 +54,22 @@ def job_parser(name: str, description: str) -> JobParser:
     return parser
 
 
-def check_report(path: str | None) -> None:
-    """Refuse a file for the report that cannot be written, before a job starts. Raises OptionError."""
-    if path is not None and not Path(path).absolute().parent.is_dir():
-        raise OptionError(f"--report {path}: no such directory")
-    if path is not None and Path(path).is_dir():
-        raise OptionError(f"--report {path}: is a directory. Give a file")
+def check_report(report: str | None, stores: str | Sequence[str] | None) -> None:
+    """Refuse a file for the report that cannot be written, or is within a store, before a job starts.
+
+    Raises OptionError.
+    """
+    if report is None:
+        return
+    if not Path(report).absolute().parent.is_dir():
+        raise OptionError(f"--report {report}: no such directory")
+    if Path(report).is_dir():
+        raise OptionError(f"--report {report}: is a directory. Give a file")
+    patterns = [stores] if isinstance(stores, str) else stores or []
+    has_patterns = any(map(names_several, patterns))
+    for root in (store.path for store in find_stores(patterns)) if has_patterns else patterns:
+        if canonical_path(report).is_relative_to(canonical_path(root)):
+            raise OptionError(f"--report {report}: is in the store. Give a file outside of it")
 
 
 def add_stores(parser: JobParser, *, required: bool = True) -> None:

@@ -280,7 +280,7 @@ def _check_tables(options: ExportOptions, spec: str | None) -> None:
 def _check_outside_stores(arguments: argparse.Namespace, options: ExportOptions) -> None:
     """Refuse tables and files inside of a store: an export reads stores only. Raises OptionError."""
     tables = [(option, table) for option, table in named_tables(options, arguments.typed) if not in_catalog(table)]
-    outputs = [*tables, ("--checkpoint", options.checkpoint), ("--report", arguments.report)]
+    outputs = [*tables, ("--checkpoint", options.checkpoint)]
     has_several_stores = bool(options.stores) and is_several(list(options.stores))
     stores = [store.path for store in find_stores(options.stores)] if has_several_stores else list(options.stores)
     for store in filter(None, (*stores, options.tier)):

@@ -56,8 +56,8 @@ def run_job(
     try:
         if os.environ.get("SPARK_REMOTE"):
             raise OptionError(_NOT_CONNECT)
-        check_report(parsed.report)
         options = check(parsed) if check else parsed
+        check_report(parsed.report, getattr(parsed, "store", None))
         interrupted: list[int] = []
         signal.signal(signal.SIGINT, functools.partial(_interrupt, interrupted))
         spark = _session(parser.prog, needs_delta is not None and needs_delta(options))

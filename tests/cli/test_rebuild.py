@@ -124,6 +124,10 @@ def test_only_live_topics_reads_the_stores_own_topics_or_a_named_file(
         ),
         (["--topics-json", "/nowhere.json"], "--topics-json /nowhere.json: only with --only-live-topics"),
         (["--report", "/nowhere/report.json"], "--report /nowhere/report.json: no such directory"),
+        (
+            ["--plan", "--report", "{store}/config/topics.json"],
+            "config/topics.json: is in the store. Give a file outside",
+        ),
         (["--workers", "0"], "Invalid value for '--workers'"),
         (
             ["--consumequeue-file-bytes", "6000000"],

@@ -93,8 +93,9 @@ def test_a_process_of_its_own_prints_its_report_and_writes_it(
         (["--store", "{golden}", "--delay-levels", "1s 5parsecs"], "5parsecs"),
         (["--what", "everything", "--store", "{golden}"], "--what"),
         ([], "--store"),
+        (["--store", "{golden}", "--plan", "--report", "{golden}/config/topics.json"], "is in the store. Give a file"),
     ],
-    ids=["missing", "size", "other_sizes", "levels", "what", "no_store"],
+    ids=["missing", "size", "other_sizes", "levels", "what", "no_store", "report"],
 )
 def test_an_impossible_rebuild_is_reported_in_one_line(
     golden: Callable[[str], Path], tmp_path: Path, arguments: list[str], said: str

@@ -111,13 +111,16 @@ def test_an_export_writes_no_table_and_no_file_into_a_store(tmp_path: Path, tabl
     words = [word for store in stores for word in ("--store", str(store))]
     words += ["--format", table_format, *(["--cluster", "c"] if several else [])]
     refused = {"--table": ["--table", str(stores[-1])], "--dlq-table": [*outside, "--dlq-table", inside]}
-    refused |= {"--report": [*outside, "--report", inside], "topic 'Odd': table": ["--typed", str(spec)]}
+    refused["topic 'Odd': table"] = ["--typed", str(spec)]
     for option, more in refused.items():
         with pytest.raises(OptionError, match=f"{option} .*: is in the store, which is only read"):
             export_delta.check(export_delta.parser().parse_args([*words, *more]))
 
 
-@pytest.mark.parametrize(("report", "reason"), [("none/r.json", "no such directory"), (".", "is a directory")])
+@pytest.mark.parametrize(
+    ("report", "reason"),
+    [("none/r.json", "no such directory"), (".", "is a directory"), ("store/commitlog/r.json", "is in the store")],
+)
 def test_a_report_that_cannot_be_written_is_an_error_before_the_job(
     tmp_path: Path, report: str, reason: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
