@@ -149,7 +149,7 @@ class _Rebuild:
         if publishing.repair is not None and publishing.is_plan:
             self.segments = list(publishing.repair.segments)
         else:
-            self.segments = check_rebuild(self.store, out, options)
+            self.segments = check_rebuild(self.store, out, options, checks_sizes=publishing.repair is None)
         if options.consumequeue:
             options = replace(options, batch_topics=stored_batch_topics(self.store))
         log_trees = self.store.log_directories
@@ -356,8 +356,14 @@ def _refuse_own_directory(root: str, option: str, path: str | None) -> None:
         raise OptionError(f"{option} {path}: is in the store, among its files. Give a directory outside of it")
 
 
-def check_rebuild(store: StoreFiles, out: str | None, options: RebuildOptions) -> list[Segment]:
-    """Refuse a rebuild that cannot be run, before anything is started; return the CommitLog's files."""
+def check_rebuild(
+    store: StoreFiles, out: str | None, options: RebuildOptions, *, checks_sizes: bool = True
+) -> list[Segment]:
+    """Refuse a rebuild that cannot be run, before anything is started; return the CommitLog's files.
+
+    Args:
+        checks_sizes: refuse existing files of another size; a repair replaces these, and reads them as witnesses.
+    """
     options.sizes.check()
     _refuse_layouts(store, options)
     segments = readable_segments(store)
@@ -369,7 +375,8 @@ def check_rebuild(store: StoreFiles, out: str | None, options: RebuildOptions) -
     refuse_unknown_files(target, _directories(options))
     if area.is_at(store.root):
         store.refuse_compressed_segments()
-        check_existing_sizes(store, options)
+        if checks_sizes:
+            check_existing_sizes(store, options)
     if isinstance(area, LocalArea) and Path(paths.lock_file(area.target)).exists():
         with store_lock(area.target):
             pass

@@ -40,8 +40,7 @@ _DERIVED_QUEUES: Final = ("consumequeue", "consumequeue_ext", "batchconsumequeue
 _DERIVED: Final = (*_DERIVED_QUEUES, "index")
 _MOVED: Final = frozenset({
     finding_kinds.SEGMENT_FOREIGN, finding_kinds.STRAY, finding_kinds.QUEUE_FOREIGN, finding_kinds.EXT_FOREIGN,
-    # A file of another size would keep rebuild from starting, as it does the broker.
-    finding_kinds.QUEUE_FILE_SIZE, finding_kinds.EXT_FILE_SIZE, finding_kinds.INDEX_FILE_SIZE,
+    finding_kinds.EXT_FILE_SIZE, finding_kinds.INDEX_FILE_SIZE,
 })  # fmt: skip
 _ADDED: Final = frozenset({"queues", "index", "accept"})  # fields that manifests of rmq 0.1.0 do not have
 
@@ -353,6 +352,9 @@ def _strays(root: str, report: VerifyReport) -> Iterator[str]:
         if report.counts.get(kind, 0) > len(paths_of_kind):
             raise StoreError(f"{root}: more than {len(paths_of_kind)} files are {kind.code}; {kind.remedy}")
         yield from dict.fromkeys(_first_link(root, relative_path(root, path)) for path in paths_of_kind)
+    for finding in report.findings:  # a regular file of another size stays, as a witness of its queue
+        if finding.kind == finding_kinds.QUEUE_FILE_SIZE and finding.path and not Path(finding.path).is_file():
+            yield _first_link(root, relative_path(root, finding.path))
     for name in (*_DERIVED, "config"):
         if Path(root, name).exists() and not Path(root, name).is_dir():
             yield name

@@ -14,6 +14,7 @@ from rmq_offline.tasks.runner import ProcessRunner
 from rmq_offline.verify.phases.plan import VerifyOptions
 from tests.repair.test_damage import log_files, repair
 from tests.support.stores.store_files import tree
+from tests.support.stores.store_with_queues import write_config, write_log, write_queue
 from tests.support.stores.verified_stores import FILE_BYTES, sound_store
 
 S = 1 << 20
@@ -91,3 +92,18 @@ def test_a_size_that_contradicts_the_files_is_refused(tmp_path: Path, given: int
             repair_store(str(tmp_path), replace(_SOUND, commitlog_file_bytes=given), ProcessRunner(1), apply=apply)
     assert tree(tmp_path) == before
     repair_store(str(tmp_path), replace(_SOUND, commitlog_file_bytes=FILE_BYTES), ProcessRunner(1), apply=False)
+
+
+@pytest.mark.parametrize("size", [200, 210, 600])
+def test_a_queue_file_of_another_size_remains_a_witness_of_its_queue(tmp_path: Path, size: int) -> None:
+    units = write_log(tmp_path, [*range(12), *range(8)], "Other", "Third")
+    write_queue(tmp_path, dict(enumerate(units[12:20])))  # Orders was made again after 12 messages
+    write_queue(tmp_path, {0: units[20]}, "Other")
+    write_queue(tmp_path, {0: units[21]}, "Third")
+    write_config(tmp_path, "Orders", "Other", "Third")
+    path = tmp_path / "consumequeue" / "Orders" / "0" / f"{0:020d}"
+    before = path.read_bytes()
+    os.truncate(path, size)
+    options = replace(_SOUND, commitlog_file_bytes=FILE_BYTES)
+    assert repair_store(str(tmp_path), options, ProcessRunner(1), apply=True).is_clean
+    assert path.read_bytes() == before
