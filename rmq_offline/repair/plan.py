@@ -16,7 +16,7 @@ from rmq_formats.errors import FormatError, StoreError, StoreLayoutError, StoreS
 from rmq_formats.read.broker_config import stored_topics
 from rmq_formats.read.log_end import cut_segments, find_leftovers
 from rmq_formats.read.rocksdb_queues import opened_queues
-from rmq_formats.storage.queue_files import named_topics
+from rmq_formats.storage.queue_files import named_topics, walk_queues
 from rmq_formats.storage.segments import LocalStorage, Segment, list_segments
 from rmq_formats.storage.store_files import StoreFiles, configured_log_directories
 from rmq_offline.repair.dledger_entries import EntryRepair, plan_entries, relative_path
@@ -148,6 +148,23 @@ def _refuse_other_size(segments: Sequence[Segment], given: int) -> None:
         )
 
 
+def _refuse_other_queue_size(store: StoreFiles, option: str, given: int | None, directory: str) -> None:
+    """Refuse another size than that of most queue files: these would be moved away, and be no witness of their queues.
+
+    Raises:
+        StoreSizeError: the option contradicts most of several files.
+    """
+    files = Counter(segment.size_bytes for queue in walk_queues(store.storage, directory) for segment in queue.segments)
+    if given is None or not files:
+        return
+    size, count = files.most_common(1)[0]
+    if size not in {0, given} and count > max(1, files.total() // 2):
+        raise StoreSizeError(
+            f"--{option} {given}: {count} of {files.total()} files in {directory} have {size} bytes. Give {size}; a "
+            "broker of this store needs this size in its settings"
+        )
+
+
 def _on_grid(segments: Sequence[Segment], file_bytes: int) -> list[Segment]:
     """Select the files that begin at multiples of the file size; the others are misplaced."""
     shift = Counter(segment.start_offset % file_bytes for segment in segments).most_common(1)
@@ -185,6 +202,11 @@ def plan_repair(store: StoreFiles, options: VerifyOptions, report: VerifyReport)
     )
     segments = cut_segments(segments, find_leftovers(store, segments) if segments else None)
     sizes = resolve_sizes(store, segments, options, FindingList())
+    for option, given, directory in (
+        ("consumequeue-file-bytes", options.consumequeue_file_bytes, paths.consumequeue_dir(root)),
+        ("batchconsumequeue-file-bytes", options.batchconsumequeue_file_bytes, paths.batch_consumequeue_dir(root)),
+    ):
+        _refuse_other_queue_size(store, option, given, directory)
     if options.delay_levels_ms is None:
         sizes = replace(sizes, delay_levels_ms=infer_delay_levels(store, segments, sizes.delay_levels_ms))
     kinds = {kind for kind in report.counts if kind.severity is not Severity.INFO}

@@ -94,6 +94,17 @@ def test_a_size_that_contradicts_the_files_is_refused(tmp_path: Path, given: int
     repair_store(str(tmp_path), replace(_SOUND, commitlog_file_bytes=FILE_BYTES), ProcessRunner(1), apply=False)
 
 
+@pytest.mark.parametrize("given", [200, 800, 6_000_000])
+def test_a_size_of_queue_files_that_contradicts_most_of_them_is_refused(tmp_path: Path, given: int) -> None:
+    sound_store(tmp_path, 100)
+    next(tmp_path.glob("consumequeue/*/0/*")).write_bytes(bytes(given))
+    before = tree(tmp_path)
+    with pytest.raises(StoreSizeError, match="have 400 bytes"):
+        repair_store(str(tmp_path), replace(_SOUND, consumequeue_file_bytes=given), ProcessRunner(1), apply=False)
+    assert tree(tmp_path) == before
+    assert repair_store(str(tmp_path), _SOUND, ProcessRunner(1), apply=True).is_clean
+
+
 @pytest.mark.parametrize("size", [200, 210, 600])
 def test_a_queue_file_of_another_size_remains_a_witness_of_its_queue(tmp_path: Path, size: int) -> None:
     units = write_log(tmp_path, [*range(12), *range(8)], "Other", "Third")
