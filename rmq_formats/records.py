@@ -239,7 +239,7 @@ class Records(ds.UnionDataset):  # type: ignore[misc] # pyarrow ships no types
         return replace(self._options, columns=names, query=query)
 
     def _stands_at(self, queue: Queue, queue_offset: int) -> bool:
-        """Return whether a message with a queue offset stands at that place of its queue; False where no unit tells."""
+        """Return whether a message with a queue offset stands at that place of its queue; False without units."""
         logs = self._options.logs
         if logs.kind in {LogKind.TIERED, LogKind.COMPACTED}:
             return True  # places there are the offsets that records state

@@ -30,7 +30,7 @@ def null_on_error(spark: SparkSession, value: Column) -> Column:
 
 @contextmanager
 def silence_query_logs() -> Iterator[None]:
-    """Keep Spark from logging errors of queries with their stacks for the duration of the context."""
+    """Silence Spark's logs of errors of queries, with their stacks, for the duration of the context."""
     loggers = [PySparkLogger.getLogger(name) for name in _QUERY_LOGS]
     former = [logger.disabled for logger in loggers]
     for logger in loggers:

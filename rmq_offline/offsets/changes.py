@@ -292,7 +292,7 @@ def clamped_offset(position: Position) -> int:
 
 def offset_at_time(root: str, time: Time) -> NewOffset:
     """Return a rule for the offset of the first message stored at a time or later; the end without such a message."""
-    store = Store(root)
+    store, files = Store(root), open_store(root)
 
     def new_offset(position: Position) -> int:
         committed = position.committed
@@ -303,7 +303,7 @@ def offset_at_time(root: str, time: Time) -> NewOffset:
         if position.min_offset == position.max_offset:
             return position.max_offset
         messages = store.query(topic=committed.topic, queue_id=committed.queue_id, time=time)
-        offset = _place_in_queue(open_store(root), messages[0]) if messages else position.max_offset
+        offset = _place_in_queue(files, messages[0]) if messages else position.max_offset
         if position.min_offset < position.min_offset_in_log and offset <= position.min_offset_in_log:
             raise OptionError(
                 f"--time: {committed.topic}/{committed.queue_id} has offsets from {position.min_offset} on, and the "

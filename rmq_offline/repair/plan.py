@@ -113,10 +113,10 @@ def log_file_bytes(root: str, options: VerifyOptions) -> int | None:
         StoreSizeError: the option contradicts the files.
     """
     segments = list_segments(LocalStorage(), paths.commitlog_dir(root))
-    given = options.commitlog_file_bytes
-    if given is not None:
-        _refuse_other_size(segments, given)
-        return given
+    file_bytes = options.commitlog_file_bytes
+    if file_bytes is not None:
+        _refuse_other_size(segments, file_bytes)
+        return file_bytes
     starts = [segment.start_offset for segment in segments]
     distances = Counter(after - before for before, after in pairwise(starts))
     sizes = Counter(segment.size_bytes for segment in segments if segment.size_bytes)
@@ -136,32 +136,32 @@ def log_file_bytes(root: str, options: VerifyOptions) -> int | None:
     )
 
 
-def _refuse_other_size(segments: Sequence[Segment], given: int) -> None:
+def _refuse_other_size(segments: Sequence[Segment], file_bytes: int) -> None:
     """Refuse another size than that of files which follow each other: they would be moved away, cut or filled up."""
     distances = {after.start_offset - before.start_offset for before, after in pairwise(segments)}
     sizes = distances & {segment.size_bytes for segment in segments}
-    if len(distances) == 1 and sizes and given not in sizes:
+    if len(distances) == 1 and sizes and file_bytes not in sizes:
         size = sizes.pop()
         raise StoreSizeError(
-            f"--commitlog-file-bytes {given}: the {len(segments)} files of the CommitLog follow each other at {size} "
-            f"bytes. Give {size}; a broker of this store needs mappedFileSizeCommitLog={size}"
+            f"--commitlog-file-bytes {file_bytes}: the {len(segments)} files of the CommitLog follow each other at "
+            f"{size} bytes. Give {size}; a broker of this store needs mappedFileSizeCommitLog={size}"
         )
 
 
-def _refuse_other_queue_size(store: StoreFiles, option: str, given: int | None, directory: str) -> None:
+def _refuse_other_queue_size(store: StoreFiles, option: str, file_bytes: int | None, directory: str) -> None:
     """Refuse another size than that of most queue files: these would be moved away, and be no witness of their queues.
 
     Raises:
         StoreSizeError: the option contradicts most of several files.
     """
     files = Counter(segment.size_bytes for queue in walk_queues(store.storage, directory) for segment in queue.segments)
-    if given is None or not files:
+    if file_bytes is None or not files:
         return
     size, count = files.most_common(1)[0]
-    if size not in {0, given} and count > max(1, files.total() // 2):
+    if size not in {0, file_bytes} and count > max(1, files.total() // 2):
         raise StoreSizeError(
-            f"--{option} {given}: {count} of {files.total()} files in {directory} have {size} bytes. Give {size}; a "
-            "broker of this store needs this size in its settings"
+            f"--{option} {file_bytes}: {count} of {files.total()} files in {directory} have {size} bytes. Give {size}; "
+            "a broker of this store needs this size in its settings"
         )
 
 
@@ -202,11 +202,11 @@ def plan_repair(store: StoreFiles, options: VerifyOptions, report: VerifyReport)
     )
     segments = cut_segments(segments, find_leftovers(store, segments) if segments else None)
     sizes = resolve_sizes(store, segments, options, FindingList())
-    for option, given, directory in (
+    for option, file_bytes, directory in (
         ("consumequeue-file-bytes", options.consumequeue_file_bytes, paths.consumequeue_dir(root)),
         ("batchconsumequeue-file-bytes", options.batchconsumequeue_file_bytes, paths.batch_consumequeue_dir(root)),
     ):
-        _refuse_other_queue_size(store, option, given, directory)
+        _refuse_other_queue_size(store, option, file_bytes, directory)
     if options.delay_levels_ms is None:
         sizes = replace(sizes, delay_levels_ms=infer_delay_levels(store, segments, sizes.delay_levels_ms))
     kinds = {kind for kind in report.counts if kind.severity is not Severity.INFO}

@@ -63,7 +63,7 @@ def count(replay: Replay) -> Counts:
         counts.bytes += pc.sum(sound["size"]).as_py() or 0
     if replay.checkpoint is None or replay.checkpoint.load() is None:
         ids = sorted(replay.choice.ids or ())
-        counts.unknown_ids = tuple(given for given in ids if found_ids.isdisjoint({given, given.upper()}))
+        counts.unknown_ids = tuple(text for text in ids if found_ids.isdisjoint({text, text.upper()}))
     for unknown_id in counts.unknown_ids[:_LOGGED_IDS]:
         _log.warning("%s: no chosen message has the id or the unique key %s", replay.store, unknown_id)
     return counts

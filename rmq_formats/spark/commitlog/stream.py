@@ -289,7 +289,7 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
 
 def _starting_conditions(query: Query) -> dict[str, Any]:
-    """Encode the conditions of a query that say where it begins."""
+    """Encode the conditions of a query on its begin."""
     queues: dict[str, dict[str, list[int]]] = {}
     for (topic, queue_id), bounds in sorted(query.bounds.items()):
         queues.setdefault(topic, {})[str(queue_id)] = [bounds.first_offset, bounds.first_ms]
