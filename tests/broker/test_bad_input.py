@@ -83,6 +83,17 @@ async def test_topics_that_clients_may_not_use_are_refused(asker: Asker, topic: 
     assert {path.name for path in tmp_path.iterdir()} == before
 
 
+async def test_a_topic_of_an_unknown_filter_type_is_refused(asker: Asker) -> None:
+    """Source: ``CreateTopicRequestHeader#checkFields``; a Java broker does not load such a ``topics.json``."""
+    create = {
+        "topic": "New", "defaultTopic": "TBW102", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6,
+        "topicFilterType": "NO_TAG", "order": "false",
+    }  # fmt: skip
+    answer = await asker.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, create)
+    assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "topicFilterType = [NO_TAG] value invalid")
+    assert (await asker.ask(RequestCode.GET_TOPIC_CONFIG, {"topic": "New"})).code == ResponseCode.TOPIC_NOT_EXIST
+
+
 async def test_an_unknown_topic_has_no_messages(asker: Asker) -> None:
     assert (await asker.pull("None")).code == ResponseCode.TOPIC_NOT_EXIST
     for code in (RequestCode.GET_TOPIC_STATS_INFO, RequestCode.GET_TOPIC_CONFIG):

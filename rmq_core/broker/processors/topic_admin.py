@@ -11,7 +11,7 @@ from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import names, stats
 from rmq_core.broker.tables.topics import has_batch_queues, is_lite
 from rmq_core.remoting.bodies.clients import GroupList
-from rmq_core.remoting.bodies.codec import MessageQueue, decode_body, encode_body, queue_key
+from rmq_core.remoting.bodies.codec import TOPIC_FILTER_TYPES, MessageQueue, decode_body, encode_body, queue_key
 from rmq_core.remoting.bodies.configs import TopicConfig, TopicConfigList, TopicsOfMaster, parse_attribute_changes
 from rmq_core.remoting.bodies.routes import TopicList
 from rmq_core.remoting.bodies.stats import TopicOffset, TopicStats
@@ -52,6 +52,9 @@ class TopicAdmin:
     def put(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
         """UPDATE_AND_CREATE_TOPIC (17): creates or replaces a topic."""
         fields = read_fields(request, CreateTopic)
+        if fields.topic_filter_type not in TOPIC_FILTER_TYPES:
+            problem = f"topicFilterType = [{fields.topic_filter_type}] value invalid"
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, problem)
         topic = TopicConfig(
             topic_name=fields.topic,
             read_queue_nums=fields.read_queue_nums,

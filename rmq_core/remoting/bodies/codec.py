@@ -61,7 +61,8 @@ ConsumeFromWhere = Annotated[
 ]  # fmt: skip
 ConsumeType = Annotated[str, enum_meta("CONSUME_ACTIVELY", "CONSUME_PASSIVELY", "CONSUME_POP")]
 MessageModel = Annotated[str, enum_meta("BROADCASTING", "CLUSTERING", "LITE_SELECTIVE")]
-TopicFilterType = Annotated[str, enum_meta("SINGLE_TAG", "MULTI_TAG")]
+TOPIC_FILTER_TYPES: Final = ("SINGLE_TAG", "MULTI_TAG")
+TopicFilterType = Annotated[str, enum_meta(*TOPIC_FILTER_TYPES)]
 RequestMode = Annotated[str, enum_meta("PULL", "POP", is_open=True)]
 GroupRetryPolicyType = Annotated[str, enum_meta("EXPONENTIAL", "CUSTOMIZED")]
 LiteSubscriptionAction = Annotated[
