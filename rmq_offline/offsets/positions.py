@@ -1,20 +1,16 @@
 """Positions of committed offsets in their queues."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
-from rmq_formats.errors import RmqError
 from rmq_formats.read.dirty import dirty_reason
 from rmq_formats.read.lag import GroupQueue, LagTask, read_lag
-from rmq_formats.read.query import Queue
 from rmq_formats.read.queue_choice import choose_queues
-from rmq_formats.read.queue_logs import first_queue_offset
-from rmq_formats.storage.queue_logs import compacted_logs
 from rmq_formats.storage.store_files import StoreFiles
 from rmq_offline.verify.committed_offsets import CommittedOffset
-from rmq_offline.verify.tier_metadata import read_tier_begins
+from rmq_offline.verify.tier_metadata import read_begins_elsewhere
 
 
 class State(StrEnum):
@@ -76,7 +72,7 @@ def read_positions(store: StoreFiles, committed_offsets: Sequence[CommittedOffse
     wants_light = any(row.topic.startswith(LIGHT_QUEUE_PREFIX) for row in rows)
     choice = choose_queues(store, wants_light=wants_light)
     lag = read_lag(store.root, LagTask(rows, is_dirty=dirty_reason(store) is not None, choice=choice))
-    begins = _begins_elsewhere(store, by_queue)
+    begins = read_begins_elsewhere(store, by_queue)
     ends = {
         row.queue: (min(least, begins.get(row.queue, least)), end, least)
         for row, least, end in zip(
@@ -88,19 +84,3 @@ def read_positions(store: StoreFiles, committed_offsets: Sequence[CommittedOffse
         key=lambda committed: (committed.group is None, committed.group or "", committed.topic, committed.queue_id),
     )
     return [Position(committed, *ends[committed.topic, committed.queue_id]) for committed in ordered]
-
-
-def _begins_elsewhere(store: StoreFiles, queues: Iterable[Queue]) -> dict[Queue, int]:
-    """Find where queues begin in compacted logs and tiered storage, from which a broker delivers what the log lacks.
-
-    Where that cannot be read it is 0, so that no offset is moved past a message.
-    """
-    try:
-        begins = read_tier_begins(store)
-        for log in compacted_logs(store):
-            begin = first_queue_offset(store.storage, log)
-            if begin is not None:
-                begins[log.topic, log.queue_id] = min(begin, begins.get((log.topic, log.queue_id), begin))
-    except (RmqError, OSError):
-        return dict.fromkeys(queues, 0)
-    return begins

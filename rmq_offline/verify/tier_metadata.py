@@ -1,13 +1,15 @@
-"""Segments of tiered storage that a broker's metadata lists, and the queue offsets at which queues begin there."""
+"""Segments of tiered storage that a broker's metadata lists, and where queues begin there and in compacted logs."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from rmq_formats.codecs import fastjson, paths, tiered
 from rmq_formats.codecs.layout import UNIT_BYTES
-from rmq_formats.errors import DecodeError, StoreError
+from rmq_formats.errors import DecodeError, RmqError, StoreError
 from rmq_formats.read.broker_config import read_config
 from rmq_formats.read.query import Queue
+from rmq_formats.read.queue_logs import first_queue_offset
+from rmq_formats.storage.queue_logs import compacted_logs
 from rmq_formats.storage.segments import Storage
 from rmq_formats.storage.store_files import StoreFiles
 
@@ -38,6 +40,22 @@ def read_tier_begins(store: StoreFiles) -> dict[Queue, int]:
         for base in segments:
             begin = int(base) // UNIT_BYTES
             begins[topic, queue_id] = min(begins.get((topic, queue_id), begin), begin)
+    return begins
+
+
+def read_begins_elsewhere(store: StoreFiles, queues: Iterable[Queue]) -> dict[Queue, int]:
+    """Find where queues begin in compacted logs and tiered storage, from which a broker delivers what the log lacks.
+
+    Where that cannot be read it is 0, so that no message counts as expired.
+    """
+    try:
+        begins = read_tier_begins(store)
+        for log in compacted_logs(store):
+            begin = first_queue_offset(store.storage, log)
+            if begin is not None:
+                begins[log.topic, log.queue_id] = min(begin, begins.get((log.topic, log.queue_id), begin))
+    except (RmqError, OSError):
+        return dict.fromkeys(queues, 0)
     return begins
 
 

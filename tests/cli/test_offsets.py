@@ -226,6 +226,7 @@ def test_messages_in_tiered_storage_are_no_expired_ones(
     ]  # fmt: skip
     assert shown(rmq, store, "clamp")["changes"] == []
     assert "have expired before the group" not in rmq("doctor", store).stdout
+    assert "config.offset.below" not in rmq("verify", store, "--json").stdout
     reset = ("offsets", store, "reset", "--group", "variant_cg", "--time", FIRST_MS)
     assert "Orders/0 has offsets from 0 on, and the log from 141 on; tiered" in one_line(rmq(*reset).stderr)
     chosen = ("--group", "variant_cg", "--topic", "Orders", "--queue", 0)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from rmq_formats.kernels import units as unit_kernel
 from rmq_formats.kernels.live_dispatch_tables import LIGHT_UNIT
+from rmq_formats.read.query import Queue
 from rmq_formats.storage.store_files import open_store
 from rmq_offline.tasks import spill
 from rmq_offline.tasks.store_sizes import StoreSizes
@@ -59,11 +60,13 @@ class TopicsAndOffsets:
         known_topics: topics of ``config/topics.json``; None without that file.
         batch_topics: topics whose queues are BatchConsumeQueues.
         offsets: offsets of consumer groups and delay levels, by the path of their file.
+        begins_elsewhere: queue offset at which a queue begins in a compacted log or in tiered storage.
     """
 
     known_topics: frozenset[str] | None
     batch_topics: frozenset[str]
     offsets: Mapping[str, Sequence[CommittedOffset]]
+    begins_elsewhere: Mapping[Queue, int]
 
 
 def write_facts(work: WorkArea, facts: LogFacts) -> None:
@@ -108,8 +111,9 @@ def write_queue_inputs(
     for path, file_claims in committed_offsets.offsets.items():
         for committed in file_claims:
             partition = spill.queue_partition(committed.topic, committed.queue_id, len(directories))
+            begin = committed_offsets.begins_elsewhere.get((committed.topic, committed.queue_id))
             parts[partition].append(
-                [path, committed.topic, committed.queue_id, committed.queue_offset, committed.group]
+                [path, begin, committed.topic, committed.queue_id, committed.queue_offset, committed.group]
             )
     own_logs: list[list[Any]] = [[] for _ in range(len(directories))]
     for log in logs:
@@ -139,10 +143,13 @@ def check_queues(partition: int, root: str, split_count: int, sizes: StoreSizes,
         log = QueueLogInput(*item)
         logs.setdefault((log.topic, log.queue_id), []).append(log)
     committed_offsets: dict[tuple[str, int], list[tuple[str, CommittedOffset]]] = {}
-    for path, topic, queue_id, queue_offset, group in inputs["claims"]:
+    begins_elsewhere: dict[Queue, int] = {}
+    for path, begin, topic, queue_id, queue_offset, group in inputs["claims"]:
         committed_offsets.setdefault((topic, queue_id), []).append(
             (path, CommittedOffset(topic, queue_id, queue_offset, group))
         )
+        if begin is not None:
+            begins_elsewhere[topic, queue_id] = begin
     topics = json.loads(work.read_text("topics.json"))
     state = _open_state(root, sizes, work, topics)
     unit_count, names = 0, frozenset(queues)
@@ -150,7 +157,8 @@ def check_queues(partition: int, root: str, split_count: int, sizes: StoreSizes,
         for name in sorted(queues):
             records = np.concatenate([NO_ROWS, *queues.pop(name)])
             unit_count += len(records)
-            _check_queue(QueueName(*name), records, committed_offsets.get(name, ()), state, layouts)
+            begin_elsewhere = begins_elsewhere.get(name)
+            _check_queue(QueueName(*name), records, committed_offsets.get(name, ()), begin_elsewhere, state, layouts)
             for log in logs.pop(name, ()):
                 check_queue_log(log, records, state.findings, state.race_findings)
     for name in sorted(committed_offsets.keys() - names):
@@ -203,6 +211,7 @@ def _check_queue(
     name: QueueName,
     rows: NDArray[np.int64],
     committed_offsets: Sequence[tuple[str, CommittedOffset]],
+    begin_elsewhere: int | None,
     partition: PartitionState,
     layouts: Sequence[QueueLayout],
 ) -> None:
@@ -217,6 +226,8 @@ def _check_queue(
     if end_offset is None:
         return
     least_offset = int(rows[:, unit_kernel.QUEUE_OFFSET].min()) if len(rows) else end_offset
+    if begin_elsewhere is not None:
+        least_offset = min(least_offset, begin_elsewhere)
     for path, committed in committed_offsets:
         for finding in check_committed_offset(committed, path, least_offset, end_offset):
             partition.race_findings.add(finding)

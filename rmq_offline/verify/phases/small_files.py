@@ -21,6 +21,7 @@ from rmq_offline.verify.phases import scan as job_scan
 from rmq_offline.verify.phases.queue_directories import QueuesByPartition
 from rmq_offline.verify.phases.queues import TopicsAndOffsets
 from rmq_offline.verify.phases.scan import SplitCheck
+from rmq_offline.verify.tier_metadata import read_begins_elsewhere
 
 _NAMED_DIRECTORIES: Final = ("commitlog", "consumequeue", "index", "config")
 
@@ -75,12 +76,15 @@ class SmallFilesCheck:
         if stored.committed_offsets is not None:
             groups = {stored.offsets_path or f"{config}/{plain}": list(stored.committed_offsets)}
         delays = committed_offsets.parse_delay_offsets(texts.get("delayOffset.json", "{}"))
+        offsets = {**groups, f"{config}/delayOffset.json": list(delays)}
+        offset_queues = {(committed.topic, committed.queue_id) for file in offsets.values() for committed in file}
         return TopicsAndOffsets(
             known_topics=topic_names,
             batch_topics=self.store.layouts.batch_topics.union(
                 stored.batch_topics, *(check.batch_topics for check in checks)
             ),
-            offsets={**groups, f"{config}/delayOffset.json": list(delays)},
+            offsets=offsets,
+            begins_elsewhere=read_begins_elsewhere(self.store, offset_queues),
         )
 
     def _check_names(self) -> None:
