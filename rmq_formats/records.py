@@ -198,7 +198,9 @@ class Records(ds.UnionDataset):  # type: ignore[misc] # pyarrow ships no types
         Raises:
             OptionError: DuckDB is not installed.
             duckdb.Error: the query is wrong.
+            StoreNotFoundError: there is no store, or no CommitLog in it.
         """
+        self._plan(self._options)  # DuckDB would put the error and a traceback into an error of its own
         connection = _import("duckdb").connect()
         connection.execute("SET TimeZone = 'UTC'")  # DuckDB's default is the machine's zone
         connection.register("messages", self)

@@ -487,6 +487,8 @@ def test_sql_reads_the_records_as_messages(mixed: Store, reads: list[tuple[tuple
     assert {columns for columns, _ in reads} == {("topic", "queue_id")}
     with pytest.raises(duckdb.Error, match="nowhere"):
         mixed.sql("select * from nowhere")
+    with pytest.raises(StoreNotFoundError, match=r"^/nowhere: no such store$"):
+        Store("/nowhere").sql("select count(*) from messages")
 
 
 def test_sql_reads_times_without_a_zone_as_utc_on_any_machine(mixed: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -256,7 +256,7 @@ def test_java_delivers_the_timer_messages_after_one_that_is_lost(tmp_path: Path)
 
         async def send() -> None:
             async with Producer(running.namesrv, "timers") as producer:
-                due_ms = time.time_ns() // 1_000_000 + 15_000
+                due_ms = time.time_ns() // 1_000_000 + 25_000
                 for number, body in enumerate((b"now", lost, kept)):
                     at_ms = due_ms + 1000 * number if number else None
                     await producer.send(Message("Kinds", body, deliver_at_ms=at_ms))
