@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from rmq_formats.errors import OptionError, one_line
-from rmq_formats.read.stores import find_stores, names_several
+from rmq_formats.read.stores import find_stores, names_several, store_paths
 from rmq_formats.storage.broker_conf import BrokerConf, use_broker_conf
 from rmq_formats.storage.segments import canonical_path
 from rmq_offline.tasks.size_options import CONFIG_HELP, SIZE_OPTIONS
@@ -65,9 +65,7 @@ def check_report(report: str | None, stores: str | Sequence[str] | None) -> None
         raise OptionError(f"--report {report}: no such directory")
     if Path(report).is_dir():
         raise OptionError(f"--report {report}: is a directory. Give a file")
-    patterns = [stores] if isinstance(stores, str) else stores or []
-    has_patterns = any(map(names_several, patterns))
-    for root in (store.path for store in find_stores(patterns)) if has_patterns else patterns:
+    for root in store_paths([stores] if isinstance(stores, str) else stores or ()):
         if canonical_path(report).is_relative_to(canonical_path(root)):
             raise OptionError(f"--report {report}: is in the store. Give a file outside of it")
 

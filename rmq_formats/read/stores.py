@@ -82,7 +82,7 @@ def find_stores(patterns: Sequence[str]) -> tuple[BrokerStore, ...]:
             one broker.
         StoreError: a directory or TOML file that cannot be read.
     """
-    meant_stores = [meant for path in patterns for meant in _resolve_argument(path)]
+    meant_stores = _resolve_arguments(patterns)
     _refuse_overlaps([meant.path for meant in meant_stores])
     broker_names = in_threads(_read_missing_names, meant_stores)
     unlike = _distinguishing_parts([meant.path for meant in meant_stores])
@@ -92,6 +92,16 @@ def find_stores(patterns: Sequence[str]) -> tuple[BrokerStore, ...]:
     )
     _refuse_same_brokers(stores)
     return stores
+
+
+def store_paths(patterns: Sequence[str]) -> list[str]:
+    """Return the paths of the stores that paths, patterns and TOML files stand for; no store is read.
+
+    Raises:
+        OptionError: nothing matches a pattern, or a TOML file is not as described.
+        StoreError: a directory or TOML file that cannot be read.
+    """
+    return [meant.path for meant in _resolve_arguments(patterns)]
 
 
 def all_stores_failed_error(job: str, stores: Sequence[BrokerStore], reason: str) -> StoreError:
@@ -146,6 +156,10 @@ class _StoreArgument:
     cluster: str | None = None
     name: str | None = None
     matched: str | None = None
+
+
+def _resolve_arguments(paths: Sequence[str]) -> list[_StoreArgument]:
+    return [meant for path in paths for meant in _resolve_argument(path)]
 
 
 def _resolve_argument(path: str) -> list[_StoreArgument]:

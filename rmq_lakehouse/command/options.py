@@ -11,7 +11,7 @@ from rmq_formats.codecs.topics import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
 from rmq_formats.errors import OptionError
 from rmq_formats.read.query import Include, Queue
 from rmq_formats.read.queue_choice import check_queues as check_stored_queues
-from rmq_formats.read.stores import find_stores
+from rmq_formats.read.stores import store_paths
 from rmq_formats.spark.options import values
 from rmq_lakehouse.command.arguments import DEFAULT_PARTITIONS, QUEUE_BOUNDS, QUEUE_ENDS
 from rmq_lakehouse.partitions import check_distinct, check_plain, partition_texts
@@ -281,9 +281,7 @@ def _check_outside_stores(arguments: argparse.Namespace, options: ExportOptions)
     """Refuse tables and files inside of a store: an export reads stores only. Raises OptionError."""
     tables = [(option, table) for option, table in named_tables(options, arguments.typed) if not in_catalog(table)]
     outputs = [*tables, ("--checkpoint", options.checkpoint)]
-    has_several_stores = bool(options.stores) and is_several(list(options.stores))
-    stores = [store.path for store in find_stores(options.stores)] if has_several_stores else list(options.stores)
-    for store in filter(None, (*stores, options.tier)):
+    for store in filter(None, (*store_paths(options.stores), options.tier)):
         for option, path in outputs:
             refuse_inside_store(store, option, path)
 
