@@ -13,7 +13,6 @@ import pytest
 from rmq_core.client import Message, Producer
 from rmq_core.remoting.loop import run
 from rmq_formats.codecs.layout import EXT_FILE_BYTES
-from rmq_formats.codecs.record_layout import store_timestamp_at
 from rmq_formats.store import Store
 from rmq_offline.rebuild.job import rebuild_store
 from rmq_offline.rebuild.options import RebuildOptions
@@ -32,7 +31,12 @@ from tests.interop.test_store_handed_over import HandedOver
 from tests.repair.damaged_logs import is_written_by_repair, sound_messages, sound_records
 from tests.support.oracles.consumequeue import goes_to_consumequeue
 from tests.support.stores.store_files import tree
-from tests.support.stores.verified_stores import FILE_BYTES, FIRST_MS, SIZES, log_path, patch, rebuild, sound_store
+from tests.support.stores.verified_stores import (
+    FILE_BYTES,
+    SIZES,
+    patch,
+    store_whose_clock_went_back,
+)
 
 pytestmark = pytest.mark.peer
 
@@ -277,12 +281,7 @@ def test_java_delivers_the_timer_messages_after_one_that_is_lost(tmp_path: Path)
 @pytest.mark.long
 def test_java_keeps_the_index_of_a_repaired_store_whose_clock_went_back(tmp_path: Path) -> None:
     store = tmp_path / "store"
-    placed = sound_store(store, 200)
-    for physical_offset in placed[:100]:
-        path, position = log_path(store, physical_offset)
-        patch(path, position + store_timestamp_at(0), (FIRST_MS + 3_600_000).to_bytes(8, "big"))
-    shutil.rmtree(store / "index")
-    rebuild(store)
+    store_whose_clock_went_back(store)
     (store / "abort").touch()
     patch(store / "consumequeue" / "Orders" / "0" / f"{0:020d}", 7, b"\xff")
     repair_store(str(store), SIZES, ProcessRunner(1), apply=True)

@@ -1,7 +1,6 @@
 """A repair replaces the queues and IndexFiles that have findings, says what that takes, and nothing else changes."""
 
 import json
-import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +12,6 @@ from rmq_formats.codecs.checkpoint import Checkpoint
 from rmq_formats.codecs.consumequeue import Unit
 from rmq_formats.codecs.index import IndexHeader
 from rmq_formats.codecs.layout import MAGIC_V1
-from rmq_formats.codecs.record_layout import store_timestamp_at
 from rmq_formats.errors import NotAcceptedError
 from rmq_formats.scan.splits import Split
 from rmq_offline.rebuild import job as rebuild_job
@@ -24,7 +22,16 @@ from rmq_offline.repair.report import RepairReport
 from rmq_offline.tasks.runner import ProcessRunner
 from rmq_offline.verify.phases.plan import VerifyOptions
 from tests.support.stores.store_files import tree
-from tests.support.stores.verified_stores import FIRST_MS, REBUILT, SIZES, copied, log_path, patch, rebuild, sound_store
+from tests.support.stores.verified_stores import (
+    FIRST_MS,
+    REBUILT,
+    SIZES,
+    copied,
+    log_path,
+    patch,
+    rebuild,
+    store_whose_clock_went_back,
+)
 
 
 def repair(store: Path, *accept: str, apply: bool = True) -> RepairReport:
@@ -252,12 +259,7 @@ def test_manifests_without_the_new_fields_are_read() -> None:
 
 def test_a_checkpoint_covers_index_files_of_times_after_which_the_clock_went_back(tmp_path: Path) -> None:
     store = tmp_path / "store"
-    placed = sound_store(store, 200)
-    for physical_offset in placed[:100]:
-        path, position = log_path(store, physical_offset)
-        patch(path, position + store_timestamp_at(0), (FIRST_MS + 3_600_000).to_bytes(8, "big"))
-    shutil.rmtree(store / "index")
-    rebuild(store)
+    store_whose_clock_went_back(store)
     flip_a_unit(store)
     repair(store)
     ends = [IndexHeader.decode(path.read_bytes()[:40]).end_timestamp_ms for path in (store / "index").iterdir()]

@@ -7,6 +7,7 @@ from pathlib import Path
 from rmq_formats.codecs.hosts import Host
 from rmq_formats.codecs.properties import encode_properties
 from rmq_formats.codecs.record import MessageToStore
+from rmq_formats.codecs.record_layout import store_timestamp_at
 from rmq_offline.rebuild.job import rebuild_store
 from rmq_offline.rebuild.options import RebuildOptions
 from rmq_offline.tasks.runner import ProcessRunner, Runner
@@ -46,6 +47,15 @@ def sound_store(
     placed = write_commitlog(root, messages, FILE_BYTES, FIRST_MS)
     rebuild(root, options)
     return placed
+
+
+def store_whose_clock_went_back(root: Path) -> None:
+    """A sound store of 200 messages: the first 100 are an hour later than the others."""
+    for physical_offset in sound_store(root, 200)[:100]:
+        path, position = log_path(root, physical_offset)
+        patch(path, position + store_timestamp_at(0), (FIRST_MS + 3_600_000).to_bytes(8, "big"))
+    shutil.rmtree(root / "index")
+    rebuild(root)
 
 
 def rebuild(root: Path, options: RebuildOptions = REBUILT) -> None:
