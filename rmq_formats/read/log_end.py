@@ -16,12 +16,13 @@ them, as a unit would name a record that was damaged there. So the log ends at 6
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rmq_formats.codecs import paths
 from rmq_formats.codecs.consumequeue import Unit
@@ -35,7 +36,7 @@ from rmq_formats.read.dirty import read_checkpoint
 from rmq_formats.read.queue_choice import file_queues, open_queue
 from rmq_formats.read.queues import ConsumeQueue, message_units, read_units
 from rmq_formats.read.rocksdb_queues import opened_queues
-from rmq_formats.scan.segment import FrameBatch, scan_segment
+from rmq_formats.scan.segment import FrameBatch, scan_log
 from rmq_formats.storage.segments import Segment, Storage, read_range
 from rmq_formats.storage.store_files import StoreFiles
 
@@ -94,100 +95,12 @@ def find_leftovers(store: StoreFiles, segments: Sequence[Segment]) -> Leftovers 
     Raises:
         StoreError: a segment that cannot be read.
     """
-    last_data = _find_last_data(store.storage, segments)
-    if last_data is None:
-        return None
-    data_end = last_data[0].start_offset + last_data[1]
-    tail = _read_tail(store, *last_data)
-    if tail.dispatched_end is not None:
-        return _find_cut_leftovers(store, segments, data_end) if tail.may_be_left(store) else None
-    is_orderly = not store.storage.exists(paths.abort_file(store.root))
-    if tail.is_broken_before_end_mark and is_orderly:
-        cut = find_truncation_before_end_mark(store, last_data[0])
-        if cut is not None:
-            return Leftovers(cut.log_end, data_end, cut.last_timestamp_ms)
-    last = _last_dispatched(store, data_end)
-    if last is None:
-        return _find_by_checkpoint(store, segments, data_end) if is_orderly and tail.may_be_left(store) else None
-    if last.begin < segments[0].start_offset:
-        return None
-    walk = _Walk(last.begin)
-    walk.run(store.storage, segments)
-    if walk.end < last.end or last.is_lost:  # no sound record is where the last unit says
-        return _find_after_damage(store, segments, last, data_end)
-    if last.end >= data_end or not walk.is_broken or not walk.behind:
-        return None
-    leftovers = walk.leftovers(data_end)
-    if is_orderly and not walk.undispatched:
-        return leftovers
-    if _are_from_earlier_recovery(store, walk.behind, walk.last, walk.end):
-        return leftovers
-    if is_orderly and _are_from_earlier_recovery(store, walk.undispatched, walk.dispatched, last.end):
-        return leftovers
-    return None
+    return _LogEndSearch(store, segments).find_leftovers()
 
 
-def _find_cut_leftovers(store: StoreFiles, segments: Sequence[Segment], data_end: int) -> Leftovers | None:
-    """Find the log's end where the clock steps back in its last files; see ``find_truncation``."""
-    cut = find_truncation(store, [segment for segment in segments if segment.start_offset < data_end])
-    return None if cut is None else Leftovers(cut.log_end, data_end, cut.last_timestamp_ms)
-
-
-def _find_by_checkpoint(store: StoreFiles, segments: Sequence[Segment], data_end: int) -> Leftovers | None:
-    """Find the end of a log without queues, whose broker was stopped: the checkpoint has its last record's time."""
-    leftovers = _find_cut_leftovers(store, segments, data_end)
-    checkpoint = read_checkpoint(store)
-    if leftovers is None or checkpoint is None or checkpoint.physic_msg_timestamp_ms != leftovers.last_timestamp_ms:
-        return None
-    return leftovers
-
-
-def _find_after_damage(
-    store: StoreFiles, segments: Sequence[Segment], last: "_LastUnit", data_end: int
-) -> Leftovers | None:
-    """Find the log's end where the last unit of all queues, or the record that it names, is damaged.
-
-    The walk begins at the record of an earlier unit of that queue. If it passes the place that the last unit names, the
-    unit is wrong; if it ends there, the record is. Only records that are old by the clock are leftovers.
-    """
-    begin = _begin_of_earlier_record(store.storage, segments, last)
-    if begin is None or begin < segments[0].start_offset:
-        return None
-    walk = _Walk(begin)
-    walk.run(store.storage, segments)
-    if not walk.is_broken or not walk.behind or not _are_from_earlier_recovery(store, walk.behind, walk.last, walk.end):
-        return None
-    if walk.end == last.begin and last.end <= walk.behind[0].physical_offset:
-        walk.end = last.end
-    return walk.leftovers(data_end) if walk.end < data_end else None
-
-
-def _begin_of_earlier_record(storage: Storage, segments: Sequence[Segment], last: "_LastUnit") -> int | None:
-    """Find the nearest unit before the last one of its queue that names a sound record: where that begins."""
-    if last.queue is None:
-        return None
-    for segment in reversed(last.queue.files.segments):
-        first = segment.start_offset // UNIT_BYTES
-        low = max(0, last.queue_offset - _COMPARED_RECORDS - first)
-        high = min(last.queue_offset - first, segment.size_bytes // UNIT_BYTES)
-        with storage.open(segment.path) as file:
-            for _, units in read_units(file, first, low, high):
-                for unit in units[message_units(units)][::-1]:
-                    begin = int(unit["physical_offset"])
-                    if _has_record(storage, segments, begin, int(unit["size"])):
-                        return begin
-    return None
-
-
-def _has_record(storage: Storage, segments: Sequence[Segment], physical_offset: int, size: int) -> bool:
-    """Return whether a sound record of a size is at a physical offset."""
-    number = bisect_right(segments, physical_offset, key=lambda segment: segment.start_offset) - 1
-    if number < 0 or physical_offset >= segments[number].end_offset:
-        return False
-    with storage.open(segments[number].path) as file:
-        position = physical_offset - segments[number].start_offset
-        message = read_message(partial(read_range, file), position, physical_offset)
-    return message is not None and message.size == size
+def dispatched_end(store: StoreFiles, segments: Sequence[Segment]) -> int:
+    """Find how far the log is dispatched, at least: the end of a record that a queue names; 0 where none does."""
+    return _LogEndSearch(store, segments).find_dispatched_end()
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,19 +116,7 @@ class LeftoverCount:
 
 
 def count_leftovers(storage: Storage, segments: Sequence[Segment], leftovers: Leftovers) -> LeftoverCount:
-    """Count the sound records after a log's end. Raises StoreError."""
-    from rmq_formats.arrow.rows import FrameRows  # noqa: PLC0415 # its kernels are loaded where leftovers are
-
-    messages = older = 0
-    for batch in leftover_frames(storage, segments, leftovers):
-        times_ms = FrameRows(batch.data, batch.frames[batch.frames[:, CODE] == SOUND]).store_timestamps_ms
-        messages += len(times_ms)
-        older += int((times_ms <= leftovers.last_timestamp_ms).sum())
-    return LeftoverCount(messages, older)
-
-
-def leftover_frames(storage: Storage, segments: Sequence[Segment], leftovers: Leftovers) -> Iterator[FrameBatch]:
-    """Scan the bytes after a log's end for records.
+    """Count the sound records after a log's end.
 
     Args:
         segments: of the log, not cut.
@@ -223,41 +124,34 @@ def leftover_frames(storage: Storage, segments: Sequence[Segment], leftovers: Le
     Raises:
         StoreError: a file that cannot be read.
     """
-    for segment in segments:
-        if segment.end_offset <= leftovers.log_end:
-            continue
-        with storage.open(segment.path) as file:
-            yield from scan_segment(
-                file,
-                segment.start_offset,
-                segment.size_bytes,
-                start=max(0, leftovers.log_end - segment.start_offset),
-                data_end=segment.data_end(file),
-                head_bytes=segment.head_bytes,
-            )
+    messages = older = 0
+    for _, batch in scan_log(storage, segments, start=leftovers.log_end):
+        times_ms = _store_times_ms(batch, batch.frames[batch.frames[:, CODE] == SOUND])
+        messages += len(times_ms)
+        older += int((times_ms <= leftovers.last_timestamp_ms).sum())
+    return LeftoverCount(messages, older)
 
 
-def _find_last_data(storage: Storage, segments: Sequence[Segment]) -> tuple[Segment, int] | None:
-    """Find the log's last segment with data, and the data's end in it; None in an empty log."""
+def _find_last_data(storage: Storage, segments: Sequence[Segment]) -> tuple[list[Segment], int]:
+    """Find the log's last segment with data, bounded by its data, and the data's end; an empty log has no segment."""
     for segment in reversed(segments):
         with storage.open(segment.path) as file:
             end = segment.data_end(file)
         if end:
-            return segment, end
-    return None
+            return [replace(segment, log_bytes=end)], segment.start_offset + end
+    return [], 0
 
 
-# --- the common case: the log's last records are in their queues ------------------------------------
+def _store_times_ms(batch: FrameBatch, frames: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the store times of frames of a batch, in milliseconds."""
+    from rmq_formats.arrow.rows import FrameRows  # noqa: PLC0415 # its kernels are loaded where leftovers are
+
+    return FrameRows(batch.data, frames).store_timestamps_ms
 
 
-def dispatched_end(store: StoreFiles, segments: Sequence[Segment]) -> int:
-    """Find how far the log is dispatched, at least: the end of a record that a queue names; 0 where none does."""
-    last_data = _find_last_data(store.storage, segments)
-    end = None if last_data is None else _read_tail(store, *last_data).dispatched_end
-    if end is None:
-        last = _last_dispatched(store, 0 if last_data is None else last_data[0].start_offset + last_data[1])
-        end = 0 if last is None else last.end
-    return end
+def _decode_rows(batch: FrameBatch, rows: Iterable[int]) -> Iterator[StoredMessage]:
+    for row in rows:
+        yield decode_record(batch.data.data, int(batch.frames[row, POSITION]), verify_crc=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,64 +167,6 @@ class _Tail:
     is_broken: bool = False
     last_timestamp_ms: int = 0
     is_broken_before_end_mark: bool = False
-
-    def may_be_left(self, store: StoreFiles) -> bool:
-        """Return whether the tail may be one of leftovers: after a break, or older than the last flushed record."""
-        checkpoint = read_checkpoint(store)
-        is_older = checkpoint is not None and self.last_timestamp_ms < checkpoint.physic_msg_timestamp_ms
-        return self.is_broken or is_older
-
-
-def _read_tail(store: StoreFiles, segment: Segment, end: int) -> _Tail:
-    """Read the last records of the log, which are in a segment up to an end of its data."""
-    with store.storage.open(segment.path) as file:
-        tail: list[StoredMessage] = []
-        walked, is_broken, is_broken_before_end_mark = 0, False, False
-        for batch in scan_segment(
-            file,
-            segment.start_offset,
-            segment.size_bytes,
-            start=max(0, end - _TAIL_BYTES),
-            data_end=end,
-            verify_crc=False,
-            head_bytes=segment.head_bytes,
-        ):
-            if batch.damages:
-                tail, is_broken = [], True
-            tail = [
-                *tail,
-                *_decode_rows(batch, range(max(0, len(batch.frames) - _COMPARED_RECORDS), len(batch.frames))),
-            ]
-            walked = max(walked, batch.next_physical_offset)  # the last batch is behind no BLANK
-            if batch.blank_at is not None and walked + BLANK_BYTES >= segment.start_offset + end:
-                walked = segment.start_offset + end
-                is_broken_before_end_mark = bool(batch.damages) and not len(batch.frames)
-        if walked < segment.start_offset + end:
-            return _Tail()
-        named = (message for message in reversed(tail[-_COMPARED_RECORDS:]) if _names(store, message))
-        dispatched_end = next((message.physical_offset + message.size for message in named), None)
-        last_timestamp_ms = tail[-1].store_timestamp_ms if tail else 0
-        return _Tail(dispatched_end, is_broken, last_timestamp_ms, is_broken_before_end_mark)
-
-
-def _decode_rows(batch: FrameBatch, rows: Sequence[int]) -> Iterator[StoredMessage]:
-    for row in rows:
-        yield decode_record(batch.data.data, int(batch.frames[row, POSITION]), verify_crc=False)
-
-
-def _unit_at(store: StoreFiles, message: StoredMessage) -> Unit | None:
-    """Read the unit at a message's queue offset; None where its queue has no such place."""
-    queue = open_queue(ConsumeQueue, store, message.topic, message.queue_id)
-    unit = None if queue is None else queue.unit_at(message.queue_offset)
-    return unit if unit is not None and unit.is_written and not unit.is_placeholder else None
-
-
-def _names(store: StoreFiles, message: StoredMessage) -> bool:
-    unit = _unit_at(store, message)
-    return unit is not None and unit.physical_offset == message.physical_offset
-
-
-# --- all queues -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,65 +186,8 @@ class _LastUnit:
     is_lost: bool = False
 
 
-def _last_dispatched(store: StoreFiles, enough: int) -> _LastUnit | None:
-    """Find the last record of the log that a queue names; None where no queue names one.
-
-    Args:
-        enough: queues are looked at until one goes so far.
-    """
-    last: _LastUnit | None = None
-    for queue in file_queues(store):
-        unit = queue.last_unit()
-        is_lost = unit is not None and unit.size == LOST_UNIT_SIZE
-        if unit is not None and (is_lost or not unit.is_placeholder):
-            size = _size_in_log(store, unit.physical_offset) if is_lost else unit.size
-            record_end = unit.physical_offset + size
-            units = queue if isinstance(queue, ConsumeQueue) else None
-            last = _later(last, _LastUnit(unit.physical_offset, record_end, units, unit.queue_offset, is_lost))
-            if record_end >= enough:
-                return last
-    database = store.layouts.queue_database
-    if database is not None:
-        stored_end = _dispatched_to_database(store.storage, database)
-        if stored_end is None:
-            return None
-        last = _later(last, _LastUnit(stored_end, stored_end))
-    return last
-
-
-def _size_in_log(store: StoreFiles, physical_offset: int) -> int:
-    """Read the size of a damaged record out of its own first bytes; 0 where they are no record's."""
-    segments = store.segments
-    number = bisect_right(segments, physical_offset, key=lambda segment: segment.start_offset) - 1
-    if number < 0 or physical_offset + SIZE_AND_MAGIC.size > segments[number].end_offset:
-        return 0
-    with store.storage.open(segments[number].path) as file:
-        data = read_range(file, physical_offset - segments[number].start_offset, SIZE_AND_MAGIC.size)
-    size, magic = SIZE_AND_MAGIC.unpack(data.ljust(SIZE_AND_MAGIC.size, b"\0"))
-    fits = RECORD_FIXED_BYTES_V1 < size <= segments[number].end_offset - physical_offset
-    return int(size) if fits and magic in RECORD_VERSIONS else 0
-
-
-def _later(furthest: _LastUnit | None, candidate: _LastUnit) -> _LastUnit:
-    return (
-        candidate if furthest is None or (candidate.begin, candidate.end) > (furthest.begin, furthest.end) else furthest
-    )
-
-
-def _dispatched_to_database(storage: Storage, database: str) -> int | None:
-    """Return how far a RocksDB's units go; None where it cannot be read: its broker runs, or its library is missing."""
-    try:
-        with opened_queues(storage, database) as queues:
-            return queues.checkpoint() or None
-    except (StoreError, FormatError):
-        return None
-
-
-# --- the walk -----------------------------------------------------------------------------------------
-
-
 class _Walk:
-    """Walk of the log from the last dispatched record on, as a broker's recovery, and on after the first break.
+    """Walk of the log from a record on, as a broker's recovery, and on after the first break.
 
     Attributes:
         end: physical offset of the break.
@@ -426,36 +205,9 @@ class _Walk:
         self.last: StoredMessage | None = None
         self.behind: list[StoredMessage] = []
 
-    def leftovers(self, data_end: int) -> Leftovers:
-        """Return the leftovers from the walk's end up to the end of the data."""
-        return Leftovers(self.end, data_end, -1 if self.last is None else self.last.store_timestamp_ms)
-
-    def run(self, storage: Storage, segments: Sequence[Segment]) -> None:
-        """Walk until enough records after a break are collected, or to the end of the data."""
-        for segment in segments:
-            if segment.end_offset <= self._begin:
-                continue
-            with storage.open(segment.path) as file:
-                data_end = segment.data_end(file)
-                start = max(0, self._begin - segment.head_bytes - segment.start_offset)
-                if data_end <= start:
-                    continue
-                self.is_broken |= segment.start_offset > self.end
-                for batch in scan_segment(
-                    file,
-                    segment.start_offset,
-                    segment.size_bytes,
-                    start=start,
-                    data_end=data_end,
-                    search=False,
-                    head_bytes=segment.head_bytes,
-                ):
-                    self._add(batch, segment)
-                    if len(self.behind) == _COMPARED_RECORDS:
-                        return
-
-    def _add(self, batch: FrameBatch, segment: Segment) -> None:
-        self.is_broken |= bool(batch.damages)
+    def add(self, segment: Segment, batch: FrameBatch) -> None:
+        """Add the next batch of the log."""
+        self.is_broken |= segment.start_offset > self.end or bool(batch.damages)
         sound = batch.frames[:, CODE] == SOUND
         before = 0 if self.is_broken else len(sound) if sound.all() else int(sound.argmin())
         if before:
@@ -475,103 +227,266 @@ class _Walk:
             self.end = segment.end_offset
 
 
-def _are_from_earlier_recovery(
-    store: StoreFiles, messages: Sequence[StoredMessage], last: StoredMessage | None, log_end: int
-) -> bool:
-    """Return whether records are from before a recovery: the clock steps back, or newer records have a queue offset.
+class _LogEndSearch:
+    """Search of the end of one store's log."""
 
-    Args:
-        last: the record before them.
-        log_end: physical offset where they begin.
-    """
-    if messages and last is not None and messages[0].store_timestamp_ms < last.store_timestamp_ms:
-        return True
-    units = (_unit_at(store, message) for message in messages)
-    return any(unit is not None and unit.physical_offset < log_end for unit in units)
+    def __init__(self, store: StoreFiles, segments: Sequence[Segment]) -> None:
+        self._store = store
+        self._segments = segments
+        self._last_segments, self._data_end = _find_last_data(store.storage, segments)
 
-
-@dataclass(frozen=True, slots=True)
-class Truncation:
-    """End of a log that a recovery cut.
-
-    Attributes:
-        log_end: physical offset one past the log's last record.
-    """
-
-    log_end: int
-    last_timestamp_ms: int
-
-
-def find_truncation(store: StoreFiles, segments: Sequence[Segment]) -> Truncation | None:
-    """Find a break of the log's last files, at which the clock steps back, and in which no unit names a record.
-
-    A unit would name a record that was damaged there, since later records are dispatched.
-
-    Args:
-        segments: of its log, by offset, up to the last that has data.
-
-    Raises:
-        StoreError: a file cannot be read.
-    """
-    from rmq_formats.arrow.rows import FrameRows  # noqa: PLC0415 # its kernels are loaded where leftovers are
-
-    previous_end, previous_ms = segments[0].start_offset, 0
-    for segment in segments[-_RECOVERED_FILES:]:
-        with store.storage.open(segment.path) as file:
-            for batch in scan_segment(
-                file,
-                segment.start_offset,
-                segment.size_bytes,
-                data_end=segment.data_end(file),
-                head_bytes=segment.head_bytes,
-            ):
-                frames = batch.frames[batch.frames[:, CODE] == SOUND]
-                begins = batch.physical_offset + frames[:, POSITION]
-                ends = np.concatenate([[previous_end], begins + frames[:, SIZE]])
-                times_ms = np.concatenate([[previous_ms], FrameRows(batch.data, frames).store_timestamps_ms])
-                is_cut = (begins - segment.head_bytes > ends[:-1]) & (times_ms[1:] < times_ms[:-1])
-                for row in np.flatnonzero(is_cut).tolist():
-                    if not _are_named(store, int(ends[row]), int(begins[row])):
-                        return Truncation(int(ends[row]), int(times_ms[row]))
-                previous_end, previous_ms = int(ends[-1]), int(times_ms[-1])
-                if batch.blank_at is not None:
-                    previous_end = segment.end_offset
-    return None
-
-
-def find_truncation_before_end_mark(store: StoreFiles, segment: Segment) -> Truncation | None:
-    """Find the end of a log in whose last file half a leftover follows, then the end mark.
-
-    A broker writes an end mark where the next record goes into the next file, and a recovery deletes the files after
-    its cut. A unit would name a record that was damaged before the end mark.
-
-    Args:
-        segment: the last one of the log that has data.
-
-    Raises:
-        StoreError: a file cannot be read.
-    """
-    from rmq_formats.arrow.rows import FrameRows  # noqa: PLC0415 # its kernels are loaded where leftovers are
-
-    end, last_ms = segment.start_offset, 0
-    with store.storage.open(segment.path) as file:
-        for batch in scan_segment(
-            file,
-            segment.start_offset,
-            segment.size_bytes,
-            data_end=segment.data_end(file),
-            head_bytes=segment.head_bytes,
+    def find_leftovers(self) -> Leftovers | None:
+        if not self._last_segments:
+            return None
+        tail = self._read_tail()
+        if tail.dispatched_end is not None:
+            return self._find_where_clock_steps_back() if self._may_be_leftover(tail) else None
+        is_orderly = not self._store.storage.exists(paths.abort_file(self._store.root))
+        if tail.is_broken_before_end_mark and is_orderly:
+            leftovers = self._find_before_end_mark()
+            if leftovers is not None:
+                return leftovers
+        last = self._last_dispatched()
+        if last is None:
+            return self._find_by_checkpoint() if is_orderly and self._may_be_leftover(tail) else None
+        if last.begin < self._segments[0].start_offset:
+            return None
+        walk = self._walk_from(last.begin)
+        if walk.end < last.end or last.is_lost:  # no sound record is where the last unit says
+            return self._find_after_damage(last)
+        if last.end >= self._data_end or not walk.is_broken or not walk.behind:
+            return None
+        if (
+            (is_orderly and not walk.undispatched)
+            or self._are_from_earlier_recovery(walk.behind, walk.last, walk.end)
+            or (is_orderly and self._are_from_earlier_recovery(walk.undispatched, walk.dispatched, last.end))
         ):
+            return self._leftovers_after(walk)
+        return None
+
+    def find_dispatched_end(self) -> int:
+        end = self._read_tail().dispatched_end
+        if end is None:
+            last = self._last_dispatched()
+            end = 0 if last is None else last.end
+        return end
+
+    # --- the common case: the log's last records are in their queues ---
+
+    def _read_tail(self) -> _Tail:
+        """Read the last records of the log."""
+        tail: list[StoredMessage] = []
+        walked, is_broken, is_broken_before_end_mark = 0, False, False
+        start = self._data_end - _TAIL_BYTES
+        for _, batch in scan_log(self._store.storage, self._last_segments, start=start, verify_crc=False):
+            if batch.damages:
+                tail, is_broken = [], True
+            last_rows = range(max(0, len(batch.frames) - _COMPARED_RECORDS), len(batch.frames))
+            tail = [*tail, *_decode_rows(batch, last_rows)]
+            walked = max(walked, batch.next_physical_offset)  # the last batch is behind no BLANK
+            if batch.blank_at is not None and walked + BLANK_BYTES >= self._data_end:
+                walked = self._data_end
+                is_broken_before_end_mark = bool(batch.damages) and not len(batch.frames)
+        if walked < self._data_end:
+            return _Tail()
+        named = (message for message in reversed(tail[-_COMPARED_RECORDS:]) if self._is_named(message))
+        dispatched_end = next((message.physical_offset + message.size for message in named), None)
+        last_timestamp_ms = tail[-1].store_timestamp_ms if tail else 0
+        return _Tail(dispatched_end, is_broken, last_timestamp_ms, is_broken_before_end_mark)
+
+    def _may_be_leftover(self, tail: _Tail) -> bool:
+        """Return whether the tail may be one of leftovers: after a break, or older than the last flushed record."""
+        checkpoint = read_checkpoint(self._store)
+        is_older = checkpoint is not None and tail.last_timestamp_ms < checkpoint.physic_msg_timestamp_ms
+        return tail.is_broken or is_older
+
+    def _unit_at(self, message: StoredMessage) -> Unit | None:
+        """Read the unit at a message's queue offset; None where its queue has no such place."""
+        queue = open_queue(ConsumeQueue, self._store, message.topic, message.queue_id)
+        unit = None if queue is None else queue.unit_at(message.queue_offset)
+        return unit if unit is not None and unit.is_written and not unit.is_placeholder else None
+
+    def _is_named(self, message: StoredMessage) -> bool:
+        unit = self._unit_at(message)
+        return unit is not None and unit.physical_offset == message.physical_offset
+
+    # --- the walk from the last record that a queue names ---
+
+    def _last_dispatched(self) -> _LastUnit | None:
+        """Find the last record of the log that a queue names; None where no queue names one."""
+        last: _LastUnit | None = None
+        for queue in file_queues(self._store):
+            unit = queue.last_unit()
+            is_lost = unit is not None and unit.size == LOST_UNIT_SIZE
+            if unit is not None and (is_lost or not unit.is_placeholder):
+                size = self._size_in_log(unit.physical_offset) if is_lost else unit.size
+                record_end = unit.physical_offset + size
+                units = queue if isinstance(queue, ConsumeQueue) else None
+                last = _later(last, _LastUnit(unit.physical_offset, record_end, units, unit.queue_offset, is_lost))
+                if record_end >= self._data_end:
+                    return last
+        database = self._store.layouts.queue_database
+        if database is not None:
+            stored_end = self._dispatched_to_database(database)
+            if stored_end is None:
+                return None
+            last = _later(last, _LastUnit(stored_end, stored_end))
+        return last
+
+    def _dispatched_to_database(self, database: str) -> int | None:
+        """Return how far a RocksDB's units go; None where its broker runs, or its library is missing."""
+        try:
+            with opened_queues(self._store.storage, database) as queues:
+                return queues.checkpoint() or None
+        except (StoreError, FormatError):
+            return None
+
+    def _segment_at(self, physical_offset: int) -> Segment | None:
+        number = bisect_right(self._segments, physical_offset, key=lambda segment: segment.start_offset) - 1
+        segment = None if number < 0 else self._segments[number]
+        return None if segment is None or physical_offset >= segment.end_offset else segment
+
+    def _size_in_log(self, physical_offset: int) -> int:
+        """Read the size of a damaged record out of its own first bytes; 0 where they are no record's."""
+        segment = self._segment_at(physical_offset)
+        if segment is None:
+            return 0
+        with self._store.storage.open(segment.path) as file:
+            data = read_range(file, physical_offset - segment.start_offset, SIZE_AND_MAGIC.size)
+        size, magic = SIZE_AND_MAGIC.unpack(data.ljust(SIZE_AND_MAGIC.size, b"\0"))
+        fits = RECORD_FIXED_BYTES_V1 < size <= segment.end_offset - physical_offset
+        return int(size) if fits and magic in RECORD_VERSIONS else 0
+
+    def _walk_from(self, begin: int) -> _Walk:
+        """Walk from a record until enough records after a break are collected, or to the end of the data."""
+        segment = self._segment_at(begin)
+        start = begin if segment is None else max(segment.start_offset, begin - segment.head_bytes)
+        walk = _Walk(begin)
+        for segment, batch in scan_log(self._store.storage, self._segments, start=start, search=False):
+            walk.add(segment, batch)
+            if len(walk.behind) == _COMPARED_RECORDS:
+                break
+        return walk
+
+    def _leftovers_after(self, walk: _Walk) -> Leftovers:
+        last_timestamp_ms = -1 if walk.last is None else walk.last.store_timestamp_ms
+        return Leftovers(walk.end, self._data_end, last_timestamp_ms)
+
+    def _are_from_earlier_recovery(
+        self, messages: Sequence[StoredMessage], last: StoredMessage | None, log_end: int
+    ) -> bool:
+        """Return whether records are from before a recovery: the clock steps back, or newer records have their places.
+
+        Args:
+            last: the record before them.
+            log_end: physical offset where they begin.
+        """
+        if messages and last is not None and messages[0].store_timestamp_ms < last.store_timestamp_ms:
+            return True
+        units = (self._unit_at(message) for message in messages)
+        return any(unit is not None and unit.physical_offset < log_end for unit in units)
+
+    def _find_after_damage(self, last: _LastUnit) -> Leftovers | None:
+        """Find the log's end where the last unit of all queues, or the record that it names, is damaged.
+
+        The walk begins at the record of an earlier unit of that queue. If it passes the place that the last unit names,
+        the unit is wrong; if it ends there, the record is. Only records that are old by the clock are leftovers.
+        """
+        begin = self._begin_of_earlier_record(last)
+        if begin is None or begin < self._segments[0].start_offset:
+            return None
+        walk = self._walk_from(begin)
+        if (
+            not walk.is_broken
+            or not walk.behind
+            or not self._are_from_earlier_recovery(walk.behind, walk.last, walk.end)
+        ):
+            return None
+        if walk.end == last.begin and last.end <= walk.behind[0].physical_offset:
+            walk.end = last.end
+        return self._leftovers_after(walk) if walk.end < self._data_end else None
+
+    def _begin_of_earlier_record(self, last: _LastUnit) -> int | None:
+        """Find the nearest unit before the last one of its queue that names a sound record: where that begins."""
+        if last.queue is None:
+            return None
+        for queue_file in reversed(last.queue.files.segments):
+            first = queue_file.start_offset // UNIT_BYTES
+            low = max(0, last.queue_offset - _COMPARED_RECORDS - first)
+            high = min(last.queue_offset - first, queue_file.size_bytes // UNIT_BYTES)
+            with self._store.storage.open(queue_file.path) as file:
+                for _, units in read_units(file, first, low, high):
+                    for unit in units[message_units(units)][::-1]:
+                        begin = int(unit["physical_offset"])
+                        if self._has_record(begin, int(unit["size"])):
+                            return begin
+        return None
+
+    def _has_record(self, physical_offset: int, size: int) -> bool:
+        """Return whether a sound record of a size is at a physical offset."""
+        segment = self._segment_at(physical_offset)
+        if segment is None:
+            return False
+        with self._store.storage.open(segment.path) as file:
+            position = physical_offset - segment.start_offset
+            message = read_message(partial(read_range, file), position, physical_offset)
+        return message is not None and message.size == size
+
+    # --- where queues do not tell: the clock ---
+
+    def _find_where_clock_steps_back(self) -> Leftovers | None:
+        """Find a break of the log's last files, at which the clock steps back, and in which no unit names a record.
+
+        A unit would name a record that was damaged there, since later records are dispatched.
+        """
+        segments = [segment for segment in self._segments if segment.start_offset < self._data_end]
+        previous_end, previous_ms = segments[0].start_offset, 0
+        for segment, batch in scan_log(self._store.storage, segments[-_RECOVERED_FILES:]):
+            frames = batch.frames[batch.frames[:, CODE] == SOUND]
+            begins = batch.physical_offset + frames[:, POSITION]
+            ends = np.concatenate([[previous_end], begins + frames[:, SIZE]])
+            times_ms = np.concatenate([[previous_ms], _store_times_ms(batch, frames)])
+            is_cut = (begins - segment.head_bytes > ends[:-1]) & (times_ms[1:] < times_ms[:-1])
+            for row in np.flatnonzero(is_cut).tolist():
+                if not self._are_named(int(ends[row]), int(begins[row])):
+                    return Leftovers(int(ends[row]), self._data_end, int(times_ms[row]))
+            previous_end, previous_ms = int(ends[-1]), int(times_ms[-1])
+            if batch.blank_at is not None:
+                previous_end = segment.end_offset
+        return None
+
+    def _find_by_checkpoint(self) -> Leftovers | None:
+        """Find the end of a log without queues, whose broker was stopped: the checkpoint has its last record's time."""
+        leftovers = self._find_where_clock_steps_back()
+        checkpoint = read_checkpoint(self._store)
+        if leftovers is None or checkpoint is None or checkpoint.physic_msg_timestamp_ms != leftovers.last_timestamp_ms:
+            return None
+        return leftovers
+
+    def _find_before_end_mark(self) -> Leftovers | None:
+        """Find the end of a log in whose last file half a leftover follows, then the end mark.
+
+        A broker writes an end mark where the next record goes into the next file, and a recovery deletes the files
+        after its cut. A unit would name a record that was damaged before the end mark.
+        """
+        begin = end = self._last_segments[0].start_offset
+        last_ms = 0
+        for _, batch in scan_log(self._store.storage, self._last_segments):
             sound = batch.frames[batch.frames[:, CODE] == SOUND]
             if len(sound):
                 end = batch.physical_offset + int(sound[-1, POSITION] + sound[-1, SIZE])
-                last_ms = int(FrameRows(batch.data, sound[-1:]).store_timestamps_ms[0])
+                last_ms = int(_store_times_ms(batch, sound[-1:])[0])
             elif batch.blank_at is not None and batch.damages and batch.damages[-1].physical_offset == end:
-                is_leftover = end > segment.start_offset and not _are_named(store, end, batch.blank_at)
-                return Truncation(end, last_ms) if is_leftover else None
-    return None
+                is_leftover = end > begin and not self._are_named(end, batch.blank_at)
+                return Leftovers(end, self._data_end, last_ms) if is_leftover else None
+        return None
+
+    def _are_named(self, begin: int, end: int) -> bool:
+        """Return whether a unit of any queue names a record that begins in ``[begin, end)`` of the log."""
+        return any(queue.names_any(begin, end) for queue in file_queues(self._store))
 
 
-def _are_named(store: StoreFiles, begin: int, end: int) -> bool:
-    """Return whether a unit of any queue names a record that begins in ``[begin, end)`` of the log."""
-    return any(queue.names_any(begin, end) for queue in file_queues(store))
+def _later(furthest: _LastUnit | None, candidate: _LastUnit) -> _LastUnit:
+    if furthest is None or (candidate.begin, candidate.end) > (furthest.begin, furthest.end):
+        return candidate
+    return furthest

@@ -20,6 +20,7 @@ from rmq_formats.codecs.record_layout import RECORD_FIXED_BYTES_V1
 from rmq_formats.errors import TruncatedError
 from rmq_formats.kernels import scan as kernel
 from rmq_formats.storage.range_reader import RangeReader
+from rmq_formats.storage.segments import Segment, Storage
 
 WINDOW_BYTES: Final = 1 << 20  # at least a page; small enough for a core's cache between the kernels
 
@@ -91,6 +92,40 @@ def scan_segment(
     walker = _SegmentWalker(reader, file_offset, file_bytes, data_end, head_bytes, window_bytes)
     begin = walker.first_sound(start)[0] if search and start > 0 else start
     yield from walker.walk(begin, walker.data_end if limit is None else min(limit, walker.data_end), verify_crc)
+
+
+def scan_log(
+    storage: Storage, segments: Iterable[Segment], *, start: int = 0, verify_crc: bool = True, search: bool = True
+) -> Iterator[tuple[Segment, FrameBatch]]:
+    """Scan the segments of a log one after the other; segments without data from ``start`` on are passed over.
+
+    Args:
+        start: physical offset where the scan begins.
+        search: see ``scan_segment``; a segment that begins at ``start`` or later is scanned from its begin.
+
+    Raises:
+        StoreError: a file that cannot be read.
+    """
+    for segment in segments:
+        if segment.end_offset <= start:
+            continue
+        with storage.open(segment.path) as file:
+            data_end = segment.data_end(file)
+            start_in_file = max(0, start - segment.start_offset)
+            if start_in_file >= data_end:
+                continue
+            batches = scan_segment(
+                file,
+                segment.start_offset,
+                segment.size_bytes,
+                start=start_in_file,
+                data_end=data_end,
+                verify_crc=verify_crc,
+                search=search,
+                head_bytes=segment.head_bytes,
+            )
+            for batch in batches:
+                yield segment, batch
 
 
 def without_record_sums(batches: Iterable[FrameBatch]) -> Iterator[FrameBatch]:
