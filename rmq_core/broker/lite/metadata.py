@@ -8,16 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from rmq_core.broker.state import BrokerState
-from rmq_core.broker.tables import names
-from rmq_core.broker.tables.attributes import (
-    LITE_EXCLUSIVE,
-    LITE_EXPIRATION,
-    LITE_MAX_EVENTS,
-    LITE_MODEL,
-    LITE_RESET_ON_EVICTION,
-    LITE_RESET_ON_UNSUBSCRIBE,
-    LITE_WILDCARD,
-)
+from rmq_core.broker.tables import attributes, names
 from rmq_core.broker.tables.topics import is_lite
 from rmq_core.remoting.bodies.pop import LITE_PARENT
 from rmq_core.remoting.bodies.routes import TopicRouteData
@@ -48,23 +39,23 @@ class LiteGroups:
 
     def is_exclusive(self, group: str) -> bool:
         """Return whether a child has only one client of the group: the last subscriber."""
-        return self._attribute(group, LITE_MODEL) == LITE_EXCLUSIVE
+        return self._attribute(group, attributes.LITE_MODEL) == attributes.LITE_EXCLUSIVE
 
     def is_wildcard(self, group: str) -> bool:
         """Return whether each client of the group gets messages of all children."""
-        return self._attribute(group, LITE_WILDCARD) is not None
+        return self._attribute(group, attributes.LITE_WILDCARD) is not None
 
     def resets_on_eviction(self, group: str) -> bool:
         """Return whether a client that evicts another from a child begins at the child's first message."""
-        return (self._attribute(group, LITE_RESET_ON_EVICTION) or "").lower() == "true"
+        return (self._attribute(group, attributes.LITE_RESET_ON_EVICTION) or "").lower() == "true"
 
     def resets_on_unsubscribe(self, group: str) -> bool:
         """Return whether the group restarts at a child's first message after a client has unsubscribed."""
-        return (self._attribute(group, LITE_RESET_ON_UNSUBSCRIBE) or "").lower() == "true"
+        return (self._attribute(group, attributes.LITE_RESET_ON_UNSUBSCRIBE) or "").lower() == "true"
 
     def max_events(self, group: str) -> int:
         """Return the maximum number of events of a client."""
-        most = parse_decimal(self._attribute(group, LITE_MAX_EVENTS), 0, 19)
+        most = parse_decimal(self._attribute(group, attributes.LITE_MAX_EVENTS), 0, 19)
         return min(most or self._state.config.max_client_event_count, _MAX_EVENTS)
 
     def by_parent(self) -> dict[str, list[str]]:
@@ -83,7 +74,7 @@ class LiteGroups:
 
     def ttl_minutes_of(self, parent_of: str) -> int:
         """Return the idle minutes after which a child of a parent is deleted; -1 for never."""
-        return parse_decimal(self._state.topics.table[parent_of].attributes.get(LITE_EXPIRATION), _NEVER)
+        return parse_decimal(self._state.topics.table[parent_of].attributes.get(attributes.LITE_EXPIRATION), _NEVER)
 
 
 class LiteSharding:

@@ -201,9 +201,8 @@ class PopLiteMessageProcessor:
             problem = f"the broker[{state.address}] pop message's num is greater than {MOST_MESSAGES}, or none"
             raise ResponseError(_INVALID, problem)
         if not 0 < fields.invisible_time <= MOST_INVISIBLE_MS:
-            raise ResponseError(
-                _INVALID, f"invisibleTime {fields.invisible_time} is not of 1 to {MOST_INVISIBLE_MS} ms"
-            )
+            problem = f"invisibleTime {fields.invisible_time} is not of 1 to {MOST_INVISIBLE_MS} ms"
+            raise ResponseError(_INVALID, problem)
         if not 0 < len(fields.client_id) <= _MAX_ID_CHARS or len(fields.attempt_id or "") > _MAX_ID_CHARS:
             raise ResponseError(_INVALID, f"clientId or attemptId is not of 1 to {_MAX_ID_CHARS} characters")
         topic = state.topics.get(fields.topic)

@@ -123,10 +123,8 @@ class AckMessageProcessor:
         """Write a check point of its own for one message (CHANGE_MESSAGE_INVISIBLETIME, 200053)."""
         fields = read_fields(request, ChangeInvisibleTime)
         if not 0 <= fields.invisible_time <= MOST_INVISIBLE_MS:
-            raise ResponseError(
-                ResponseCode.INVALID_PARAMETER,
-                f"invisibleTime {fields.invisible_time} is not of 0 to {MOST_INVISIBLE_MS} ms",
-            )
+            problem = f"invisibleTime {fields.invisible_time} is not of 0 to {MOST_INVISIBLE_MS} ms"
+            raise ResponseError(ResponseCode.INVALID_PARAMETER, problem)
         handle = self._handle(fields.extra_info, fields.topic, fields.queue_id, fields.offset)
         now_ms = self._state.clock_ms()
         if handle.revive_queue_id == IN_ORDER:
@@ -182,10 +180,8 @@ class AckMessageProcessor:
             )
         low, high = self._bounds(topic, queue_id)
         if not low <= offset <= high:
-            raise ResponseError(
-                ResponseCode.NO_MESSAGE,
-                f"offset is illegal, key:{topic}@{queue_id}, commit:{offset}, store:{low}~{high}",
-            )
+            problem = f"offset is illegal, key:{topic}@{queue_id}, commit:{offset}, store:{low}~{high}"
+            raise ResponseError(ResponseCode.NO_MESSAGE, problem)
         try:
             handle = PopHandle.decode(text)
         except ValueError as error:

@@ -24,15 +24,12 @@ def check_pop_group(state: BrokerState, group_name: str, topic_name: str, queue_
     if not config.broker_permission & names.PERM_READ:
         raise ResponseError(ResponseCode.NO_PERMISSION, f"the broker[{state.address}] pop message is forbidden")
     if not config.timer_wheel_enable:
-        raise ResponseError(
-            ResponseCode.SYSTEM_ERROR,
-            f"the broker[{state.address}] pop message is forbidden because timerWheelEnable is false",
-        )
+        problem = f"the broker[{state.address}] pop message is forbidden because timerWheelEnable is false"
+        raise ResponseError(ResponseCode.SYSTEM_ERROR, problem)
     topic = require_topic(state, topic_name)
     if has_batch_queues(topic):
-        raise ResponseError(
-            ResponseCode.SYSTEM_ERROR, f"the topic[{topic_name}] has batch queues (BatchConsumeQueue): pull it"
-        )
+        problem = f"the topic[{topic_name}] has batch queues (BatchConsumeQueue): pull it"
+        raise ResponseError(ResponseCode.SYSTEM_ERROR, problem)
     if not topic.perm & names.PERM_READ:
         raise ResponseError(ResponseCode.NO_PERMISSION, f"the topic[{topic_name}] peeking message is forbidden")
     if queue_id >= topic.read_queue_nums:
@@ -43,9 +40,8 @@ def check_pop_group(state: BrokerState, group_name: str, topic_name: str, queue_
     refuse_lmq_group(state, group_name)
     group = state.groups.find(group_name, config.auto_create_subscription_group)
     if group is None:
-        raise ResponseError(
-            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group [{group_name}] does not exist, {_HELP}"
-        )
+        problem = f"subscription group [{group_name}] does not exist, {_HELP}"
+        raise ResponseError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, problem)
     if not group.consume_enable:
         raise ResponseError(ResponseCode.NO_PERMISSION, f"subscription group no permission, {group_name}")
     return group
@@ -74,11 +70,9 @@ def parse_filter(state: BrokerState, topic: str, expression: str | None, kind: s
     try:
         subscription_data = subscription(topic, expression, kind, 0)
         if not is_tag_type(subscription_data.expression_type) and not state.config.enable_property_filter:
-            raise ResponseError(
-                ResponseCode.SYSTEM_ERROR, f"The broker does not support consumer to filter message by {kind}"
-            )
+            problem = f"The broker does not support consumer to filter message by {kind}"
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, problem)
         return compile_subscription(subscription_data)
     except (ValueError, SqlError) as error:
-        raise ResponseError(
-            ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed"
-        ) from error
+        problem = "parse the consumer's subscription failed"
+        raise ResponseError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, problem) from error

@@ -118,10 +118,8 @@ class PollingProcessor:
         """Return messages without popping (PEEK_MESSAGE, 200052)."""
         fields = read_fields(request, PeekMessage)
         if not 0 < fields.max_msg_nums <= MOST_MESSAGES:
-            raise ResponseError(
-                ResponseCode.INVALID_PARAMETER,
-                f"the broker[{self._state.address}] peek message's num is greater than {MOST_MESSAGES}",
-            )
+            problem = f"the broker[{self._state.address}] peek message's num is greater than {MOST_MESSAGES}"
+            raise ResponseError(ResponseCode.INVALID_PARAMETER, problem)
         check_pop_group(self._state, fields.consumer_group, fields.topic, fields.queue_id)
         queue_count = require_topic(self._state, fields.topic).read_queue_nums
         queues = [fields.queue_id] if fields.queue_id >= 0 else range(queue_count)

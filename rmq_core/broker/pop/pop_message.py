@@ -301,19 +301,14 @@ class PopMessageProcessor:
         """Pop messages of a queue or a topic (POP_MESSAGE, 200050); None while the request is parked."""
         fields = read_fields(request, PopMessage)
         if not 0 < fields.max_msg_nums <= MOST_MESSAGES:
-            raise ResponseError(
-                ResponseCode.INVALID_PARAMETER,
-                f"the broker[{self._state.address}] pop message's num is greater than {MOST_MESSAGES}",
-            )
+            problem = f"the broker[{self._state.address}] pop message's num is greater than {MOST_MESSAGES}"
+            raise ResponseError(ResponseCode.INVALID_PARAMETER, problem)
         if not 0 < fields.invisible_time <= MOST_INVISIBLE_MS:
-            raise ResponseError(
-                ResponseCode.INVALID_PARAMETER,
-                f"invisibleTime {fields.invisible_time} is not of 1 to {MOST_INVISIBLE_MS} ms",
-            )
+            problem = f"invisibleTime {fields.invisible_time} is not of 1 to {MOST_INVISIBLE_MS} ms"
+            raise ResponseError(ResponseCode.INVALID_PARAMETER, problem)
         if len(fields.attempt_id or "") > _MAX_ATTEMPT_CHARS:
-            raise ResponseError(
-                ResponseCode.INVALID_PARAMETER, f"attemptId has more than {_MAX_ATTEMPT_CHARS} characters"
-            )
+            problem = f"attemptId has more than {_MAX_ATTEMPT_CHARS} characters"
+            raise ResponseError(ResponseCode.INVALID_PARAMETER, problem)
         check_pop_group(self._state, fields.consumer_group, fields.topic, fields.queue_id)
         message_filter = parse_filter(self._state, fields.topic, fields.exp, fields.exp_type)
         pop = ParkedRequest(

@@ -237,9 +237,8 @@ class BrokerAdmin:
         if snapshot is None and fields.stats_key == state.config.broker_cluster_name:
             snapshot = state.stats.broker_body(fields.stats_name, state.topics.is_system)
         if snapshot is None:
-            return request.response(
-                int(ResponseCode.SYSTEM_ERROR), f"The stats <{fields.stats_name}> <{fields.stats_key}> not exist"
-            )
+            remark = f"The stats <{fields.stats_name}> <{fields.stats_key}> not exist"
+            return request.response(int(ResponseCode.SYSTEM_ERROR), remark)
         return request.response(body=encode_body(snapshot))
 
     def delete_expired(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:

@@ -23,18 +23,7 @@ from rmq_core.broker.tables import names
 from rmq_core.broker.tables.clients import Client, ConsumerGroup, Login, Peer, Proxied, find_silent_connections
 from rmq_core.broker.tables.subscription_filter import compile_subscription, is_tag_type
 from rmq_core.remoting import fastjson
-from rmq_core.remoting.bodies.clients import (
-    CheckClientBody,
-    ConsumerData,
-    ConsumerIdList,
-    HeartbeatData,
-    LockBatchRequest,
-    LockBatchResponse,
-    LongHeartbeat,
-    ProducerData,
-    ProxiedClient,
-    ProxiedClients,
-)
+from rmq_core.remoting.bodies import clients
 from rmq_core.remoting.bodies.codec import decode_body, encode_body
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.connection import Connection, Handler, HandlerResponse
@@ -73,7 +62,7 @@ class ClientManageProcessor:
         response = request.response(ext_fields={"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true"})
         if len(request.body) > _AT_ONCE_BYTES:
             return self._long_heartbeat(request, connection, response)
-        beat = decode_body(request.body, HeartbeatData, is_request=True)
+        beat = decode_body(request.body, clients.HeartbeatData, is_request=True)
         for _ in self._members(request, connection, beat, beat.consumer_data_set):
             pass
         return response
@@ -83,11 +72,13 @@ class ClientManageProcessor:
     ) -> RemotingCommand:
         slices = self._state.slices
         try:
-            beat: HeartbeatData | LongHeartbeat = msgspec.json.decode(request.body, type=LongHeartbeat)
+            beat: clients.HeartbeatData | clients.LongHeartbeat = msgspec.json.decode(
+                request.body, type=clients.LongHeartbeat
+            )
         except fastjson.NOT_JSON:  # the groups cannot be separated without reading the whole body
-            beat = decode_body(request.body, HeartbeatData, is_request=True)
+            beat = decode_body(request.body, clients.HeartbeatData, is_request=True)
         decoded = await slices.collect(
-            decode_body(data, ConsumerData, is_request=True) if isinstance(data, msgspec.Raw) else data
+            decode_body(data, clients.ConsumerData, is_request=True) if isinstance(data, msgspec.Raw) else data
             for data in beat.consumer_data_set
         )
         await slices.collect(self._members(request, connection, beat, decoded.items))
@@ -97,8 +88,8 @@ class ClientManageProcessor:
         self,
         request: RemotingCommand,
         connection: Connection,
-        beat: HeartbeatData | LongHeartbeat,
-        groups: list[ConsumerData],
+        beat: clients.HeartbeatData | clients.LongHeartbeat,
+        groups: list[clients.ConsumerData],
     ) -> Iterator[None]:
         """Register a client in its groups, one by one."""
         state = self._state
@@ -110,8 +101,8 @@ class ClientManageProcessor:
     def join(
         self,
         client: Client,
-        producers: Iterable[ProducerData],
-        groups: Iterable[ConsumerData],
+        producers: Iterable[clients.ProducerData],
+        groups: Iterable[clients.ConsumerData],
         *,
         without_subscriptions: bool = False,
     ) -> Iterator[None]:
@@ -127,13 +118,13 @@ class ClientManageProcessor:
             self._register_consumer(client, data, without_subscriptions=without_subscriptions)
             yield
 
-    def check_expressions(self, groups: list[ConsumerData]) -> None:
+    def check_expressions(self, groups: list[clients.ConsumerData]) -> None:
         """Refuse a heartbeat whose SQL92 expressions together would compile for too long."""
         subscriptions = (data for group in groups for data in group.subscription_data_set)
         size = sum(len(data.sub_string) for data in subscriptions if not is_tag_type(data.expression_type))
         check_expression_size(size, self._state.config)
 
-    def _register_consumer(self, client: Client, data: ConsumerData, *, without_subscriptions: bool) -> None:
+    def _register_consumer(self, client: Client, data: clients.ConsumerData, *, without_subscriptions: bool) -> None:
         state = self._state
         group = state.groups.find(data.group_name, state.config.auto_create_subscription_group)
         if group is None:
@@ -166,11 +157,10 @@ class ClientManageProcessor:
         fields = read_fields(request, ConsumerGroupName)
         members = self._state.consumers.groups.get(fields.consumer_group)
         if members is None:
-            return request.response(
-                int(ResponseCode.SYSTEM_ERROR), f"no consumer for this group, {fields.consumer_group}"
-            )
+            remark = f"no consumer for this group, {fields.consumer_group}"
+            return request.response(int(ResponseCode.SYSTEM_ERROR), remark)
         ids = list(dict.fromkeys(client.client_id for client in members.clients.values()))
-        return request.response(body=encode_body(ConsumerIdList(consumer_id_list=ids)))
+        return request.response(body=encode_body(clients.ConsumerIdList(consumer_id_list=ids)))
 
     def lock(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         """LOCK_BATCH_MQ (41): locks queues for an orderly consumer.
@@ -178,24 +168,24 @@ class ClientManageProcessor:
         The original locks any queue. Here a queue of an unknown topic, or for a group that may not pull, is not locked:
         nobody could consume the queue, and strangers could make up names without end.
         """
-        body = decode_body(request.body, LockBatchRequest, is_request=True)
+        body = decode_body(request.body, clients.LockBatchRequest, is_request=True)
         state = self._state
         config, topics = state.config, state.topics.table
         queues = [queue for queue in body.mq_set if queue.topic in topics and queue.broker_name == config.broker_name]
         if queues and state.groups.find(body.consumer_group, config.auto_create_subscription_group) is None:
             queues = []
         locked_queues = state.locks.lock(body.consumer_group, queues, body.client_id)
-        return request.response(body=encode_body(LockBatchResponse(lock_ok_mq_set=locked_queues)))
+        return request.response(body=encode_body(clients.LockBatchResponse(lock_ok_mq_set=locked_queues)))
 
     def unlock(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         """UNLOCK_BATCH_MQ (42): unlocks queues of an orderly consumer."""
-        body = decode_body(request.body, LockBatchRequest, is_request=True)
+        body = decode_body(request.body, clients.LockBatchRequest, is_request=True)
         self._state.locks.unlock(body.consumer_group, body.mq_set, body.client_id)
         return request.response()
 
     def check_client(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         """CHECK_CLIENT_CONFIG (46): checks that a subscription's expression compiles."""
-        subscription = decode_body(request.body, CheckClientBody, is_request=True).subscription_data
+        subscription = decode_body(request.body, clients.CheckClientBody, is_request=True).subscription_data
         if is_tag_type(subscription.expression_type):
             return request.response()
         check_expression_size(len(subscription.sub_string), self._state.config)
@@ -265,7 +255,7 @@ class ProxiedClientProcessor:
 
     async def update_clients(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
         """Update the clients of a proxy (PROXIED_CLIENTS)."""
-        report = decode_body(request.body, ProxiedClients, is_request=True)
+        report = decode_body(request.body, clients.ProxiedClients, is_request=True)
         members = self._clients_by_proxy.setdefault(connection, {})
         login = self._state.rights.login(request)
         await self._state.slices.collect(self._apply_report(report, connection, members, login))
@@ -274,7 +264,7 @@ class ProxiedClientProcessor:
         return request.response()
 
     def _apply_report(
-        self, report: ProxiedClients, connection: Connection, members: dict[int, Client], login: Login | None
+        self, report: clients.ProxiedClients, connection: Connection, members: dict[int, Client], login: Login | None
     ) -> Iterator[None]:
         for number in report.gone:
             self._remove(members, number)
@@ -289,7 +279,7 @@ class ProxiedClientProcessor:
             yield
 
     def _register(
-        self, data: ProxiedClient, connection: Connection, members: dict[int, Client], login: Login | None
+        self, data: clients.ProxiedClient, connection: Connection, members: dict[int, Client], login: Login | None
     ) -> Iterator[None]:
         """Register a client in its current groups; an invalid client does not affect the other clients."""
         self._remove(members, data.number)

@@ -28,12 +28,7 @@ from rmq_core.remoting.fields import read_fields
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.requests import EndTransaction, ResumeCheckHalf
 from rmq_core.store.results import PutResult, PutStatus
-from rmq_formats.codecs.layout import (
-    FLAG_TRANSACTION_COMMIT,
-    FLAG_TRANSACTION_ROLLBACK,
-    PROPERTY_CHECK_IMMUNITY_SECONDS,
-    PROPERTY_PRODUCER_GROUP,
-)
+from rmq_formats.codecs import layout
 from rmq_formats.codecs.message_id import decode_message_id
 from rmq_formats.codecs.properties import parse_decimal
 from rmq_formats.errors import DecodeError
@@ -64,7 +59,7 @@ class EndTransactionProcessor:
     def end(self, request: RemotingCommand, connection: Connection) -> HandlerResponse:
         """Commit or roll back a half message (END_TRANSACTION, 37); like the original, ignore an unknown outcome."""
         state, fields = self._state, read_fields(request, EndTransaction)
-        if fields.commit_or_rollback not in (FLAG_TRANSACTION_COMMIT, FLAG_TRANSACTION_ROLLBACK):
+        if fields.commit_or_rollback not in (layout.FLAG_TRANSACTION_COMMIT, layout.FLAG_TRANSACTION_ROLLBACK):
             log.debug(
                 "%(client)s does not know yet what becomes of %(msg_id)s: %(why)s",
                 {"client": connection.remote_address, "msg_id": fields.msg_id, "why": request.remark},
@@ -77,11 +72,11 @@ class EndTransactionProcessor:
         properties = half.end_properties()
         if not fields.from_transaction_check and self._is_too_late(half, properties):
             return request.response(int(ResponseCode.ILLEGAL_OPERATION))
-        if properties.get(PROPERTY_PRODUCER_GROUP) != fields.producer_group:
+        if properties.get(layout.PROPERTY_PRODUCER_GROUP) != fields.producer_group:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
         if half.queue_offset != fields.tran_state_table_offset:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, "The transaction state table offset wrong")
-        if fields.commit_or_rollback == FLAG_TRANSACTION_ROLLBACK:
+        if fields.commit_or_rollback == layout.FLAG_TRANSACTION_ROLLBACK:
             self._op_messages.add(half.queue_offset)
             return request.response()
         result = self._commit(half, properties)
@@ -92,7 +87,7 @@ class EndTransactionProcessor:
 
     def _is_too_late(self, half: HalfRecord, properties: dict[str, str]) -> bool:
         """Return whether only a check may end a message with a check time of its own: ``rejectCommitOrRollback``."""
-        seconds = properties.get(PROPERTY_CHECK_IMMUNITY_SECONDS)
+        seconds = properties.get(layout.PROPERTY_CHECK_IMMUNITY_SECONDS)
         if not seconds:
             return False
         immunity_ms = parse_decimal(seconds, 0, 15) * 1000

@@ -13,6 +13,7 @@ from rmq_core.broker.access.policies import Action, Permission, group_permission
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import names
 from rmq_core.broker.tables.clients import Client
+from rmq_core.remoting import requests
 from rmq_core.remoting.bodies.clients import (
     ConnectionBody,
     ConsumerConnection,
@@ -32,14 +33,6 @@ from rmq_core.remoting.fields import read_fields
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.header import request as new_request
 from rmq_core.remoting.pop import normal_topic
-from rmq_core.remoting.requests import (
-    ConsumeDirectly,
-    ConsumerGroupName,
-    DeleteGroup,
-    Group,
-    ProducerGroup,
-    RunningInfo,
-)
 from rmq_formats.codecs.message_id import decode_message_id
 from rmq_formats.codecs.record import decode_record
 from rmq_formats.errors import DecodeError
@@ -101,17 +94,15 @@ class GroupAdmin:
 
     def get(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         """GET_SUBSCRIPTIONGROUP_CONFIG (352): one group's configuration."""
-        name = read_fields(request, Group).group
+        name = read_fields(request, requests.Group).group
         group = self._state.groups.get(name)
         if group is None:
-            return request.response(
-                int(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST), f"No group in this broker. group: {name}"
-            )
+            raise ResponseError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"No group in this broker. group: {name}")
         return request.response(body=encode_body(group))
 
     def delete(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
         """Delete a group, and with ``cleanOffset`` its consumer offsets (DELETE_SUBSCRIPTIONGROUP, 207)."""
-        fields = read_fields(request, DeleteGroup)
+        fields = read_fields(request, requests.DeleteGroup)
         self._delete(fields.group_name, connection, cleans=bool(fields.clean_offset))
         return request.response()
 
@@ -140,7 +131,7 @@ class GroupAdmin:
 
     def get_consumers(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         """Return the members of a consumer group (GET_CONSUMER_CONNECTION_LIST, 203)."""
-        name = read_fields(request, ConsumerGroupName).consumer_group
+        name = read_fields(request, requests.ConsumerGroupName).consumer_group
         group = self._state.consumers.groups.get(name)
         if group is None:
             return request.response(int(ResponseCode.CONSUMER_NOT_ONLINE), f"the consumer group[{name}] not online")
@@ -155,7 +146,7 @@ class GroupAdmin:
 
     def get_producers(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         """GET_PRODUCER_CONNECTION_LIST (204): a producer group's connected members."""
-        name = read_fields(request, ProducerGroup).producer_group
+        name = read_fields(request, requests.ProducerGroup).producer_group
         members = self._state.producers.groups.get(name)
         if members is None:
             return request.response(int(ResponseCode.SYSTEM_ERROR), f"the producer group[{name}] not exist")
@@ -182,12 +173,12 @@ class GroupAdmin:
 
     def get_topics(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         """QUERY_TOPICS_BY_CONSUMER (343): the topics in which a group has consumer offsets."""
-        topics = self._state.offsets.topics_of(read_fields(request, Group).group)
+        topics = self._state.offsets.topics_of(read_fields(request, requests.Group).group)
         return request.response(body=encode_body(TopicList(topic_list=sorted(topics), broker_addr=self._state.address)))
 
     def get_subscription(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         """QUERY_SUBSCRIPTION_BY_CONSUMER (345): a group's subscription of a topic."""
-        fields = read_fields(request, Group)
+        fields = read_fields(request, requests.Group)
         group = self._state.consumers.groups.get(fields.group)
         subscription = group.subscriptions.get(fields.topic or "") if group else None
         body = QuerySubscription(group=fields.group, topic=fields.topic or "", subscription_data=subscription)
@@ -220,7 +211,7 @@ class Broker2Client:
 
     async def get_running_info(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         """Fetch the runtime state of a consumer (GET_CONSUMER_RUNNING_INFO, 307)."""
-        fields = read_fields(request, RunningInfo)
+        fields = read_fields(request, requests.RunningInfo)
         permissions = [group_permission(fields.consumer_group, Action.SUB)]
         return await self._call_consumer(
             request, fields.consumer_group, fields.client_id, bytes(request.body), permissions
@@ -228,7 +219,7 @@ class Broker2Client:
 
     async def consume_directly(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         """Make a consumer consume one stored message now (CONSUME_MESSAGE_DIRECTLY, 309)."""
-        fields = read_fields(request, ConsumeDirectly)
+        fields = read_fields(request, requests.ConsumeDirectly)
         state = self._state
         try:
             record = state.store.record(decode_message_id(fields.msg_id or "")[1])

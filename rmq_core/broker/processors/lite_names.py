@@ -12,16 +12,11 @@ from rmq_core.remoting.codes import ResponseCode
 from rmq_core.remoting.errors import ResponseError
 from rmq_core.remoting.requests import SendMessage
 from rmq_core.store.commitlog.lmq_offsets import is_lmq
-from rmq_formats.codecs.layout import (
-    PROPERTY_INNER_MULTI_DISPATCH,
-    PROPERTY_INNER_MULTI_QUEUE_OFFSET,
-    PROPERTY_LITE_TOPIC,
-    PROPERTY_TRANSACTION_PREPARED,
-)
+from rmq_formats.codecs import layout
 from rmq_formats.codecs.properties import decode_properties, encode_properties
 from rmq_formats.codecs.topics import LITE_PREFIX, lite_queue
 
-_IN_BATCH: Final = f"{PROPERTY_LITE_TOPIC}\x01".encode()
+_IN_BATCH: Final = f"{layout.PROPERTY_LITE_TOPIC}\x01".encode()
 # $ parts the names, a comma ends one in a message's list, @ in the file of offsets; none is valid in Java's proxy.
 _CHILD: Final = re.compile(r"[^$,@/\x00-\x1f\x7f]*[^$,@/\s\x00-\x1f\x7f][^$,@/\x00-\x1f\x7f]*")
 _MAX_CHARS: Final = 250  # the light queue's name has to be a directory's
@@ -54,22 +49,22 @@ def add_lite_queue(fields: _Send, body: bytes | memoryview, *, has_light_queues:
         ResponseError: invalid child, no light queues, or a batch or half message.
     """
     text = fields.properties or ""
-    if fields.batch and (PROPERTY_LITE_TOPIC in text or _IN_BATCH in bytes(body)):
+    if fields.batch and (layout.PROPERTY_LITE_TOPIC in text or _IN_BATCH in bytes(body)):
         raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, "messages to lite topics are sent one by one, in no batch")
-    if PROPERTY_LITE_TOPIC not in text:
+    if layout.PROPERTY_LITE_TOPIC not in text:
         return fields
     properties = decode_properties(text.encode("utf-8", "replace"))
-    child = properties.get(PROPERTY_LITE_TOPIC)
+    child = properties.get(layout.PROPERTY_LITE_TOPIC)
     if not child:
         return fields
-    if properties.get(PROPERTY_TRANSACTION_PREPARED) == "true":
+    if properties.get(layout.PROPERTY_TRANSACTION_PREPARED) == "true":
         problem = "a half message would reach its lite topic before it is committed, and though it is rolled back"
         raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, problem)
     if not has_light_queues:
         problem = "lite topics need a broker with enableLmq=true and enableMultiDispatch=true"
         raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, problem)
     try:
-        properties[PROPERTY_INNER_MULTI_DISPATCH] = lite_queue_name(fields.topic, child)
+        properties[layout.PROPERTY_INNER_MULTI_DISPATCH] = lite_queue_name(fields.topic, child)
     except ValueError as error:
         raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
     return structs.replace(fields, properties=encode_properties(properties).decode())
@@ -82,7 +77,9 @@ def check_no_lite_queue(topic: str, names: list[str]) -> None:
     """
     child = next((name for name in (topic, *names) if name.startswith(LITE_PREFIX)), None)
     if child is not None:
-        problem = f"{child[:_SHOWN_CHARS]!r} is a lite topic, which takes messages by {PROPERTY_LITE_TOPIC} alone"
+        problem = (
+            f"{child[:_SHOWN_CHARS]!r} is a lite topic, which takes messages by {layout.PROPERTY_LITE_TOPIC} alone"
+        )
         raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, problem)
 
 
@@ -92,6 +89,6 @@ def remove_lite_queue(properties: dict[str, str]) -> None:
     In the original (5.5.1) the dead letter is the child's next message, which fails again. The dead letter of the
     child's first message replaces the second message, which is lost.
     """
-    if PROPERTY_LITE_TOPIC in properties:
-        properties.pop(PROPERTY_INNER_MULTI_DISPATCH, None)
-        properties.pop(PROPERTY_INNER_MULTI_QUEUE_OFFSET, None)
+    if layout.PROPERTY_LITE_TOPIC in properties:
+        properties.pop(layout.PROPERTY_INNER_MULTI_DISPATCH, None)
+        properties.pop(layout.PROPERTY_INNER_MULTI_QUEUE_OFFSET, None)

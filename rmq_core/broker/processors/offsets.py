@@ -15,6 +15,7 @@ from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import stats
 from rmq_core.broker.tables.consumer_offsets import NONE
 from rmq_core.broker.timer.schedule import Schedule
+from rmq_core.remoting import requests
 from rmq_core.remoting.bodies.codec import BodyStruct, MessageQueue, encode_body, queue_key
 from rmq_core.remoting.bodies.stats import (
     BrokerConsumeStats,
@@ -29,17 +30,6 @@ from rmq_core.remoting.connection import Connection, Handler
 from rmq_core.remoting.errors import ResponseError
 from rmq_core.remoting.fields import read_fields
 from rmq_core.remoting.header import RemotingCommand
-from rmq_core.remoting.requests import (
-    CloneGroupOffset,
-    ConsumeStatsInBroker,
-    ConsumeStatsOf,
-    ConsumeTimeSpan,
-    QueryConsumerOffset,
-    Queue,
-    ResetOffset,
-    SearchOffset,
-    UpdateConsumerOffset,
-)
 from rmq_core.store.results import Boundary
 
 log = logging.getLogger("rmq.broker.admin")
@@ -64,14 +54,12 @@ class OffsetProcessor:
 
     def query_consumer_offset(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         """QUERY_CONSUMER_OFFSET (14). A new group on a young queue begins at 0."""
-        fields = read_fields(request, QueryConsumerOffset)
+        fields = read_fields(request, requests.QueryConsumerOffset)
         offset = self._state.offsets.get(fields.topic, fields.consumer_group, fields.queue_id)
         if offset == NONE and fields.set_zero_if_not_found and self._is_young(fields.topic, fields.queue_id):
             offset = 0
         if offset == NONE:
-            return request.response(
-                int(ResponseCode.QUERY_NOT_FOUND), "Not found, maybe this group consumer boot first"
-            )
+            raise ResponseError(ResponseCode.QUERY_NOT_FOUND, "Not found, maybe this group consumer boot first")
         return request.response(ext_fields={"offset": str(offset)})
 
     def _is_young(self, topic: str, queue_id: int) -> bool:
@@ -80,12 +68,10 @@ class OffsetProcessor:
 
     def update_consumer_offset(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         """UPDATE_CONSUMER_OFFSET (15): commits a group's offset in a queue."""
-        fields = read_fields(request, UpdateConsumerOffset)
+        fields = read_fields(request, requests.UpdateConsumerOffset)
         state = self._state
         if state.groups.get(fields.consumer_group) is None:
-            return request.response(
-                int(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST), f"Group {fields.consumer_group} not exist!"
-            )
+            raise ResponseError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {fields.consumer_group} not exist!")
         topic = state.topics.get(fields.topic)
         if topic is None:
             return request.response(int(ResponseCode.TOPIC_NOT_EXIST), f"Topic {fields.topic} not exist!")
@@ -102,7 +88,7 @@ class OffsetProcessor:
 
     def search_offset(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         """SEARCH_OFFSET_BY_TIMESTAMP (29): the queue offset for a store time."""
-        fields = read_fields(request, SearchOffset)
+        fields = read_fields(request, requests.SearchOffset)
         boundary = Boundary.UPPER if fields.boundary_type.upper() == "UPPER" else Boundary.LOWER
         topic = parse_lite_queue(fields.topic, fields.lite_topic) if fields.lite_topic else fields.topic
         offset = self._state.store.offset_by_time(topic, fields.queue_id, fields.timestamp, boundary)
@@ -110,17 +96,17 @@ class OffsetProcessor:
 
     def max_offset(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         """GET_MAX_OFFSET (30): the queue offset one past the newest message."""
-        fields = read_fields(request, Queue)
+        fields = read_fields(request, requests.Queue)
         return request.response(ext_fields={"offset": str(self._state.store.max_offset(fields.topic, fields.queue_id))})
 
     def min_offset(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         """GET_MIN_OFFSET (31): the first readable queue offset."""
-        fields = read_fields(request, Queue)
+        fields = read_fields(request, requests.Queue)
         return request.response(ext_fields={"offset": str(self._state.store.min_offset(fields.topic, fields.queue_id))})
 
     def earliest_time(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         """GET_EARLIEST_MSG_STORETIME (32): store timestamp of a queue's first message."""
-        fields = read_fields(request, Queue)
+        fields = read_fields(request, requests.Queue)
         store = self._state.store
         timestamp_ms = store.store_timestamp_ms(
             fields.topic, fields.queue_id, store.min_offset(fields.topic, fields.queue_id)
@@ -158,7 +144,7 @@ class ProgressAdmin:
 
     async def get_stats(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         """GET_CONSUME_STATS (208): a group's progress in each queue of its topics."""
-        fields = read_fields(request, ConsumeStatsOf)
+        fields = read_fields(request, requests.ConsumeStatsOf)
         if fields.topic_list:
             topics = list(dict.fromkeys(topic for topic in fields.topic_list.split(";") if topic))
         elif fields.topic:
@@ -204,7 +190,7 @@ class ProgressAdmin:
 
     async def get_all_stats(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         """GET_BROKER_CONSUME_STATS (317): the progress of all groups in their topics."""
-        fields = read_fields(request, ConsumeStatsInBroker)
+        fields = read_fields(request, requests.ConsumeStatsInBroker)
         state = self._state
         stats_by_group: list[dict[str, list[ConsumeStats]]] = []
         total_lag = count = 0
@@ -229,7 +215,7 @@ class ProgressAdmin:
 
     async def get_times(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         """QUERY_CONSUME_TIME_SPAN (303): for each queue, store timestamps of its bounds and of a group's progress."""
-        fields = read_fields(request, ConsumeTimeSpan)
+        fields = read_fields(request, requests.ConsumeTimeSpan)
         self._state.refuse_unknown_topic(fields.topic)
         topic = self._state.topics.get(fields.topic)
         queues = range(topic.write_queue_nums if topic else 0)
@@ -258,7 +244,7 @@ class ProgressAdmin:
 
     async def reset(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
         """INVOKE_BROKER_TO_RESET_OFFSET (222): resets offsets at once; consumers learn of it at their next pull."""
-        fields = read_fields(request, ResetOffset)
+        fields = read_fields(request, requests.ResetOffset)
         state = self._state
         topic = state.topics.get(fields.topic)
         if topic is None:
@@ -283,22 +269,20 @@ class ProgressAdmin:
         }
         return await _respond(request, OffsetsBody(offset_table=table))
 
-    def _reset_target(self, fields: ResetOffset, queue_id: int) -> int:
+    def _reset_target(self, fields: requests.ResetOffset, queue_id: int) -> int:
         store = self._state.store
         high = store.max_offset(fields.topic, queue_id)
         if fields.queue_id >= 0 and fields.offset is not None and fields.offset != NONE:
             low = store.min_offset(fields.topic, queue_id)
             if not low <= fields.offset <= high + 1:
-                raise ResponseError(
-                    ResponseCode.SYSTEM_ERROR,
-                    f"Target offset {fields.offset} not in consume queue range [{low}-{high}]",
-                )
+                problem = f"Target offset {fields.offset} not in consume queue range [{low}-{high}]"
+                raise ResponseError(ResponseCode.SYSTEM_ERROR, problem)
             return fields.offset
         return high if fields.timestamp < 0 else store.offset_by_time(fields.topic, queue_id, fields.timestamp)
 
     def clone(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         """CLONE_GROUP_OFFSET (314): copies a group's consumer offsets to another group."""
-        fields = read_fields(request, CloneGroupOffset)
+        fields = read_fields(request, requests.CloneGroupOffset)
         state = self._state
         for topic in [fields.topic] if fields.topic else state.offsets.topics_of(fields.src_group):
             if topic in state.topics.table and (fields.offline or self._is_consumed(fields.src_group, topic)):

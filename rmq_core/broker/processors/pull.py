@@ -203,19 +203,15 @@ class PullMessageProcessor:
             fields.consumer_group, config.auto_create_subscription_group
         )
         if group is None:
-            raise ResponseError(
-                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-                f"subscription group [{fields.consumer_group}] does not exist, {_HELP}",
-            )
+            problem = f"subscription group [{fields.consumer_group}] does not exist, {_HELP}"
+            raise ResponseError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, problem)
         if not group.consume_enable:
-            raise ResponseError(
-                ResponseCode.NO_PERMISSION, f"subscription group no permission, {fields.consumer_group}"
-            )
+            problem = f"subscription group no permission, {fields.consumer_group}"
+            raise ResponseError(ResponseCode.NO_PERMISSION, problem)
         topic = state.topics.table.get(fields.topic) or state.topics.get(fields.topic)
         if topic is None:
-            raise ResponseError(
-                ResponseCode.TOPIC_NOT_EXIST, f"topic[{fields.topic}] not exist, apply first please! {_HELP}"
-            )
+            problem = f"topic[{fields.topic}] not exist, apply first please! {_HELP}"
+            raise ResponseError(ResponseCode.TOPIC_NOT_EXIST, problem)
         if not topic.perm & names.PERM_READ:
             raise ResponseError(ResponseCode.NO_PERMISSION, f"the topic[{fields.topic}] pulling message is forbidden")
         if not 0 <= fields.queue_id < topic.read_queue_nums:
@@ -235,9 +231,8 @@ class PullMessageProcessor:
                     fields.topic, fields.subscription, fields.expression_type, fields.sub_version
                 )
             except ValueError as error:
-                raise ResponseError(
-                    ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed"
-                ) from error
+                problem = "parse the consumer's subscription failed"
+                raise ResponseError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, problem) from error
         else:
             subscription_data = self._get_subscription(fields, group)
         if is_tag_type(subscription_data.expression_type):
@@ -249,10 +244,8 @@ class PullMessageProcessor:
         )
         config = self._state.config
         if not config.enable_property_filter:
-            raise ResponseError(
-                ResponseCode.SYSTEM_ERROR,
-                f"The broker does not support consumer to filter message by {subscription_data.expression_type}",
-            )
+            problem = f"The broker does not support consumer to filter message by {subscription_data.expression_type}"
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, problem)
         if config.filter_support_retry and fields.topic.startswith(names.RETRY_PREFIX):
             return replace(expression_filter, matches=self._state.filters.matches_before_retry(fields.topic))
         return expression_filter
@@ -261,10 +254,8 @@ class PullMessageProcessor:
         """Return the filter registered by the group's heartbeats. Raises ResponseError without one."""
         registered = self._state.filters.get(fields.topic, fields.consumer_group)
         if registered is None:
-            raise ResponseError(
-                ResponseCode.FILTER_DATA_NOT_EXIST,
-                "The broker's consumer filter data is not exist!Your expression may be wrong!",
-            )
+            problem = "The broker's consumer filter data is not exist!Your expression may be wrong!"
+            raise ResponseError(ResponseCode.FILTER_DATA_NOT_EXIST, problem)
         if registered.data.client_version < fields.sub_version:
             raise ResponseError(ResponseCode.FILTER_DATA_NOT_LATEST, "the consumer's consumer filter data not latest")
         return registered.filter
@@ -275,10 +266,8 @@ class PullMessageProcessor:
         if members is None:
             raise ResponseError(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's group info not exist{_HELP}")
         if not group.consume_broadcast_enable and members.is_broadcasting:
-            raise ResponseError(
-                ResponseCode.NO_PERMISSION,
-                f"the consumer group[{fields.consumer_group}] can not consume by broadcast way",
-            )
+            problem = f"the consumer group[{fields.consumer_group}] can not consume by broadcast way"
+            raise ResponseError(ResponseCode.NO_PERMISSION, problem)
         subscription_data = members.subscriptions.get(fields.topic)
         if subscription_data is None:
             raise ResponseError(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's subscription not exist{_HELP}")

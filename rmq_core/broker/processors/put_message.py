@@ -23,41 +23,19 @@ from rmq_core.remoting.requests import SendMessage
 from rmq_core.remoting.uniq_key import UniqKeys
 from rmq_core.store.commitlog.lmq_offsets import decode_lmq_names, is_lmq
 from rmq_core.store.results import PutResult, PutStatus
+from rmq_formats.codecs import layout
 from rmq_formats.codecs.batch_consumequeue import count_messages
-from rmq_formats.codecs.layout import (
-    FLAG_INNER_BATCH,
-    FLAG_MULTI_TAGS,
-    FLAG_TRANSACTION_MASK,
-    MAX_BATCH_COUNT,
-    MAX_PROPERTIES_BYTES,
-    PROPERTY_CLUSTER,
-    PROPERTY_DELAY,
-    PROPERTY_INNER_BASE,
-    PROPERTY_INNER_MULTI_DISPATCH,
-    PROPERTY_INNER_NUM,
-    PROPERTY_MSG_REGION,
-    PROPERTY_POP_CK,
-    PROPERTY_PRIORITY,
-    PROPERTY_SEPARATOR,
-    PROPERTY_SHARDING_KEY,
-    PROPERTY_TIMER_DELAY_MS,
-    PROPERTY_TIMER_DELAY_SEC,
-    PROPERTY_TIMER_DELIVER_MS,
-    PROPERTY_TRACE_SWITCH,
-    PROPERTY_UNIQ_KEY,
-    PROPERTY_WAIT,
-)
 from rmq_formats.codecs.properties import decode_properties, encode_properties, parse_decimal
 from rmq_formats.codecs.topics import LITE_PREFIX
 
 _new = tuple.__new__  # creates a NamedTuple without its constructor
 _OK: Final = PutStatus.PUT_OK
-_SEPARATOR: Final = bytes([PROPERTY_SEPARATOR])
+_SEPARATOR: Final = bytes([layout.PROPERTY_SEPARATOR])
 _PROPERTIES_WITHOUT_PRIORITY: Final = (
-    PROPERTY_SHARDING_KEY,
-    PROPERTY_TIMER_DELAY_SEC,
-    PROPERTY_TIMER_DELAY_MS,
-    PROPERTY_TIMER_DELIVER_MS,
+    layout.PROPERTY_SHARDING_KEY,
+    layout.PROPERTY_TIMER_DELAY_SEC,
+    layout.PROPERTY_TIMER_DELAY_MS,
+    layout.PROPERTY_TIMER_DELIVER_MS,
 )
 _PRIORITY_DIGITS: Final = 9
 _TRANSIENT_PREFIX: Final = "__RMQ.TRANSIENT."
@@ -67,7 +45,7 @@ _SPECIAL_PROPERTY: Final = re.compile(
     "\x02(?:DELAY|T(?:RAN_MSG|IMER_DELAY_SEC|IMER_DELAY_MS|IMER_DELIVER_MS|RACE_ON)|POP_CK|MSG_REGION|CLUSTER"
     "|WAIT\x01(?!true)|UNIQ_KEY\x01(?:\x02|$)|__RMQ[.]TRANSIENT|_SYS_MSG_PRIORITY_)"
 )
-_LMQ_NAMES: Final = f"\x02{PROPERTY_INNER_MULTI_DISPATCH}\x01"
+_LMQ_NAMES: Final = f"\x02{layout.PROPERTY_INNER_MULTI_DISPATCH}\x01"
 _SHOWN_CHARS: Final = 60
 _LMQ_OFFSET_BYTES: Final = 11  # an offset below ten billion, and a comma
 _ADDED_BYTES: Final = 1024  # of properties that the broker adds: region, trace, unique key, target of a delayed message
@@ -81,8 +59,10 @@ _ILLEGAL: Final = (
     "the message is illegal, maybe msg body or properties length not matched. msg body length limit {}B, "
     "msg properties length limit 32KB."
 )
-_INNER_BATCH_PROPERTY: Final = re.compile(f"\x02(?:{PROPERTY_INNER_NUM}|{PROPERTY_INNER_BASE})\x01")
-_INNER_BATCH_NAMES: Final = tuple(f"{name}\x01".encode() for name in (PROPERTY_INNER_NUM, PROPERTY_INNER_BASE))
+_INNER_BATCH_PROPERTY: Final = re.compile(f"\x02(?:{layout.PROPERTY_INNER_NUM}|{layout.PROPERTY_INNER_BASE})\x01")
+_INNER_BATCH_NAMES: Final = tuple(
+    f"{name}\x01".encode() for name in (layout.PROPERTY_INNER_NUM, layout.PROPERTY_INNER_BASE)
+)
 _HELP: Final = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 _NOT_AVAILABLE: Final = (
     "service not available now. It may be caused by one of the following reasons: the broker's disk is full, "
@@ -118,10 +98,10 @@ class MessageWriter:
         self._has_light_queues = state.store.config.lmq_enabled
         config = state.config
         self.added_properties = {
-            PROPERTY_MSG_REGION: config.region_id,
-            PROPERTY_TRACE_SWITCH: str(config.trace_on).lower(),
+            layout.PROPERTY_MSG_REGION: config.region_id,
+            layout.PROPERTY_TRACE_SWITCH: str(config.trace_on).lower(),
         }
-        self._broker_properties = self.added_properties | {PROPERTY_CLUSTER: config.broker_cluster_name}
+        self._broker_properties = self.added_properties | {layout.PROPERTY_CLUSTER: config.broker_cluster_name}
         self._encoded_broker_properties = encode_properties(self._broker_properties)
         self._uniq_keys = UniqKeys()
 
@@ -135,14 +115,12 @@ class MessageWriter:
             self._check_permission(topic)
         queue_id = fields.queue_id
         if queue_id >= topic.write_queue_nums and queue_id >= topic.read_queue_nums:
-            raise ResponseError(
-                ResponseCode.INVALID_PARAMETER,
-                f"request queueId[{queue_id}] is illegal, {topic} Producer: {connection.remote_address}",
-            )
+            problem = f"request queueId[{queue_id}] is illegal, {topic} Producer: {connection.remote_address}"
+            raise ResponseError(ResponseCode.INVALID_PARAMETER, problem)
         if queue_id < 0:
             queue_id = random.randrange(max(topic.write_queue_nums, 1))
         sys_flag = fields.sys_flag
-        is_inner_batch = bool(sys_flag & FLAG_INNER_BATCH)
+        is_inner_batch = bool(sys_flag & layout.FLAG_INNER_BATCH)
         if topic.attributes and has_batch_queues(topic):
             is_inner_batch = self._is_inner_batch(request, fields)
         elif is_inner_batch:  # Source: ``HookUtils#checkInnerBatch``
@@ -151,7 +129,7 @@ class MessageWriter:
         if topic.attributes and is_lite(topic):
             fields = add_lite_queue(fields, request.body, has_light_queues=self._has_light_queues)
         if topic.topic_filter_type == "MULTI_TAG":
-            sys_flag |= FLAG_MULTI_TAGS
+            sys_flag |= layout.FLAG_MULTI_TAGS
         properties_text = "\x02" + (fields.properties or "")
         if self._has_light_queues and _LMQ_NAMES in properties_text:
             self._check_lmq_names(fields, may_be_child=fields is not original_fields)
@@ -162,11 +140,11 @@ class MessageWriter:
         elif _SPECIAL_PROPERTY.search(properties_text) is None and not name.startswith(names.RETRY_PREFIX):
             uniq_key_match = _UNIQ_KEY.search(properties_text)
             properties = properties_text[1:].encode("utf-8", "replace")
-            if properties and properties[-1] != PROPERTY_SEPARATOR:
+            if properties and properties[-1] != layout.PROPERTY_SEPARATOR:
                 properties += _SEPARATOR
             uniq_key = uniq_key_match[1] if uniq_key_match else self._uniq_keys.next(state.clock_ms())
             if not uniq_key_match:
-                properties += encode_properties({PROPERTY_UNIQ_KEY: uniq_key})
+                properties += encode_properties({layout.PROPERTY_UNIQ_KEY: uniq_key})
             result = self._appender.put(
                 name,
                 queue_id,
@@ -214,9 +192,8 @@ class MessageWriter:
         if new_topic is None and is_retry and not topics.is_full:
             new_topic = topics.get_or_create(fields.topic, 1, sys_flag)
         if new_topic is None:
-            raise ResponseError(
-                ResponseCode.TOPIC_NOT_EXIST, f"topic[{fields.topic}] not exist, apply first please!{_HELP}"
-            )
+            problem = f"topic[{fields.topic}] not exist, apply first please!{_HELP}"
+            raise ResponseError(ResponseCode.TOPIC_NOT_EXIST, problem)
         return new_topic
 
     def _check_lmq_names(self, fields: SendMessage, *, may_be_child: bool) -> None:
@@ -229,7 +206,7 @@ class MessageWriter:
         lmq_names = decode_lmq_names(encoded)
         if not may_be_child:
             check_no_lite_queue(fields.topic, lmq_names)
-        if len(encoded) + len(lmq_names) * _LMQ_OFFSET_BYTES + _ADDED_BYTES > MAX_PROPERTIES_BYTES:
+        if len(encoded) + len(lmq_names) * _LMQ_OFFSET_BYTES + _ADDED_BYTES > layout.MAX_PROPERTIES_BYTES:
             count = len(lmq_names)
             problem = (
                 f"{count} light queues are too many for one message: its properties have no room for their offsets"
@@ -237,9 +214,7 @@ class MessageWriter:
             raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, problem)
         invalid_name = next((name for name in lmq_names if not is_lmq(name)), None)
         if invalid_name is not None:
-            problem = (
-                f"{PROPERTY_INNER_MULTI_DISPATCH} names {invalid_name[:_SHOWN_CHARS]!r}, which cannot be a light queue"
-            )
+            problem = f"{layout.PROPERTY_INNER_MULTI_DISPATCH} names {invalid_name[:_SHOWN_CHARS]!r}, which cannot be a light queue"
             raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, problem)
         self._reserve_lmqs(lmq_names)
 
@@ -251,18 +226,16 @@ class MessageWriter:
 
     def _check_permission(self, topic: TopicConfig) -> None:
         if topic.order:
-            raise ResponseError(
-                ResponseCode.NO_PERMISSION, f"the broker[{self._state.address}] sending message is forbidden"
-            )
+            problem = f"the broker[{self._state.address}] sending message is forbidden"
+            raise ResponseError(ResponseCode.NO_PERMISSION, problem)
 
     def _put_batch(
         self, request: RemotingCommand, connection: Connection, fields: SendMessage, queue_id: int, sys_flag: int
     ) -> WriteResult:
         """Store a batch; the request's properties are appended to those of each message."""
         if fields.topic.startswith(names.RETRY_PREFIX):
-            raise ResponseError(
-                ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {fields.topic}"
-            )
+            problem = f"batch request does not support retry group {fields.topic}"
+            raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, problem)
         properties = decode_properties((fields.properties or "").encode("utf-8", "replace")) | self._broker_properties
         if _read_delay_level(properties) > 0:
             raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, self._illegal_remark())
@@ -277,7 +250,7 @@ class MessageWriter:
             sys_flag=sys_flag,
             reconsume_times=fields.reconsume_times or 0,
         )
-        return WriteResult(queue_id, result, properties.get(PROPERTY_UNIQ_KEY), True)
+        return WriteResult(queue_id, result, properties.get(layout.PROPERTY_UNIQ_KEY), True)
 
     def _is_inner_batch(self, request: RemotingCommand, fields: SendMessage) -> bool:
         """Return whether a batch becomes one record of a topic with batch queues.
@@ -289,7 +262,7 @@ class MessageWriter:
         ):  # else a kill could lose the topic, and leave records of the wrong kind
             raise ResponseError(ResponseCode.SYSTEM_BUSY, f"the topic[{fields.topic}] is being created, try later")
         text = "\x02" + (fields.properties or "")
-        if fields.sys_flag & FLAG_INNER_BATCH:
+        if fields.sys_flag & layout.FLAG_INNER_BATCH:
             return True
         is_inner = fields.batch and _UNIQ_KEY.search(text) is not None
         body = bytes(request.body) if fields.batch and not is_inner else b""
@@ -302,15 +275,20 @@ class MessageWriter:
     ) -> WriteResult:
         """Store a batch as one record. Source: ``SendMessageProcessor#sendBatchMessage``."""
         properties = decode_properties((fields.properties or "").encode("utf-8", "replace")) | self._broker_properties
-        declared_count, _ = properties.pop(PROPERTY_INNER_NUM, None), properties.pop(PROPERTY_INNER_BASE, None)
+        declared_count, _ = (
+            properties.pop(layout.PROPERTY_INNER_NUM, None),
+            properties.pop(layout.PROPERTY_INNER_BASE, None),
+        )
         body = bytes(request.body)
         is_delayed = _read_delay_level(properties) > 0 or any(
             name in properties for name in _PROPERTIES_WITHOUT_PRIORITY[1:]
         )
-        is_wrong_count = declared_count is not None and declared_count != str(count_messages(body, MAX_BATCH_COUNT))
+        is_wrong_count = declared_count is not None and declared_count != str(
+            count_messages(body, layout.MAX_BATCH_COUNT)
+        )
         if is_delayed or is_transaction(properties) or is_wrong_count:
             raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, self._illegal_remark())
-        uniq_key = properties.setdefault(PROPERTY_UNIQ_KEY, self._uniq_keys.next(self._state.clock_ms()))
+        uniq_key = properties.setdefault(layout.PROPERTY_UNIQ_KEY, self._uniq_keys.next(self._state.clock_ms()))
         result = self._state.store.bulk.put_inner_batch(
             fields.topic,
             queue_id,
@@ -336,28 +314,28 @@ class MessageWriter:
         level = _read_delay_level(properties)
         is_half = is_transaction(properties) and not ((fields.reconsume_times or 0) > 0 and level > 0)
         if is_half and self._state.config.reject_transaction_message:
-            raise ResponseError(
-                ResponseCode.NO_PERMISSION,
-                f"the broker[{self._state.address}] sending transaction message is forbidden",
-            )
-        for name in [name for name in properties if name == PROPERTY_POP_CK or name.startswith(_TRANSIENT_PREFIX)]:
+            problem = f"the broker[{self._state.address}] sending transaction message is forbidden"
+            raise ResponseError(ResponseCode.NO_PERMISSION, problem)
+        for name in [
+            name for name in properties if name == layout.PROPERTY_POP_CK or name.startswith(_TRANSIENT_PREFIX)
+        ]:
             del properties[name]
-        if PROPERTY_PRIORITY in properties:
+        if layout.PROPERTY_PRIORITY in properties:
             sent_queue_id = queue_id = self._queue_by_priority(
                 topic, queue_id, properties, is_plain=not is_half and not level
             )
         properties |= self._broker_properties
-        uniq_key = properties.setdefault(PROPERTY_UNIQ_KEY, self._uniq_keys.next(self._state.clock_ms()))
+        uniq_key = properties.setdefault(layout.PROPERTY_UNIQ_KEY, self._uniq_keys.next(self._state.clock_ms()))
         if is_half:
             topic, queue_id = redirect_to_half(topic, queue_id, properties)
-            sys_flag &= ~FLAG_TRANSACTION_MASK
+            sys_flag &= ~layout.FLAG_TRANSACTION_MASK
         elif level > 0:
             remove_timer_properties(properties)
             topic, queue_id = self._levels.redirect(topic, queue_id, properties, level)
         else:
             topic, queue_id = self._state.timers.redirect(topic, queue_id, properties)
         encoded = encode_properties(properties)
-        if len(encoded) > MAX_PROPERTIES_BYTES:
+        if len(encoded) > layout.MAX_PROPERTIES_BYTES:
             raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, self._illegal_remark())
         result = self._appender.put(
             topic,
@@ -371,17 +349,17 @@ class MessageWriter:
             sys_flag=sys_flag,
             reconsume_times=fields.reconsume_times or 0,
         )
-        waits = properties.get(PROPERTY_WAIT, "true").lower() == "true"
+        waits = properties.get(layout.PROPERTY_WAIT, "true").lower() == "true"
         handle = None if is_half else encode_recall_handle(properties, self._state.config.broker_name)
         return WriteResult(sent_queue_id, result, uniq_key, waits, handle)
 
     def _queue_by_priority(self, topic: str, queue_id: int, properties: dict[str, str], *, is_plain: bool) -> int:
         """Return the queue of a message's priority, which only plain messages retain. Source: RocketMQ 5.4."""
         if not is_plain or any(name in properties for name in _PROPERTIES_WITHOUT_PRIORITY):
-            del properties[PROPERTY_PRIORITY]
+            del properties[layout.PROPERTY_PRIORITY]
             return queue_id
         config = self._state.topics.table.get(topic)
-        priority = parse_decimal(properties[PROPERTY_PRIORITY], None, _PRIORITY_DIGITS)
+        priority = parse_decimal(properties[layout.PROPERTY_PRIORITY], None, _PRIORITY_DIGITS)
         if config is None or priority is None:
             return queue_id
         return min(priority, max(config.write_queue_nums, 1) - 1)
@@ -393,15 +371,14 @@ class MessageWriter:
         state, group_name = self._state, fields.topic.removeprefix(names.RETRY_PREFIX)
         group = state.groups.find(group_name, state.config.auto_create_subscription_group)
         if group is None:
-            raise ResponseError(
-                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {group_name} {_HELP}"
-            )
+            problem = f"subscription group not exist, {group_name} {_HELP}"
+            raise ResponseError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, problem)
         max_retries = group.retry_max_times
         if request.version >= Version.V3_4_9 and fields.max_reconsume_times is not None:
             max_retries = fields.max_reconsume_times
         if (fields.reconsume_times or 0) <= max_retries and not state.locks.is_any_locked(group_name):
             return fields.topic, queue_id
-        properties[PROPERTY_DELAY] = "-1"
+        properties[layout.PROPERTY_DELAY] = "-1"
         return state.topics.get_or_create(names.dlq_topic(group_name), 1).topic_name, 0
 
     def _illegal_remark(self) -> str:
@@ -421,7 +398,7 @@ class MessageWriter:
 
 def _read_delay_level(properties: dict[str, str]) -> int:
     """Return the delay level in a message's properties; 0 without one. Raises ResponseError."""
-    text = properties.get(PROPERTY_DELAY, "0")
+    text = properties.get(layout.PROPERTY_DELAY, "0")
     if not text.removeprefix("-").isdecimal() or len(text) > 9:
-        raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, f"the property {PROPERTY_DELAY} is not a number")
+        raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, f"the property {layout.PROPERTY_DELAY} is not a number")
     return int(text)

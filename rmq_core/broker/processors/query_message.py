@@ -73,9 +73,8 @@ class QueryMessageProcessor:
         fields = read_fields(request, ViewMessage)
         record = self._state.store.record(fields.offset)
         if record is None:
-            return request.response(
-                int(ResponseCode.SYSTEM_ERROR), f"can not find message by the offset, {fields.offset}"
-            )
+            remark = f"can not find message by the offset, {fields.offset}"
+            return request.response(int(ResponseCode.SYSTEM_ERROR), remark)
         if (fields.topic or "").strip() and not _is_of_topic(
             self._state.store.message(fields.offset), fields.topic or ""
         ):

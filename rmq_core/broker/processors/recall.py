@@ -18,15 +18,8 @@ from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.recall_handle import RecallHandle
 from rmq_core.remoting.requests import RecallMessage
 from rmq_core.store.results import PutStatus
+from rmq_formats.codecs import layout
 from rmq_formats.codecs.index import AUTO
-from rmq_formats.codecs.layout import (
-    PROPERTY_MSG_REGION,
-    PROPERTY_PRODUCER_GROUP,
-    PROPERTY_REAL_TOPIC,
-    PROPERTY_TAGS,
-    PROPERTY_TIMER_DELIVER_MS,
-    PROPERTY_UNIQ_KEY,
-)
 from rmq_formats.codecs.properties import encode_properties, parse_decimal
 from rmq_formats.codecs.timer import PROPERTY_DELETED_KEY, PROPERTY_OUT_MS
 
@@ -37,8 +30,8 @@ _UNAVAILABLE: Final = "recall failed, broker service not available"
 
 def encode_recall_handle(properties: Mapping[str, str], broker_name: str) -> str | None:
     """Return the handle for a recall of a message; None for a retry or other than a timer message."""
-    due_ms, topic = parse_decimal(properties.get(PROPERTY_OUT_MS), 0), properties.get(PROPERTY_REAL_TOPIC)
-    uniq_key = properties.get(PROPERTY_UNIQ_KEY)
+    due_ms, topic = parse_decimal(properties.get(PROPERTY_OUT_MS), 0), properties.get(layout.PROPERTY_REAL_TOPIC)
+    uniq_key = properties.get(layout.PROPERTY_UNIQ_KEY)
     if not due_ms or not topic or not uniq_key or topic.startswith(names.RETRY_PREFIX):
         return None
     return RecallHandle(topic, broker_name, due_ms + 1, uniq_key).encode()
@@ -61,12 +54,12 @@ class RecallMessageProcessor:
         handle = self._parse_handle(fields)
         now_ms = state.clock_ms()
         properties = {
-            PROPERTY_TAGS: _TAG,
+            layout.PROPERTY_TAGS: _TAG,
             PROPERTY_DELETED_KEY: self._deleted_key(handle),
-            PROPERTY_UNIQ_KEY: handle.uniq_key,
-            PROPERTY_TIMER_DELIVER_MS: str(handle.due_ms),
+            layout.PROPERTY_UNIQ_KEY: handle.uniq_key,
+            layout.PROPERTY_TIMER_DELIVER_MS: str(handle.due_ms),
             "BORN_TIMESTAMP": str(now_ms),
-            PROPERTY_PRODUCER_GROUP: fields.producer_group or "",
+            layout.PROPERTY_PRODUCER_GROUP: fields.producer_group or "",
         }
         topic, queue_id = state.timers.redirect(handle.topic, 0, properties)
         result = state.store.appender.put(
@@ -81,7 +74,9 @@ class RecallMessageProcessor:
         if result.status is not PutStatus.PUT_OK:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, "recall failed, execute error")
         state.stats.count_messages(stats.PUT, topic, 1, result.size)
-        response = request.response(ext_fields={PROPERTY_MSG_REGION: state.config.region_id, "msgId": handle.uniq_key})
+        response = request.response(
+            ext_fields={layout.PROPERTY_MSG_REGION: state.config.region_id, "msgId": handle.uniq_key}
+        )
         if self._responder.must_wait:
             return self._responder.respond_when_durable(request, response, result)
         return response

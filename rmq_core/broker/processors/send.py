@@ -24,14 +24,7 @@ from rmq_core.remoting.fields import read_fields
 from rmq_core.remoting.header import RemotingCommand, encode_json
 from rmq_core.remoting.requests import SendBackFields, SendMessage, SendMessageV2
 from rmq_core.store.results import PutResult, PutStatus
-from rmq_formats.codecs.layout import (
-    FLAG_INNER_BATCH,
-    PROPERTY_DELAY,
-    PROPERTY_ORIGIN_MESSAGE_ID,
-    PROPERTY_REPLY_TO_CLIENT,
-    PROPERTY_RETRY_TOPIC,
-    PROPERTY_WAIT,
-)
+from rmq_formats.codecs import layout
 from rmq_formats.codecs.paths import is_safe_topic
 from rmq_formats.codecs.properties import encode_properties
 from rmq_formats.codecs.record import StoredMessage
@@ -73,7 +66,7 @@ class SendMessageProcessor:
         version_before, times = topics.version, self._times
         begin_s = times.now_s()
         stored = self._writer.store(request, connection, fields)
-        if PROPERTY_REPLY_TO_CLIENT in (fields.properties or ""):
+        if layout.PROPERTY_REPLY_TO_CLIENT in (fields.properties or ""):
             state = self._state
             state.reply_requests.add(fields.properties or "", fields.topic, state.rights.login(request), connection)
         response = self._respond(request, stored)
@@ -132,9 +125,8 @@ class SendBackProcessor:
         state = self._state
         group = state.groups.find(fields.group, state.config.auto_create_subscription_group)
         if group is None:
-            raise ResponseError(
-                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {fields.group}"
-            )
+            problem = f"subscription group not exist, {fields.group}"
+            raise ResponseError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, problem)
         if not state.config.broker_permission & names.PERM_WRITE:
             raise ResponseError(ResponseCode.NO_PERMISSION, f"the broker[{state.address}] sending message is forbidden")
         if group.retry_queue_nums <= 0:
@@ -144,9 +136,8 @@ class SendBackProcessor:
             self._check_lmq_retry_topic(retry_topic)
         topic = state.topics.get_or_create(retry_topic, group.retry_queue_nums, 2 * fields.unit_mode)
         if not topic.perm & names.PERM_WRITE:
-            raise ResponseError(
-                ResponseCode.NO_PERMISSION, f"the topic[{topic.topic_name}] sending message is forbidden"
-            )
+            problem = f"the topic[{topic.topic_name}] sending message is forbidden"
+            raise ResponseError(ResponseCode.NO_PERMISSION, problem)
         message = state.store.message(fields.offset)
         if message is None or not _matches_msg_id(message, fields.origin_msg_id):
             raise ResponseError(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {fields.offset}")
@@ -168,16 +159,16 @@ class SendBackProcessor:
         """Store a message for a retry or as a dead letter."""
         state = self._state
         if (
-            message.sys_flag & FLAG_INNER_BATCH
+            message.sys_flag & layout.FLAG_INNER_BATCH
         ):  # the consumer sends back single messages. ``HookUtils#checkInnerBatch``
             raise ResponseError(ResponseCode.SYSTEM_ERROR, PutStatus.MESSAGE_ILLEGAL.value)
         properties = message.properties
-        properties.setdefault(PROPERTY_RETRY_TOPIC, message.topic)
-        properties.setdefault(PROPERTY_ORIGIN_MESSAGE_ID, message.msg_id)
-        properties[PROPERTY_WAIT] = "false"
+        properties.setdefault(layout.PROPERTY_RETRY_TOPIC, message.topic)
+        properties.setdefault(layout.PROPERTY_ORIGIN_MESSAGE_ID, message.msg_id)
+        properties[layout.PROPERTY_WAIT] = "false"
         if message.reconsume_times >= most_retries or fields.delay_level < 0:
             topic, queue_id = state.topics.get_or_create(names.dlq_topic(fields.group), 1).topic_name, 0
-            properties[PROPERTY_DELAY] = "0"
+            properties[layout.PROPERTY_DELAY] = "0"
             remove_lite_queue(properties)
         else:
             level = fields.delay_level or _FIRST_LEVEL + message.reconsume_times
@@ -197,7 +188,7 @@ class SendBackProcessor:
         )
         if result.status is not PutStatus.PUT_OK:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, result.status.value)
-        state.stats.count(stats.SNDBCK_PUT_NUMS, f"{properties[PROPERTY_RETRY_TOPIC]}@{fields.group}", 1)
+        state.stats.count(stats.SNDBCK_PUT_NUMS, f"{properties[layout.PROPERTY_RETRY_TOPIC]}@{fields.group}", 1)
         return result
 
 

@@ -13,19 +13,16 @@ from rmq_core.broker.tables.names import SCHEDULE_TOPIC
 from rmq_core.remoting.codes import ResponseCode
 from rmq_core.remoting.errors import ResponseError
 from rmq_core.store.store import MessageStore
+from rmq_formats.codecs import layout
 from rmq_formats.codecs.consumequeue import delay_levels_ms
-from rmq_formats.codecs.layout import (
-    PROPERTY_DELAY,
-    PROPERTY_REAL_QUEUE_ID,
-    PROPERTY_REAL_TOPIC,
-    PROPERTY_TIMER_DELAY_MS,
-    PROPERTY_TIMER_DELAY_SEC,
-    PROPERTY_TIMER_DELIVER_MS,
-)
 from rmq_formats.codecs.timer import PROPERTY_DELETED_KEY, PROPERTY_OUT_MS
 from rmq_formats.codecs.topics import TIMER_TOPIC
 
-TIMER_PROPERTIES: Final = (PROPERTY_TIMER_DELAY_SEC, PROPERTY_TIMER_DELAY_MS, PROPERTY_TIMER_DELIVER_MS)
+TIMER_PROPERTIES: Final = (
+    layout.PROPERTY_TIMER_DELAY_SEC,
+    layout.PROPERTY_TIMER_DELAY_MS,
+    layout.PROPERTY_TIMER_DELIVER_MS,
+)
 _MAX_DIGITS: Final = 19  # of an int64
 _MAX_TIME_MS: Final = (1 << 63) - 1
 
@@ -64,9 +61,8 @@ class TimerAdmission:
             return topic, queue_id
         config = self._config()
         if self._waiting is None:
-            raise ResponseError(
-                ResponseCode.SYSTEM_ERROR, "accurate timer message is not enabled, timerWheelEnable is false"
-            )
+            problem = "accurate timer message is not enabled, timerWheelEnable is false"
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, problem)
         now_ms = self._clock_ms()
         deliver_ms = _deliver_ms(properties, now_ms)
         if deliver_ms is None or deliver_ms - now_ms > config.timer_max_delay_sec * 1000:
@@ -79,8 +75,8 @@ class TimerAdmission:
         due_ms = (deliver_ms - 1) // precision_ms * precision_ms  # an interval is delivered when it is over
         self._check_congestion(self._waiting.count(due_ms))
         properties[PROPERTY_OUT_MS] = str(due_ms)
-        properties[PROPERTY_REAL_TOPIC] = topic
-        properties[PROPERTY_REAL_QUEUE_ID] = str(queue_id)
+        properties[layout.PROPERTY_REAL_TOPIC] = topic
+        properties[layout.PROPERTY_REAL_QUEUE_ID] = str(queue_id)
         return TIMER_TOPIC, 0
 
     def _check_congestion(self, waiting_count: int) -> None:
@@ -123,9 +119,9 @@ def remove_timer_properties(properties: dict[str, str]) -> None:
 def _deliver_ms(properties: Mapping[str, str], now_ms: int) -> int | None:
     """Return the delivery time of a message, ms; None if the property is no valid number."""
     for name, factor, since_ms in (
-        (PROPERTY_TIMER_DELAY_SEC, 1000, now_ms),
-        (PROPERTY_TIMER_DELAY_MS, 1, now_ms),
-        (PROPERTY_TIMER_DELIVER_MS, 1, 0),
+        (layout.PROPERTY_TIMER_DELAY_SEC, 1000, now_ms),
+        (layout.PROPERTY_TIMER_DELAY_MS, 1, now_ms),
+        (layout.PROPERTY_TIMER_DELIVER_MS, 1, 0),
     ):
         text = properties.get(name)
         if text is not None:
@@ -151,7 +147,7 @@ class DelayLevels:
             level: above 0; a level above the highest counts as the highest.
         """
         level = min(level, len(self.delays_ms))
-        properties[PROPERTY_DELAY] = str(level)
-        properties[PROPERTY_REAL_TOPIC] = topic
-        properties[PROPERTY_REAL_QUEUE_ID] = str(queue_id)
+        properties[layout.PROPERTY_DELAY] = str(level)
+        properties[layout.PROPERTY_REAL_TOPIC] = topic
+        properties[layout.PROPERTY_REAL_QUEUE_ID] = str(queue_id)
         return SCHEDULE_TOPIC, level - 1

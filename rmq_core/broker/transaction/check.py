@@ -33,12 +33,7 @@ from rmq_core.remoting.fields import write_fields
 from rmq_core.remoting.header import request
 from rmq_core.remoting.requests import CheckTransaction
 from rmq_core.store.results import GetStatus, PutResult, PutStatus
-from rmq_formats.codecs.layout import (
-    MAX_PROPERTIES_BYTES,
-    PROPERTY_CHECK_IMMUNITY_SECONDS,
-    PROPERTY_PRODUCER_GROUP,
-    PROPERTY_UNIQ_KEY,
-)
+from rmq_formats.codecs import layout
 from rmq_formats.codecs.properties import encode_properties, parse_decimal
 from rmq_formats.codecs.record import MessageToStore, StoredMessage, encode_record
 
@@ -174,7 +169,7 @@ class _Round:
         if half.queue_offset >= self._end:
             return False
         properties[CHECK_TIMES] = str(times + 1)
-        seconds = properties.get(PROPERTY_CHECK_IMMUNITY_SECONDS)
+        seconds = properties.get(layout.PROPERTY_CHECK_IMMUNITY_SECONDS)
         if seconds is None:
             if 0 <= age_ms < config.transaction_timeout_ms:
                 return False
@@ -287,7 +282,7 @@ def send_check(state: BrokerState, half: StoredMessage, properties: dict[str, st
         properties: of the new copy; the old ones are sent if these are too long.
         put_result: of the new copy.
     """
-    queue, group = real_queue(properties), properties.get(PROPERTY_PRODUCER_GROUP, "")
+    queue, group = real_queue(properties), properties.get(layout.PROPERTY_PRODUCER_GROUP, "")
     if queue is None:
         return
     topic, queue_id = queue
@@ -296,7 +291,7 @@ def send_check(state: BrokerState, half: StoredMessage, properties: dict[str, st
         log.info("no member of %(group)s can be asked about a half message", {"group": group})
         return
     encoded = encode_properties(properties)
-    if len(encoded) > MAX_PROPERTIES_BYTES:
+    if len(encoded) > layout.MAX_PROPERTIES_BYTES:
         encoded = half.properties_bytes
     message = MessageToStore(
         topic=topic,
@@ -314,8 +309,8 @@ def send_check(state: BrokerState, half: StoredMessage, properties: dict[str, st
         topic=half.topic,
         tran_state_table_offset=put_result.queue_offset,
         commit_log_offset=put_result.physical_offset,
-        msg_id=properties.get(PROPERTY_UNIQ_KEY),
-        transaction_id=properties.get(PROPERTY_UNIQ_KEY),
+        msg_id=properties.get(layout.PROPERTY_UNIQ_KEY),
+        transaction_id=properties.get(layout.PROPERTY_UNIQ_KEY),
         offset_msg_id=put_result.msg_id,
     )
     body = encode_record(

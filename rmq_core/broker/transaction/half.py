@@ -19,19 +19,7 @@ from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import names
 from rmq_core.broker.tables.timer_admission import is_timer
 from rmq_core.store.results import PutResult, PutStatus
-from rmq_formats.codecs.layout import (
-    FLAG_TRANSACTION_COMMIT,
-    FLAG_TRANSACTION_MASK,
-    MAGIC_V1,
-    PROPERTY_DELAY,
-    PROPERTY_REAL_QUEUE_ID,
-    PROPERTY_REAL_TOPIC,
-    PROPERTY_SEPARATOR,
-    PROPERTY_TAGS,
-    PROPERTY_TRANSACTION_PREPARED,
-    PROPERTY_UNIQ_KEY,
-    PROPERTY_WAIT,
-)
+from rmq_formats.codecs import layout
 from rmq_formats.codecs.properties import decode_properties, encode_properties, parse_decimal
 from rmq_formats.codecs.record import StoredMessage
 from rmq_formats.codecs.record_frame import CRC_MASK
@@ -41,15 +29,15 @@ HALF_QUEUE: Final = 0  # the only queue of the half topic, and of the op topic
 CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"
 PREPARED_QUEUE_OFFSET: Final = "TRAN_PREPARED_QUEUE_OFFSET"
 _TRANSACTION_ID: Final = "__transactionId__"
-_TOPIC: Final = TOPIC_LENGTH[MAGIC_V1].pack(len(names.HALF_TOPIC)) + names.HALF_TOPIC.encode()
-_SEPARATOR: Final = bytes([PROPERTY_SEPARATOR])
+_TOPIC: Final = TOPIC_LENGTH[layout.MAGIC_V1].pack(len(names.HALF_TOPIC)) + names.HALF_TOPIC.encode()
+_SEPARATOR: Final = bytes([layout.PROPERTY_SEPARATOR])
 # After a separator: faster than an alternative with the beginning.
 _END_PROPERTIES: Final = re.compile(
     rb"\x02(PGROUP|REAL_TOPIC|REAL_QID|CHECK_IMMUNITY_TIME_IN_SECONDS|TIMER_\w+)\x01([^\x02]+)"
 )
 log = logging.getLogger("rmq.broker.transactions")
 OP_TAG: Final = "d"
-_OP_PROPERTIES: Final = encode_properties({PROPERTY_TAGS: OP_TAG, PROPERTY_WAIT: "true"})
+_OP_PROPERTIES: Final = encode_properties({layout.PROPERTY_TAGS: OP_TAG, layout.PROPERTY_WAIT: "true"})
 
 
 class HalfRecord(NamedTuple):
@@ -116,7 +104,7 @@ def decode_half_record(record: memoryview) -> HalfRecord | None:
 
 def is_transaction(properties: dict[str, str]) -> bool:
     """Return whether a message's properties mark a half message."""
-    return properties.get(PROPERTY_TRANSACTION_PREPARED, "").lower() == "true"
+    return properties.get(layout.PROPERTY_TRANSACTION_PREPARED, "").lower() == "true"
 
 
 def redirect_to_half(topic: str, queue_id: int, properties: dict[str, str]) -> tuple[str, int]:
@@ -124,17 +112,17 @@ def redirect_to_half(topic: str, queue_id: int, properties: dict[str, str]) -> t
 
     A delay is removed, as by Java's producer: in the original it would replace the real topic.
     """
-    properties.pop(PROPERTY_DELAY, None)
-    properties[_TRANSACTION_ID] = properties[PROPERTY_UNIQ_KEY]
-    properties[PROPERTY_REAL_TOPIC] = topic
-    properties[PROPERTY_REAL_QUEUE_ID] = str(queue_id)
+    properties.pop(layout.PROPERTY_DELAY, None)
+    properties[_TRANSACTION_ID] = properties[layout.PROPERTY_UNIQ_KEY]
+    properties[layout.PROPERTY_REAL_TOPIC] = topic
+    properties[layout.PROPERTY_REAL_QUEUE_ID] = str(queue_id)
     return names.HALF_TOPIC, HALF_QUEUE
 
 
 def real_queue(properties: dict[str, str]) -> tuple[str, int] | None:
     """Return the real topic and queue of a half message; None without one."""
-    topic = properties.get(PROPERTY_REAL_TOPIC, "")
-    queue_id = parse_decimal(properties.get(PROPERTY_REAL_QUEUE_ID), None, 10)
+    topic = properties.get(layout.PROPERTY_REAL_TOPIC, "")
+    queue_id = parse_decimal(properties.get(layout.PROPERTY_REAL_QUEUE_ID), None, 10)
     return (topic, queue_id) if topic and queue_id is not None else None
 
 
@@ -158,7 +146,7 @@ def put_committed(
         half.born_host,
         state.clock_ms(),
         flag=half.flag,
-        sys_flag=half.sys_flag & ~FLAG_TRANSACTION_MASK | FLAG_TRANSACTION_COMMIT,
+        sys_flag=half.sys_flag & ~layout.FLAG_TRANSACTION_MASK | layout.FLAG_TRANSACTION_COMMIT,
         reconsume_times=half.reconsume_times,
         prepared_transaction_offset=half.physical_offset,
     )
