@@ -18,8 +18,8 @@ from rmq_core.broker.lite.service import LiteService
 from rmq_core.broker.parked_requests import PullLongPolling
 from rmq_core.broker.pop.revive import REVIVE_S
 from rmq_core.broker.pop.service import PopService
-from rmq_core.broker.processors.access_admin import AccessAdmin
-from rmq_core.broker.processors.broker_admin import BrokerAdmin, TimerAdmin
+from rmq_core.broker.processors.access_admin import access_handlers
+from rmq_core.broker.processors.broker_admin import BrokerAdmin
 from rmq_core.broker.processors.client_manage import ClientManageProcessor, ProxiedClientProcessor
 from rmq_core.broker.processors.durable_responder import DurableResponder, respond_after_persist
 from rmq_core.broker.processors.end_transaction import EndTransactionProcessor
@@ -80,32 +80,18 @@ _GROUP_CHANGING_CODES: Final = (
     RequestCode.DELETE_SUBSCRIPTIONGROUP, RequestCode.DELETE_SUBSCRIPTION_GROUP_LIST,
 )  # fmt: skip
 _NOT_ON_FAST_PORT: Final = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
-# Requests that may have large bodies, see ``ServerSettings.limit_bodies``.
-_CODES_WITH_MESSAGES: Final = frozenset(
-    (
-        RequestCode.SEND_MESSAGE,
-        RequestCode.SEND_MESSAGE_V2,
-        RequestCode.SEND_BATCH_MESSAGE,
-        RequestCode.SEND_REPLY_MESSAGE,
-        RequestCode.SEND_REPLY_MESSAGE_V2,
-        # A pull's body is not read; without a check pulls are faster.
-        RequestCode.PULL_MESSAGE,
-        RequestCode.LITE_PULL_MESSAGE,
-    )
-)
-_CODES_WITH_LISTS: Final = frozenset(
-    (
-        RequestCode.HEART_BEAT,
-        RequestCode.PROXIED_CLIENTS,
-        RequestCode.LITE_SUBSCRIPTION_CTL,
-        RequestCode.LOCK_BATCH_MQ,
-        RequestCode.UNLOCK_BATCH_MQ,
-        RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
-        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
-        RequestCode.DELETE_TOPIC_IN_BROKER_LIST,
-        RequestCode.DELETE_SUBSCRIPTION_GROUP_LIST,
-    )
-)
+# Requests that may have large bodies, see ``ServerSettings.limit_bodies``. A pull's body is not read; without a check
+# pulls are faster.
+_CODES_WITH_MESSAGES: Final = frozenset({
+    RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE,
+    RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2, *_NOT_ON_FAST_PORT,
+})  # fmt: skip
+_CODES_WITH_LISTS: Final = frozenset({
+    RequestCode.HEART_BEAT, RequestCode.PROXIED_CLIENTS, RequestCode.LITE_SUBSCRIPTION_CTL, RequestCode.LOCK_BATCH_MQ,
+    RequestCode.UNLOCK_BATCH_MQ, RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, RequestCode.DELETE_TOPIC_IN_BROKER_LIST,
+    RequestCode.DELETE_SUBSCRIPTION_GROUP_LIST,
+})  # fmt: skip
 
 
 class Broker(Service):
@@ -114,8 +100,6 @@ class Broker(Service):
     Attributes:
         address: ``host:port`` advertised to clients; empty before the start.
         bound_address: ``host:port`` to listen on; empty before the start.
-        checks: periodic checks of half messages; set by ``start``.
-        op_messages: writer of op messages of ended transactions; set by ``start``.
     """
 
     def __init__(
@@ -127,13 +111,7 @@ class Broker(Service):
         threads: Threads | None = None,
         steady_ms: Callable[[], int] | None = None,
     ) -> None:
-        """Create a broker; ``start`` opens its store and listens.
-
-        Args:
-            disk: file system of all files; this machine's by default.
-            threads: creates the threads that wait for the disk; threads of this process by default.
-            steady_ms: the steady clock; the machine's by default, or ``clock_ms`` if given.
-        """
+        """Create a broker; ``start`` opens its store and listens. A given ``clock_ms`` is also the steady clock."""
         self.address = self.bound_address = ""
         self._config = config
         self._store_config = store_config
@@ -148,8 +126,7 @@ class Broker(Service):
 
         Raises:
             ListenError: the broker cannot listen at an address.
-            StoreError: the store cannot be opened, as another process has it open or its files have other sizes, or the
-                kernels cannot be loaded.
+            StoreError: another process has the store open, its files have other sizes, or kernels cannot be loaded.
             OSError: the disk is full or broken, or the directory cannot be written.
         """
         config = self._config
@@ -192,7 +169,6 @@ class Broker(Service):
         )
 
     def _advertised_address(self) -> str:
-        """Format the address advertised to clients, if different."""
         return "" if self.address == self.bound_address else f", and tells clients {self.address}"
 
     @property
@@ -201,11 +177,9 @@ class Broker(Service):
         return f"{self.bound_address}{self._advertised_address()}"
 
     async def close(self) -> None:
-        """Answer the current requests, then close the store."""
         await self._closing_steps.aclose()
 
     def _build(self, host: Host) -> None:
-        """Create the shared tables and the request handlers."""
         config, store, steady_ms = self._config, self.store, self._steady_ms
         clock_ms = WallClock(self._clock_ms, steady_ms, lambda: store.max_physical_offset)
         files = TableFiles(store.config.root, store.disk, self._threads)
@@ -265,7 +239,11 @@ class Broker(Service):
             handlers[code] = self.registration.respond_after_registration(handlers[code])
         if config.is_slave:
             handlers |= guard_handlers(guard, slave_refusals())
-        handlers = {code: self._fail_fast(code, handler) for code, handler in handlers.items()}
+        state = self.state
+        handlers = {
+            code: fail_fast(code, handler, lambda: state.config, state.page_cache, state.stats.times.now_s)
+            for code, handler in handlers.items()
+        }
         self._server = RemotingServer(
             handlers if guard is None else GuardedTable(handlers, guard),
             limits=config.limits,
@@ -284,10 +262,6 @@ class Broker(Service):
     def _update_batch_topics(self, _: Collection[str] | None = None) -> None:
         self.store.set_batch_topics(self.state.topics.batch_topics())
 
-    def _fail_fast(self, code: int, handler: Handler) -> Handler:
-        state = self.state
-        return fail_fast(code, handler, lambda: state.config, state.page_cache, state.stats.times.now_s)
-
     def _guard_handlers(self, guard: Guard | None, handlers: dict[int, Handler]) -> dict[int, Handler]:
         if guard is not None:
             return {code: guard.require_permissions(handler) for code, handler in handlers.items()}
@@ -296,7 +270,6 @@ class Broker(Service):
     def _handlers(self, levels: DelayLevels) -> dict[int, Handler]:
         state = self.state
         writer = MessageWriter(state, levels)
-        timer_admin = TimerAdmin(state, self._timer_service)
         responder = DurableResponder(state, self._waiters, writer.error_response)
         handlers = {
             **SendMessageProcessor(state, writer, responder, self.registration.delay_after_change).handlers(),
@@ -312,19 +285,17 @@ class Broker(Service):
             **self._client_manager.handlers(),
             **self._proxied_clients.handlers(),
             **GroupAdmin(state).handlers(),
-            **BrokerAdmin(state, self._schedule, timer_admin).handlers(),
-            **timer_admin.handlers(),
+            **BrokerAdmin(state, self._schedule, self._timer_service).handlers(),
             **RecallMessageProcessor(state, responder).handlers(),
             **Broker2Client(state).handlers(),
             **EndTransactionProcessor(state, self.op_messages, responder).handlers(),
-            **AccessAdmin(self._accounts).handlers(),
+            **access_handlers(self._accounts),
         }
         return self._lite.handlers(handlers, self.registration.route)
 
     def _host(self, port: int) -> Host:
         """Return the address to advertise."""
-        config = self._config
-        advertised = config.broker_ip1 or local_address(config.bind_address)
+        advertised = self._config.broker_ip1 or local_address(self._config.bind_address)
         try:
             return Host.parse(f"[{advertised}]:{port}" if ":" in advertised else f"{advertised}:{port}")
         except DecodeError as error:
@@ -342,7 +313,6 @@ class Broker(Service):
             await self._server.listen(address, fast_port, self._fast_handlers)
 
     def _shut_down_store(self) -> None:
-        """Shut the store down, and log whether a recovery will be necessary."""
         is_complete = self.store.shutdown()
         if self.address:
             suffix = "" if is_complete else "; the store needs a recovery"
@@ -400,7 +370,6 @@ class Broker(Service):
         self.state.dispatch()
 
     def _retry_failed_writes(self) -> None:
-        """Retry failed writes of topics, groups and users."""
         self.state.topics.file.save()
         self.state.groups.file.save()
         if self._accounts is not None:

@@ -273,7 +273,6 @@ class BrokerConfig(AccessSettings):
 
     @property
     def is_slave(self) -> bool:
-        """True for a slave, whose store copies its master's log."""
         return self.broker_role == _SLAVE
 
     @property
@@ -285,7 +284,6 @@ class BrokerConfig(AccessSettings):
 
     @property
     def namesrvs(self) -> list[str]:
-        """The name servers' addresses."""
         return [address.strip() for address in self.namesrv_addr.split(";") if address.strip()]
 
 

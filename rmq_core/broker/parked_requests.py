@@ -109,7 +109,6 @@ class ParkedRequests(Generic[_K]):
         return True
 
     def remove(self, parked: ParkedRequest[_K]) -> None:
-        """Remove a parked request, and release its memory."""
         _remove_member(self._by_key, parked.key, parked)
         _remove_member(self._by_connection, parked.connection, parked)
         self.count -= 1

@@ -36,7 +36,6 @@ class Waiters:
     """Callbacks that wait for the log to be flushed or replicated up to an offset, in the order of the log."""
 
     def __init__(self, timeout_ms: int) -> None:
-        """Use the running event loop; a callback waits for ``timeout_ms`` at most."""
         self._timeout_s = timeout_ms / 1000
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[_Waiter] = deque()
@@ -65,7 +64,6 @@ class Waiters:
             waiting.popleft().callback(False)
 
     def fail(self) -> None:
-        """Run all callbacks with False."""
         while self._waiting:
             self._waiting.popleft().callback(False)
 
@@ -111,7 +109,6 @@ class Replication:
     """
 
     def __init__(self, store: MessageStore, config: BrokerConfig, clock_ms: Callable[[], int]) -> None:
-        """Create both sides; ``start`` runs them."""
         self.master = HaMaster(store, config)
         self.slave = HaSlave(store, config, clock_ms) if config.is_slave else None
         self.port = 0
@@ -178,12 +175,10 @@ class Replication:
 
     @property
     def is_following(self) -> bool:
-        """True at a slave that is connected to its master."""
         return self.slave is not None and self.slave.is_connected
 
     @property
     def has_diverged(self) -> bool:
-        """True at a slave whose log has diverged from its master's."""
         return self.slave is not None and self.slave.has_diverged
 
     def ha_server_address(self, address: str) -> str:

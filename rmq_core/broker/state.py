@@ -18,11 +18,16 @@ from rmq_core.broker.tables.subscription_groups import Groups
 from rmq_core.broker.tables.table_file import TableFiles
 from rmq_core.broker.tables.timer_admission import TimerAdmission
 from rmq_core.broker.tables.topics import Topics
+from rmq_core.remoting.bodies.configs import TopicConfig
 from rmq_core.remoting.codes import ResponseCode
 from rmq_core.remoting.errors import ResponseError
+from rmq_core.store.results import PutResult
 from rmq_core.store.store import MessageStore
 from rmq_formats.codecs.hosts import Host
+from rmq_formats.codecs.record import StoredMessage
 
+HELP: Final = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
+APPLY_FIRST: Final = f", apply first please! {HELP}"
 _LEAST_CLOCK_STEP_MS: Final = 1000  # a smaller difference is no step yet
 _MAX_CLOCK_STEPS: Final = 256
 
@@ -39,7 +44,7 @@ class WallClock:
     """
 
     def __init__(self, wall_ms: Callable[[], int], steady_ms: Callable[[], int], log_end: Callable[[], int]) -> None:
-        """Begin without changes of the clock; ``log_end`` is the physical offset at which the next record will be."""
+        """Begin without changes of the clock; ``log_end`` returns the physical offset of the next record."""
         self._wall_ms = wall_ms
         self._steady_ms = steady_ms
         self._log_end = log_end
@@ -47,7 +52,6 @@ class WallClock:
         self.lead_ms = wall_ms() - steady_ms()  # lead of the time of day over the steady clock
 
     def __call__(self) -> int:
-        """Return the time of day, ms since 1970."""
         wall_ms = self._wall_ms()
         step_ms = wall_ms - self._steady_ms() - self.lead_ms
         if not -_LEAST_CLOCK_STEP_MS < step_ms < _LEAST_CLOCK_STEP_MS:
@@ -71,9 +75,7 @@ class BrokerState:
         locks: queue locks of orderly consumers.
         clock_ms: the time of day, ms since 1970, for stored and reported times.
         steady_ms: the steady clock, for all waits.
-        rights: current permissions of connected clients, for pushes.
-        page_cache: busy after a slow append.
-        timers: checks and redirects timer messages; set before the broker listens.
+        timers: set before the broker listens.
         dispatch: makes appended messages readable; called after each batch of appends.
         long_requests: lock of requests about all queues of a topic, whose responses may each fill a frame.
     """
@@ -110,14 +112,39 @@ class BrokerState:
 
     @property
     def address(self) -> str:
-        """``host:port`` that the broker advertises to clients."""
         return self.store_host.text
 
     def time_of_day(self, steady_ms: int) -> int:
         """Return the time of day at a time of the steady clock."""
         return steady_ms - self.steady_ms() + self.clock_ms()
 
-    def refuse_unknown_topic(self, topic: str) -> None:
-        """Raise the error response for a topic that does not exist."""
-        if self.topics.get(topic) is None:
-            raise ResponseError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
+    def require_topic(self, topic: str, hint: str = "") -> TopicConfig:
+        """Return the settings of a topic or light queue. Raises ResponseError, with a hint, for an unknown topic."""
+        config = self.topics.get(topic)
+        if config is None:
+            raise ResponseError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist{hint}")
+        return config
+
+    def put_copy(
+        self,
+        message: StoredMessage,
+        queue: tuple[str, int],
+        properties_bytes: bytes,
+        now_ms: int,
+        *,
+        sys_flag: int | None = None,
+        added_tries: int = 0,
+        born_host: bytes | None = None,
+    ) -> PutResult:
+        """Append a copy of a stored message to a queue, with other properties; flags and host are the message's."""
+        return self.store.appender.put(
+            *queue,
+            message.body,
+            properties_bytes,
+            message.born_timestamp_ms,
+            born_host or message.born_host.to_bytes(),
+            now_ms,
+            flag=message.flag,
+            sys_flag=message.sys_flag if sys_flag is None else sys_flag,
+            reconsume_times=message.reconsume_times + added_tries,
+        )

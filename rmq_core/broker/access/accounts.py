@@ -45,7 +45,6 @@ class User(BodyStruct, frozen=True, kw_only=True):
 
     @property
     def is_super(self) -> bool:
-        """True for a super user, who has all permissions."""
         return self.user_type == SUPER
 
 
@@ -73,7 +72,6 @@ class AccountTable:
         self.users[name] = user
 
     def remove_user(self, name: str) -> None:
-        """Remove a user with its policies, if the user exists."""
         if self.users.pop(name, None) is not None:
             self.acls.pop(name, None)
             self.entries.pop(name, None)

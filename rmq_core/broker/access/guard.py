@@ -10,14 +10,14 @@ Source: ``AuthenticationPipeline``, ``AuthorizationPipeline``; the refusals' wor
 import asyncio
 import hmac
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
 from rmq_core.broker.access.accounts import ENABLED, Accounts
 from rmq_core.broker.access.policies import Action, Permission, decide, refusal, topic_permission
 from rmq_core.broker.access.required_permissions import RULES, Rule, lmq_send_rules, rules_by_physical_offset
 from rmq_core.broker.config import BrokerConfig, whitelist
-from rmq_core.broker.tables.clients import Login
+from rmq_core.broker.tables.clients import Client, Login
 from rmq_core.broker.tables.names import RETRY_PREFIX
 from rmq_core.remoting.access.acl import ACCESS_KEY, is_signed_with
 from rmq_core.remoting.connection import Connection, Handler, HandlerResponse
@@ -87,7 +87,6 @@ class Guard:
         self._changes = 0  # version of the accounts in the decisions
 
     def guard_handler(self, handler: Handler) -> Handler:
-        """Put the guard before a handler."""
         return self.require_signature(self.require_permissions(handler))
 
     def require_signature(self, handler: Handler) -> Handler:
@@ -118,7 +117,6 @@ class Guard:
         return handle
 
     def _authenticate(self, request: RemotingCommand, name: str) -> None:
-        """Refuse a request that is not signed by the user named in the request. Raises ResponseError."""
         if not name.strip():
             raise refusal("username cannot be null.")
         user = self._accounts.users.get(name)
@@ -130,7 +128,6 @@ class Guard:
             raise refusal("check signature failed.")
 
     def _authorize(self, name: str, request: RemotingCommand, connection: Connection) -> None:
-        """Check a user's policies for all permissions that a request requires. Raises ResponseError."""
         rule = self._rules.get(request.code)
         if rule is None:
             raise refusal(f"User:{name} has no permission for request type {request.code}: it is for super users.")
@@ -145,7 +142,6 @@ class Guard:
         return code not in self._open_codes
 
     def password(self, name: str) -> str:
-        """Return the password of a user; empty for an unknown user."""
         user = self._accounts.users.get(name)
         return "" if user is None else user.password
 
@@ -223,10 +219,9 @@ class GuardedTable(dict[int, Handler]):
 
     def __init__(self, handlers: Mapping[int, Handler], guard: Guard) -> None:
         super().__init__(handlers)
-        self._unknown = guard.guard_handler(_not_supported)
+        self._unknown = guard.guard_handler(lambda request, _: not_supported(request))
 
     def get(self, code: int, default: object = None) -> Handler:  # noqa: ARG002
-        """Return the handler of a code, or one that refuses unknown codes."""
         return super().get(code, self._unknown)
 
 
@@ -255,9 +250,9 @@ def create_guard(
 
 def guard_handlers(guard: Guard | None, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
     """Put a guard before handlers, if there is one."""
-    return (
-        dict(handlers) if guard is None else {code: guard.guard_handler(handler) for code, handler in handlers.items()}
-    )
+    if guard is None:
+        return dict(handlers)
+    return {code: guard.guard_handler(handler) for code, handler in handlers.items()}
 
 
 async def _refuse_later(error: ResponseError) -> RemotingCommand | None:
@@ -265,15 +260,10 @@ async def _refuse_later(error: ResponseError) -> RemotingCommand | None:
     raise error
 
 
-def _not_supported(request: RemotingCommand, _: Connection) -> RemotingCommand:
-    return not_supported(request)
-
-
 class PushRights:
     """Permissions of connected clients; without users, each client has every permission."""
 
     def __init__(self, guard: Guard | None) -> None:
-        """Use the guard of the broker's requests; None without users."""
         self._guard = guard
 
     def login(self, request: RemotingCommand) -> Login | None:
@@ -299,11 +289,16 @@ class PushRights:
         guard = self._guard
         if guard is None:
             return True
-        return (
-            login is not None
-            and self.has_login(login)
-            and guard.first_refusal(login.name, permissions, address) is None
-        )
+        if login is None or not self.has_login(login):
+            return False
+        return guard.first_refusal(login.name, permissions, address) is None
+
+    def first_permitted(self, clients: Iterable[Client], permissions: Collection[Permission]) -> Client | None:
+        """Return the first client whose user has all permissions now; None without such a client."""
+        for client in clients:
+            if self.may_receive(client.login, client.connection.remote_address, permissions):
+                return client
+        return None
 
     def withdrawal_check(self, request: RemotingCommand, connection: Connection) -> Callable[[], None]:
         """Return the check of a request to be parked, for a call before its response is sent.
@@ -312,20 +307,13 @@ class PushRights:
         """
         guard = self._guard
         if guard is None or not guard.is_signed(request.code):
-            return _allow
+            return lambda: None
         name = request.ext_fields[ACCESS_KEY]
-        password, permissions, address = (
-            guard.password(name),
-            guard.required_permissions(request),
-            connection.remote_address,
-        )
+        password, permissions = guard.password(name), guard.required_permissions(request)
+        address = connection.remote_address
         return lambda: guard.check_parked(name, password, permissions, address)
 
 
 def publish_permission(topic: str) -> Permission:
     """Return the permission to send to a topic: Pub, and for a retry topic Sub on its group."""
     return topic_permission(topic, Action.SUB if topic.startswith(RETRY_PREFIX) else Action.PUB)
-
-
-def _allow() -> None:
-    return None

@@ -96,7 +96,6 @@ class Entry:
     is_allowed: bool
 
     def matches(self, permission: Permission, host: str) -> bool:
-        """Return whether the entry decides a permission for a host."""
         if self.kind is not ResourceType.ANY:
             is_named = permission.name.startswith(self.name) if self.is_prefix else permission.name == self.name
             if self.kind is not permission.kind or not is_named:

@@ -80,7 +80,6 @@ class NamedRule:
         return self.permissions_on(self.names(request, cluster))
 
     def permissions_on(self, names: Names) -> Iterator[Permission]:
-        """Return the permissions on some names."""
         return (self.permissions[role](name) for role, name in names)
 
 

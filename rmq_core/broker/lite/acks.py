@@ -11,10 +11,9 @@ from typing import Final
 
 from rmq_core.broker.lite.dispatcher import LiteEventDispatcher
 from rmq_core.broker.lite.metadata import LiteGroups
-from rmq_core.broker.pop.checks import require_topic
 from rmq_core.broker.pop.order import ConsumerOrderInfo
 from rmq_core.broker.processors.lite_names import lite_queue_name
-from rmq_core.broker.state import BrokerState
+from rmq_core.broker.state import APPLY_FIRST, BrokerState
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.connection import Connection, Handler, HandlerResponse
 from rmq_core.remoting.errors import ResponseError
@@ -46,7 +45,6 @@ class LiteAckProcessor:
         self._dispatcher = dispatcher
 
     def handlers(self, pop_handlers: Mapping[int, Handler]) -> dict[int, Handler]:
-        """Return the handlers by request code; ``pop_handlers`` are those of POP."""
         ack, change = pop_handlers[RequestCode.ACK_MESSAGE], pop_handlers[RequestCode.CHANGE_MESSAGE_INVISIBLETIME]
 
         def ack_any(request: RemotingCommand, connection: Connection) -> HandlerResponse:
@@ -64,7 +62,6 @@ class LiteAckProcessor:
         return {RequestCode.ACK_MESSAGE: ack_any, RequestCode.CHANGE_MESSAGE_INVISIBLETIME: change_any}
 
     def ack(self, request: RemotingCommand, fields: AckMessage) -> RemotingCommand:
-        """Acknowledge a message of a lite topic (ACK_MESSAGE, 200051)."""
         queue, handle = self._parse_handle(fields)
         group, offset = fields.consumer_group, fields.offset
         committed = self._state.offsets.get(queue, group, _QUEUE_ID)
@@ -122,7 +119,7 @@ class LiteAckProcessor:
 
     def _parse_handle(self, fields: AckMessage | ChangeInvisibleTime) -> tuple[str, PopHandle]:
         """Return the light queue and the handle of a request. Raises ResponseError."""
-        require_topic(self._state, fields.topic)
+        self._state.require_topic(fields.topic, APPLY_FIRST)
         if self._groups.parent_of(fields.consumer_group) != fields.topic:
             raise ResponseError(ResponseCode.INVALID_PARAMETER, "group type or bind topic not match.")
         try:

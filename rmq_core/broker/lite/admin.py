@@ -12,6 +12,7 @@ from rmq_core.broker.lite.metadata import LiteGroups, LiteSharding
 from rmq_core.broker.lite.registry import LiteSubscriptionRegistry
 from rmq_core.broker.pop.order import ConsumerOrderInfo
 from rmq_core.broker.processors.lite_names import parse_lite_queue
+from rmq_core.broker.processors.topic_admin import topic_offset
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables.topics import is_lite
 from rmq_core.remoting.bodies.codec import encode_body
@@ -24,7 +25,7 @@ from rmq_core.remoting.bodies.pop import (
     LiteTopicInfo,
     ParentTopicInfo,
 )
-from rmq_core.remoting.bodies.stats import ConsumeOffset, TopicOffset
+from rmq_core.remoting.bodies.stats import ConsumeOffset
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.connection import Connection, Handler
 from rmq_core.remoting.errors import ResponseError
@@ -102,22 +103,16 @@ class LiteManagerProcessor:
 
     async def get_lite_topic_info(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         """Return the offsets and subscribers of a child (GET_LITE_TOPIC_INFO, 200076)."""
-        fields, store = read_fields(request, LiteTopicName), self._state.store
+        fields = read_fields(request, LiteTopicName)
         self._check_parent(fields.parent_topic)
         queue = parse_lite_queue(fields.parent_topic, fields.lite_topic)
         brokers = await self._sharding.brokers_of(fields.parent_topic)
-        high = store.max_offset(queue, _QUEUE_ID)
-        offset = TopicOffset(
-            last_update_timestamp=store.store_timestamp_ms(queue, _QUEUE_ID, high - 1) or 0 if high else 0,
-            max_offset=high,
-            min_offset=store.min_offset(queue, _QUEUE_ID),
-        )
         body = LiteTopicInfo(
             lite_topic=fields.lite_topic,
             parent_topic=fields.parent_topic,
             sharding_to_broker=self._sharding.is_here(fields.lite_topic, brokers),
             subscriber=self._subscribers(queue),
-            topic_offset=offset,
+            topic_offset=topic_offset(self._state.store, queue, _QUEUE_ID),
         )
         return request.response(body=encode_body(body))
 

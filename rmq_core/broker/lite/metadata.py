@@ -54,12 +54,10 @@ class LiteGroups:
         return (self._attribute(group, attributes.LITE_RESET_ON_UNSUBSCRIBE) or "").lower() == "true"
 
     def max_events(self, group: str) -> int:
-        """Return the maximum number of events of a client."""
         most = parse_decimal(self._attribute(group, attributes.LITE_MAX_EVENTS), 0, 19)
         return min(most or self._state.config.max_client_event_count, _MAX_EVENTS)
 
     def by_parent(self) -> dict[str, list[str]]:
-        """Map parents to their groups."""
         groups_by_parent: dict[str, list[str]] = {}
         for name, group in self._state.groups.table.items():
             parent = group.attributes.get(LITE_PARENT)
@@ -73,7 +71,6 @@ class LiteGroups:
         return {name: self.ttl_minutes_of(name) for name, topic in table.items() if is_lite(topic)}
 
     def ttl_minutes_of(self, parent_of: str) -> int:
-        """Return the idle minutes after which a child of a parent is deleted; -1 for never."""
         return parse_decimal(self._state.topics.table[parent_of].attributes.get(attributes.LITE_EXPIRATION), _NEVER)
 
 

@@ -18,7 +18,7 @@ from rmq_core.broker.pop.checks import check_pop_group
 from rmq_core.broker.pop.order import ConsumerOrderInfo
 from rmq_core.broker.pop.pop_message import ENOUGH_BYTES, OFFSET_MOVED, get_pop_offset
 from rmq_core.broker.pop.records import read_queue_offset
-from rmq_core.broker.state import BrokerState
+from rmq_core.broker.state import APPLY_FIRST, HELP, BrokerState
 from rmq_core.broker.tables import names, stats
 from rmq_core.broker.tables.topics import is_lite
 from rmq_core.remoting.codes import RequestCode, ResponseCode
@@ -40,7 +40,6 @@ from rmq_core.store.results import GetResult, GetStatus, split_records
 _QUEUE_ID: Final = 0
 _MAX_READ_LMQS: Final = 64  # light queues of a pop: some 0.2 ms without messages
 _MAX_LMQS_WITH_MESSAGES: Final = 16  # light queues with messages, some 0.06 ms each, so that other requests do not wait
-_HELP: Final = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 _MAX_ID_CHARS: Final = 255  # of a client, and of an attempt
 _INVALID: Final = ResponseCode.INVALID_PARAMETER
 
@@ -207,7 +206,7 @@ class PopLiteMessageProcessor:
             raise ResponseError(_INVALID, f"clientId or attemptId is not of 1 to {_MAX_ID_CHARS} characters")
         topic = state.topics.get(fields.topic)
         if topic is None:
-            problem = f"topic [{fields.topic}] not exist, apply first please! {_HELP}"
+            problem = f"topic [{fields.topic}] not exist{APPLY_FIRST}"
             raise ResponseError(ResponseCode.TOPIC_NOT_EXIST, problem)
         if not topic.perm & names.PERM_READ:
             raise ResponseError(ResponseCode.NO_PERMISSION, f"the topic [{fields.topic}] peeking message is forbidden")
@@ -215,7 +214,7 @@ class PopLiteMessageProcessor:
             raise ResponseError(_INVALID, f"the topic [{fields.topic}] message type not match")
         group = state.groups.get(fields.consumer_group)
         if group is None:
-            problem = f"subscription group [{fields.consumer_group}] not exist, {_HELP}"
+            problem = f"subscription group [{fields.consumer_group}] not exist, {HELP}"
             raise ResponseError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, problem)
         if not group.consume_enable:
             problem = f"subscription group no permission, {fields.consumer_group}"
@@ -233,7 +232,6 @@ class LiteNotificationProcessor:
         self._waiting = waiting
 
     def handlers(self, pop_handlers: Mapping[int, Handler]) -> dict[int, Handler]:
-        """Return the handlers by request code; ``pop_handlers`` are those of POP."""
         notify = pop_handlers[RequestCode.NOTIFICATION]
 
         def notify_any(request: RemotingCommand, connection: Connection) -> HandlerResponse:

@@ -135,7 +135,6 @@ class LiteSubscriptionRegistry:
         return groups
 
     def members(self, queue: str, group: str) -> list[LiteClient]:
-        """List the clients of a group that subscribe to a light queue."""
         return self._members.get(queue, {}).get(group, [])
 
     def wildcard_clients(self, parent: str, group: str) -> list[LiteClient]:

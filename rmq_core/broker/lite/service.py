@@ -25,7 +25,6 @@ class LiteService:
     """Lite topics of a broker."""
 
     def __init__(self, state: BrokerState) -> None:
-        """Begin without subscriptions, which clients repeat."""
         self._state = state
         self._tasks = BackgroundTasks()
         self._registry = LiteSubscriptionRegistry()
@@ -97,7 +96,6 @@ class LiteService:
             self._tasks.start("expiry", self._lifecycle.expire())
 
     def disconnected(self, connection: Connection) -> None:
-        """Release subscriptions and requests of a closed connection."""
         if self._registry.is_of(connection):
             self._tasks.start(connection, self._exhaust(self._subscriptions.on_disconnect(connection)))
         for waiting in (self._pops, self._notifications):

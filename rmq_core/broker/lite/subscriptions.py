@@ -121,7 +121,6 @@ class Subscriptions:
             yield
 
     def remove(self, client_id: str, group: str, parent: str, queues: list[str]) -> Iterator[None]:
-        """Unsubscribe a client of a group from light queues."""
         client = self._client_of(client_id, group, parent)
         if client is None:
             return
@@ -151,7 +150,6 @@ class Subscriptions:
             yield
 
     def remove_queue(self, queue: str) -> None:
-        """Unsubscribe all clients from a deleted light queue."""
         for clients in self._registry.groups_of(queue):
             for client in list(clients):
                 self._registry.remove(client, queue)

@@ -61,7 +61,6 @@ class _Scrapes:
         self._started_ms = broker.state.clock_ms()
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Respond to the request of one connection."""
         try:
             async with asyncio.timeout(_TIMEOUT_S):
                 head = await reader.readuntil(b"\r\n\r\n")

@@ -45,7 +45,6 @@ class Family:
 
     @property
     def text(self) -> str:
-        """The metric in Prometheus' text format, version 0.0.4."""
         lines = [f"# HELP {self.name} {self.about}\n# TYPE {self.name} gauge\n"]
         for values, number in self.samples:
             labels = ",".join(f'{n}="{v.translate(_ESCAPES)}"' for n, v in zip(self.labels, values, strict=True))

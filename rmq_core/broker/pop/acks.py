@@ -8,12 +8,11 @@ import binascii
 from typing import Final
 
 from rmq_core.broker.parked_requests import PopLongPolling
-from rmq_core.broker.pop.checks import require_topic
 from rmq_core.broker.pop.journal import PopJournal
 from rmq_core.broker.pop.order import ConsumerOrderInfo
 from rmq_core.broker.pop.records import Acknowledgement, CheckPoint
 from rmq_core.broker.processors.durable_responder import DurableResponder
-from rmq_core.broker.state import BrokerState
+from rmq_core.broker.state import APPLY_FIRST, BrokerState
 from rmq_core.remoting.bodies.codec import decode_body
 from rmq_core.remoting.bodies.pop import BatchAck, BatchAcks
 from rmq_core.remoting.codes import RequestCode, ResponseCode
@@ -172,7 +171,7 @@ class AckMessageProcessor:
     # --- parts ----------------------------------------------------------------------------
     def _handle(self, text: str, topic: str, queue_id: int, offset: int) -> PopHandle:
         """Parse a handle and check the topic, queue and offset of its request. Raises ResponseError."""
-        config = require_topic(self._state, topic)
+        config = self._state.require_topic(topic, APPLY_FIRST)
         if not 0 <= queue_id < config.read_queue_nums:
             raise ResponseError(
                 ResponseCode.MESSAGE_ILLEGAL,

@@ -8,9 +8,9 @@ from typing import Final
 
 import msgspec
 
-from rmq_core.broker.pop.checks import refuse_lmq_group, require_topic
+from rmq_core.broker.pop.checks import refuse_lmq_group
 from rmq_core.broker.processors.durable_responder import respond_after_persist
-from rmq_core.broker.state import BrokerState
+from rmq_core.broker.state import APPLY_FIRST, BrokerState
 from rmq_core.broker.tables import names
 from rmq_core.broker.tables.table_file import PendingChanges, TableFile
 from rmq_core.remoting.bodies.codec import MessageQueue, decode_body, encode_body
@@ -59,15 +59,13 @@ class QueryAssignmentProcessor:
         return MessageRequestModes(message_request_mode_map=self._modes)
 
     def modes(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        """Return the whole table of request modes (GET_ALL_MESSAGE_REQUEST_MODE, 402)."""
         return request.response(body=encode_body(self._body()))
 
     def set_mode(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        """Set the request mode of a group for a topic (SET_MESSAGE_REQUEST_MODE, 401)."""
         mode = decode_body(request.body, MessageRequestMode, is_request=True)
         if mode.topic.startswith(names.RETRY_PREFIX):
             raise ResponseError(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
-        require_topic(self._state, mode.topic)
+        self._state.require_topic(mode.topic, APPLY_FIRST)
         if is_lmq(mode.topic):  # routes of name servers have no light queues
             raise ResponseError(ResponseCode.NO_PERMISSION, f"[{mode.topic}] is a light queue (LMQ): it has no mode")
         refuse_lmq_group(self._state, mode.consumer_group)

@@ -1,18 +1,14 @@
 """Checks of POP's requests: permission of the group, existence of the topic, filter of the expression."""
 
-from typing import Final
-
 from rmq_core.broker.processors.pull import check_expression_size
-from rmq_core.broker.state import BrokerState
+from rmq_core.broker.state import APPLY_FIRST, HELP, BrokerState
 from rmq_core.broker.tables import names
 from rmq_core.broker.tables.subscription_filter import Filter, compile_subscription, is_tag_type, subscription
 from rmq_core.broker.tables.topics import has_batch_queues
-from rmq_core.remoting.bodies.configs import SubscriptionGroupConfig, TopicConfig
+from rmq_core.remoting.bodies.configs import SubscriptionGroupConfig
 from rmq_core.remoting.codes import ResponseCode
 from rmq_core.remoting.errors import ResponseError
 from rmq_formats.sql92 import SqlError
-
-_HELP: Final = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 
 
 def check_pop_group(state: BrokerState, group_name: str, topic_name: str, queue_id: int) -> SubscriptionGroupConfig:
@@ -26,7 +22,7 @@ def check_pop_group(state: BrokerState, group_name: str, topic_name: str, queue_
     if not config.timer_wheel_enable:
         problem = f"the broker[{state.address}] pop message is forbidden because timerWheelEnable is false"
         raise ResponseError(ResponseCode.SYSTEM_ERROR, problem)
-    topic = require_topic(state, topic_name)
+    topic = state.require_topic(topic_name, APPLY_FIRST)
     if has_batch_queues(topic):
         problem = f"the topic[{topic_name}] has batch queues (BatchConsumeQueue): pull it"
         raise ResponseError(ResponseCode.SYSTEM_ERROR, problem)
@@ -40,7 +36,7 @@ def check_pop_group(state: BrokerState, group_name: str, topic_name: str, queue_
     refuse_lmq_group(state, group_name)
     group = state.groups.find(group_name, config.auto_create_subscription_group)
     if group is None:
-        problem = f"subscription group [{group_name}] does not exist, {_HELP}"
+        problem = f"subscription group [{group_name}] does not exist, {HELP}"
         raise ResponseError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, problem)
     if not group.consume_enable:
         raise ResponseError(ResponseCode.NO_PERMISSION, f"subscription group no permission, {group_name}")
@@ -54,14 +50,6 @@ def refuse_lmq_group(state: BrokerState, group: str) -> None:
     """
     if state.groups.is_lmq_group(group):
         raise ResponseError(ResponseCode.NO_PERMISSION, f"[{group}] is a group of light queues (LMQ): let it pull")
-
-
-def require_topic(state: BrokerState, topic: str) -> TopicConfig:
-    """Return the settings of a topic or light queue. Raises ResponseError."""
-    config = state.topics.get(topic)
-    if config is None:
-        raise ResponseError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please! {_HELP}")
-    return config
 
 
 def parse_filter(state: BrokerState, topic: str, expression: str | None, kind: str | None) -> Filter:

@@ -40,7 +40,6 @@ class OutstandingPop:
 
     @property
     def is_done(self) -> bool:
-        """True if all messages of the check point are acknowledged."""
         return self.bits == (1 << self.point.n) - 1
 
 
@@ -48,7 +47,6 @@ class OutstandingPops:
     """Unfinished check points, by key."""
 
     def __init__(self, most: int = _MAX_OUTSTANDING) -> None:
-        """Retain ``most`` check points at most."""
         self._max_count = most
         self._pops: dict[Key, OutstandingPop] = {}
         self._late: list[tuple[int, Key]] = []  # a heap of those that wait for a time of day that was set back
@@ -130,7 +128,6 @@ class PopJournal:
 
     @property
     def queue_count(self) -> int:
-        """Number of queues of the revive topic."""
         topic_config = self._state.topics.table.get(self.topic)
         return self._state.config.revive_queue_num if topic_config is None else topic_config.write_queue_nums
 

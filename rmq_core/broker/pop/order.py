@@ -45,14 +45,12 @@ class OrderInfo(BodyStruct, frozen=True, kw_only=True):
 
     @property
     def offsets(self) -> list[int]:
-        """Queue offsets of the messages."""
         return [self.o[0] + (distance if number else 0) for number, distance in enumerate(self.o)]
 
     def is_acknowledged(self, number: int) -> bool:
         return bool(self.cm >> number & 1)
 
     def visible_ms(self, offset: int) -> int:
-        """Return the time at which a message is visible again."""
         return self.ot.get(offset, self.pop_time + self.i)
 
     @property
@@ -110,7 +108,6 @@ class ConsumerOrderInfo:
 
     @property
     def count(self) -> int:
-        """Number of pairs of a topic and a group."""
         return len(self._table)
 
     def topic_groups(self) -> list[tuple[str, str]]:
@@ -237,7 +234,6 @@ class ConsumerOrderInfo:
         )
 
     def last_pop_ms(self, topic: str, group: str, queue_id: int) -> int | None:
-        """Return the time of a queue's last pop; None without one."""
         info = self._get(topic, group, queue_id)
         return None if info is None else info.pop_time
 

@@ -7,9 +7,9 @@ from functools import partial
 from typing import Final
 
 from rmq_core.broker.parked_requests import ANY_QUEUE, ParkedRequest, PopLongPolling, TopicGroup
-from rmq_core.broker.pop.checks import check_pop_group, parse_filter, require_topic
+from rmq_core.broker.pop.checks import check_pop_group, parse_filter
 from rmq_core.broker.pop.order import ConsumerOrderInfo
-from rmq_core.broker.state import BrokerState
+from rmq_core.broker.state import APPLY_FIRST, BrokerState
 from rmq_core.broker.tables.consumer_offsets import NONE
 from rmq_core.broker.tables.subscription_filter import EVERYTHING
 from rmq_core.remoting.codes import RequestCode, ResponseCode
@@ -107,7 +107,6 @@ class PollingProcessor:
         return low if offset == NONE else max(offset, low)
 
     def polling_info(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        """Return the number of waiting pops (POLLING_INFO, 200055)."""
         fields = read_fields(request, PollingInfo)
         check_pop_group(self._state, fields.consumer_group, fields.topic, fields.queue_id)
         polls = self._polls.requests_of((fields.topic, fields.consumer_group))
@@ -115,13 +114,12 @@ class PollingProcessor:
         return request.response(int(ResponseCode.SUCCESS), None, write_fields(PollingInfoResponse(polling_num=count)))
 
     def peek(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        """Return messages without popping (PEEK_MESSAGE, 200052)."""
         fields = read_fields(request, PeekMessage)
         if not 0 < fields.max_msg_nums <= MOST_MESSAGES:
             problem = f"the broker[{self._state.address}] peek message's num is greater than {MOST_MESSAGES}"
             raise ResponseError(ResponseCode.INVALID_PARAMETER, problem)
         check_pop_group(self._state, fields.consumer_group, fields.topic, fields.queue_id)
-        queue_count = require_topic(self._state, fields.topic).read_queue_nums
+        queue_count = self._state.require_topic(fields.topic, APPLY_FIRST).read_queue_nums
         queues = [fields.queue_id] if fields.queue_id >= 0 else range(queue_count)
         slices: list[memoryview] = []
         count = rest = 0

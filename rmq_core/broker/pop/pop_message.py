@@ -93,7 +93,6 @@ class PopReader:
         self._next_revive_queue = 0
 
     def begin(self, fields: PopMessage) -> PopResult:
-        """Create the result of a new pop."""
         revive_queue_id = IN_ORDER
         if not fields.order:
             revive_queue_id = self._next_revive_queue % self._journal.queue_count

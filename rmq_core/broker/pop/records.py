@@ -67,22 +67,18 @@ class CheckPoint(BodyStruct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> Key:
-        """Key by which acknowledgements name the check point."""
         return self.t, self.c, self.q, self.so, self.pt, self.bn
 
     @property
     def visible_ms(self) -> int:
-        """Time at which unacknowledged messages return."""
         return self.pt + self.it
 
     @property
     def unique_key(self) -> str:
-        """UNIQ_KEY of the check point's message."""
         return f"{self.t}@{self.q}@{self.so}@{self.c}@{self.pt}@{self.bn}@{CHECKPOINT}"
 
     @property
     def tries(self) -> int:
-        """Number of rewrites."""
         return parse_decimal(self.rp, 0, 9) if isinstance(self.rp, str) else 0
 
     def bits_of(self, offsets: Iterable[int]) -> int:
@@ -119,7 +115,6 @@ class Acknowledgement(BodyStruct, frozen=True, kw_only=True):
 
     @property
     def tag(self) -> str:
-        """TAGS of the acknowledgement's message."""
         return ACK if isinstance(self.aol, msgspec.UnsetType) else BATCH_ACK
 
     @property

@@ -121,7 +121,6 @@ class ReviveQueue:
         return True
 
     def _read(self) -> bool:
-        """Read the next records; return False if there are none."""
         store, topic = self._state.store, self._journal.topic
         result = store.get(topic, self._queue_id, self._next, _AT_ONCE)
         if result.status is not GetStatus.FOUND:
@@ -189,18 +188,8 @@ class ReviveQueue:
                 self._state.offsets.commit(target, point.c, 0, 0)
         properties = message.properties
         properties.setdefault(FIRST_POP_TIME, str(point.pt))
-        put_result = store.appender.put(
-            target,
-            0,
-            message.body,
-            encode_properties(properties),
-            message.born_timestamp_ms,
-            self._host,
-            self._state.clock_ms(),
-            flag=message.flag,
-            sys_flag=message.sys_flag,
-            reconsume_times=message.reconsume_times + 1,
-        )
+        encoded, now_ms = encode_properties(properties), self._state.clock_ms()
+        put_result = self._state.put_copy(message, (target, 0), encoded, now_ms, added_tries=1, born_host=self._host)
         if put_result.status is PutStatus.PUT_OK:
             return True
         return False if put_result.status.is_permanent else None

@@ -46,12 +46,10 @@ class PopService:
         self.polls.expire(now_ms)
 
     def clean_order_info(self) -> None:
-        """Remove old pops in order; to be called periodically."""
         topics, groups = self._state.topics, self._state.groups.table
         self.orders.auto_clean(lambda topic, group: topics.get(topic) is not None and group in groups)
 
     def close(self) -> None:
-        """Stop the revival, and save the pops in order."""
         if self._reviver is not None:
             self._reviver.close()
         self.orders.save()

@@ -35,111 +35,113 @@ _TYPES: Final = {SUPER.lower(): SUPER, NORMAL.lower(): NORMAL}
 _STATES: Final = {ENABLED, DISABLED}
 
 
-class AccessAdmin:
-    """Handlers of requests that administer users and policies; refusals without authentication."""
+def access_handlers(accounts: Accounts | None) -> dict[int, Handler]:
+    """Return the handlers of requests that administer users and policies; refusals without authentication."""
+    changes: dict[int, Callable[[AccountTable, RemotingCommand], None]] = {
+        RequestCode.AUTH_CREATE_USER: _create_user,
+        RequestCode.AUTH_UPDATE_USER: _update_user,
+        RequestCode.AUTH_DELETE_USER: _delete_user,
+        RequestCode.AUTH_CREATE_ACL: _put_acl,
+        RequestCode.AUTH_UPDATE_ACL: _put_acl,
+        RequestCode.AUTH_DELETE_ACL: _delete_acl,
+    }
+    queries: dict[int, Callable[[AccountTable, RemotingCommand], object]] = {
+        RequestCode.AUTH_GET_USER: _get_user,
+        RequestCode.AUTH_LIST_USER: _list_users,
+        RequestCode.AUTH_GET_ACL: _get_acl,
+        RequestCode.AUTH_LIST_ACL: _list_acls,
+    }
+    if accounts is None:
+        return dict.fromkeys([*changes, *queries], _refuse_without_users)
+    handlers = {code: _change_handler(accounts, change) for code, change in changes.items()}
+    return handlers | {code: _query_handler(accounts, query) for code, query in queries.items()}
 
-    def __init__(self, accounts: Accounts | None) -> None:
-        self._accounts = accounts
 
-    def handlers(self) -> dict[int, Handler]:
-        changes: dict[int, Callable[[AccountTable, RemotingCommand], None]] = {
-            RequestCode.AUTH_CREATE_USER: self._create_user,
-            RequestCode.AUTH_UPDATE_USER: self._update_user,
-            RequestCode.AUTH_DELETE_USER: self._delete_user,
-            RequestCode.AUTH_CREATE_ACL: self._put_acl,
-            RequestCode.AUTH_UPDATE_ACL: self._put_acl,
-            RequestCode.AUTH_DELETE_ACL: self._delete_acl,
-        }
-        queries: dict[int, Callable[[AccountTable, RemotingCommand], object]] = {
-            RequestCode.AUTH_GET_USER: self._get_user,
-            RequestCode.AUTH_LIST_USER: self._list_users,
-            RequestCode.AUTH_GET_ACL: self._get_acl,
-            RequestCode.AUTH_LIST_ACL: self._list_acls,
-        }
-        accounts = self._accounts
-        if accounts is None:
-            return dict.fromkeys([*changes, *queries], _refuse_without_users)
-        handlers = {code: _change_handler(accounts, change) for code, change in changes.items()}
-        return handlers | {code: _query_handler(accounts, query) for code, query in queries.items()}
+def _create_user(table: AccountTable, request: RemotingCommand) -> None:
+    name, info = _read_user(request)
+    if name in table.users:
+        raise refusal("The user is existed")
+    if not info.password:
+        raise refusal("password can not be blank")
+    kind = _parse(info.user_type, _TYPES, "user type") or NORMAL
+    if kind == SUPER and not _get_requester(table, request).is_super:
+        raise ResponseError(ResponseCode.SYSTEM_ERROR, "The super user can only be create by super user")
+    table.put_user(name, User(password=info.password, user_type=kind))
 
-    def _create_user(self, table: AccountTable, request: RemotingCommand) -> None:
-        name, info = _read_user(request)
-        if name in table.users:
-            raise refusal("The user is existed")
-        if not info.password:
-            raise refusal("password can not be blank")
-        kind = _parse(info.user_type, _TYPES, "user type") or NORMAL
-        if kind == SUPER and not _get_requester(table, request).is_super:
-            raise ResponseError(ResponseCode.SYSTEM_ERROR, "The super user can only be create by super user")
-        table.put_user(name, User(password=info.password, user_type=kind))
 
-    def _update_user(self, table: AccountTable, request: RemotingCommand) -> None:
-        name, info = _read_user(request)
-        user = table.users.get(name)
-        if user is None:
-            raise refusal("The user is not exist")
-        kind = _parse(info.user_type, _TYPES, "user type") or user.user_type
-        state = _parse(info.user_status, {word: word for word in _STATES}, "user status") or user.user_status
-        if SUPER in {kind, user.user_type} and not _get_requester(table, request).is_super:
-            raise refusal("The super user can only be update by super user")
-        _require_super(table, name, remains_super=kind == SUPER and state == ENABLED)
-        table.put_user(name, User(password=info.password or user.password, user_type=kind, user_status=state))
+def _update_user(table: AccountTable, request: RemotingCommand) -> None:
+    name, info = _read_user(request)
+    user = table.users.get(name)
+    if user is None:
+        raise refusal("The user is not exist")
+    kind = _parse(info.user_type, _TYPES, "user type") or user.user_type
+    state = _parse(info.user_status, {word: word for word in _STATES}, "user status") or user.user_status
+    if SUPER in {kind, user.user_type} and not _get_requester(table, request).is_super:
+        raise refusal("The super user can only be update by super user")
+    _require_super(table, name, remains_super=kind == SUPER and state == ENABLED)
+    table.put_user(name, User(password=info.password or user.password, user_type=kind, user_status=state))
 
-    def _delete_user(self, table: AccountTable, request: RemotingCommand) -> None:
-        name = _read_name(request)
-        user = table.users.get(name)
-        if user is not None and user.is_super and not _get_requester(table, request).is_super:
-            raise refusal("The super user can only be update by super user")
-        _require_super(table, name, remains_super=False)
-        table.remove_user(name)
 
-    def _get_user(self, table: AccountTable, request: RemotingCommand) -> object:
-        name = _read_name(request)
-        user = table.users.get(name)
-        return None if user is None else user_info(name, user, with_password=_get_requester(table, request).is_super)
+def _delete_user(table: AccountTable, request: RemotingCommand) -> None:
+    name = _read_name(request)
+    user = table.users.get(name)
+    if user is not None and user.is_super and not _get_requester(table, request).is_super:
+        raise refusal("The super user can only be update by super user")
+    _require_super(table, name, remains_super=False)
+    table.remove_user(name)
 
-    def _list_users(self, table: AccountTable, request: RemotingCommand) -> object:
-        name_filter = request.ext_fields.get("filter", "")
-        is_super = _get_requester(table, request).is_super
-        return [
-            user_info(name, user, with_password=is_super)
-            for name, user in sorted(table.users.items())
-            if name_filter in name
-        ]
 
-    def _put_acl(self, table: AccountTable, request: RemotingCommand) -> None:
-        name = parse_subject(request.ext_fields.get("subject"))
-        if name not in table.users:
-            raise refusal(f"The subject of User:{name} is not exist.")
-        policies = decode_body(request.body, AclInfo, is_request=True).policies
-        if not policies:
-            raise refusal("The policies is empty.")
-        if any(not policy.entries for policy in policies):
-            raise refusal("The policy entries is empty.")
-        table.put_policies(name, policies)
+def _get_user(table: AccountTable, request: RemotingCommand) -> object:
+    name = _read_name(request)
+    user = table.users.get(name)
+    return None if user is None else user_info(name, user, with_password=_get_requester(table, request).is_super)
 
-    def _delete_acl(self, table: AccountTable, request: RemotingCommand) -> None:
-        fields = request.ext_fields
-        name = parse_subject(fields.get("subject"))
-        if not table.remove_policies(name, fields.get("policyType"), fields.get("resource")):
-            raise refusal("The acl is not exist.")
 
-    def _get_acl(self, table: AccountTable, request: RemotingCommand) -> object:
-        name = parse_subject(request.ext_fields.get("subject"))
-        if name not in table.users:
-            raise refusal("The subject is not exist.")
-        return table.acl(name)
+def _list_users(table: AccountTable, request: RemotingCommand) -> object:
+    name_filter = request.ext_fields.get("filter", "")
+    is_super = _get_requester(table, request).is_super
+    return [
+        user_info(name, user, with_password=is_super)
+        for name, user in sorted(table.users.items())
+        if name_filter in name
+    ]
 
-    def _list_acls(self, table: AccountTable, request: RemotingCommand) -> object:
-        fields = request.ext_fields
-        resource_filter = fields.get("resourceFilter", "")
-        acls = [table.acl(name) for name in sorted(table.acls) if fields.get("subjectFilter", "") in f"User:{name}"]
-        return [
-            acl
-            for acl in acls
-            if acl
-            and any(resource_filter in (entry.resource or "") for policy in acl.policies for entry in policy.entries)
-        ]
+
+def _put_acl(table: AccountTable, request: RemotingCommand) -> None:
+    name = parse_subject(request.ext_fields.get("subject"))
+    if name not in table.users:
+        raise refusal(f"The subject of User:{name} is not exist.")
+    policies = decode_body(request.body, AclInfo, is_request=True).policies
+    if not policies:
+        raise refusal("The policies is empty.")
+    if any(not policy.entries for policy in policies):
+        raise refusal("The policy entries is empty.")
+    table.put_policies(name, policies)
+
+
+def _delete_acl(table: AccountTable, request: RemotingCommand) -> None:
+    fields = request.ext_fields
+    name = parse_subject(fields.get("subject"))
+    if not table.remove_policies(name, fields.get("policyType"), fields.get("resource")):
+        raise refusal("The acl is not exist.")
+
+
+def _get_acl(table: AccountTable, request: RemotingCommand) -> object:
+    name = parse_subject(request.ext_fields.get("subject"))
+    if name not in table.users:
+        raise refusal("The subject is not exist.")
+    return table.acl(name)
+
+
+def _list_acls(table: AccountTable, request: RemotingCommand) -> object:
+    fields = request.ext_fields
+    resource_filter = fields.get("resourceFilter", "")
+    acls = [table.acl(name) for name in sorted(table.acls) if fields.get("subjectFilter", "") in f"User:{name}"]
+    return [
+        acl
+        for acl in acls
+        if acl and any(resource_filter in (entry.resource or "") for policy in acl.policies for entry in policy.entries)
+    ]
 
 
 def _change_handler(accounts: Accounts, change: Callable[[AccountTable, RemotingCommand], None]) -> Handler:
@@ -205,7 +207,6 @@ def _parse(text: str | msgspec.UnsetType | None, words: dict[str, str], what: st
 
 
 def _require_super(table: AccountTable, name: str, *, remains_super: bool) -> None:
-    """Refuse a change that would remove the last super user."""
     has_other_super = any(
         other_name != name and user.is_super and user.user_status == ENABLED for other_name, user in table.users.items()
     )

@@ -41,8 +41,8 @@ _DAY_MS: Final = 86_400_000
 log = logging.getLogger("rmq.broker.admin")
 
 
-def runtime_info(state: BrokerState, schedule: Schedule, started_ms: int) -> dict[str, str]:
-    """Return the runtime info by name."""
+def runtime_info(state: BrokerState, schedule: Schedule, timers: Timers | None, started_ms: int) -> dict[str, str]:
+    """Return the runtime info by name; ``timers`` is None if timer messages are switched off."""
     store, counters, now_ms = state.store, state.stats, state.clock_ms()
     times, put_mornings, get_mornings = counters.times, *(counters.mornings[name] for name in _BY_DAY)
     found_rates, miss_rates = counters.total_rates(stats.GET_FOUND_TIMES), counters.total_rates(stats.GET_MISS_TIMES)
@@ -85,9 +85,7 @@ def runtime_info(state: BrokerState, schedule: Schedule, started_ms: int) -> dic
         "earliestMessageTimeStamp": str(store.earliest_store_timestamp_ms() or -1),
         "commitLogMinOffset": str(store.min_physical_offset),
         "commitLogMaxOffset": str(store.max_physical_offset),
-        "timerReadBehind": "0",
-        "timerOffsetBehind": "0",
-        "timerCongestNum": "0",
+        **_timer_info(state, timers),
         "timerEnqueueTps": str(counters.total_rate(stats.TIMER_ENQUEUE_NUMS)),
         "timerDequeueTps": str(counters.total_rate(stats.TIMER_DEQUEUE_NUMS)),
     }
@@ -100,6 +98,17 @@ def runtime_info(state: BrokerState, schedule: Schedule, started_ms: int) -> dic
         if offset or end:
             info[f"scheduleMessageOffset_{level}"] = f"{offset},{end}"
     return info | _disk(store.config.root, store.config.commitlog_path)
+
+
+def _timer_info(state: BrokerState, timers: Timers | None) -> dict[str, str]:
+    if timers is None:
+        return dict.fromkeys(("timerReadBehind", "timerOffsetBehind", "timerCongestNum"), "0")
+    files = timers.files
+    return {
+        "timerReadBehind": str(max(state.clock_ms() - files.read_time_ms, 0) // 1000),
+        "timerOffsetBehind": str(state.store.max_offset(TIMER_TOPIC, 0) - files.queue_offset),
+        "timerCongestNum": str(files.wheel.count_from(files.read_time_ms)),
+    }
 
 
 def _disk(root: str, commitlog_path: str) -> dict[str, str]:
@@ -115,7 +124,6 @@ def _disk(root: str, commitlog_path: str) -> dict[str, str]:
 
 
 def _rates(rates: tuple[float, ...]) -> str:
-    """Format the rates of the last ten seconds, minute and ten minutes."""
     return " ".join(map(str, rates))
 
 
@@ -133,51 +141,13 @@ def _duration(spent_ms: int) -> str:
     return f"[ {days} days, {clock.tm_hour} hours, {clock.tm_min} minutes, {clock.tm_sec} seconds ]"
 
 
-class TimerAdmin:
-    """Handlers of requests about timer messages."""
-
-    def __init__(self, state: BrokerState, timers: Timers | None) -> None:
-        """Use the broker's timer messages; None if timer messages are switched off."""
-        self._state = state
-        self._timers = timers
-
-    def handlers(self) -> dict[int, Handler]:
-        return {
-            RequestCode.GET_TIMER_CHECK_POINT: self.get_checkpoint,
-            RequestCode.GET_TIMER_METRICS: self.get_metrics,
-        }
-
-    def get_checkpoint(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        """GET_TIMER_CHECK_POINT (60): the timer checkpoint of now, for slaves."""
-        if self._timers is None:
-            raise ResponseError(ResponseCode.SYSTEM_ERROR, "The checkpoint is null")
-        return request.response(body=self._timers.files.checkpoint(self._state.clock_ms()).encode())
-
-    def get_metrics(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        """GET_TIMER_METRICS (61): the number of waiting timer messages by topic."""
-        if self._timers is None:
-            raise ResponseError(ResponseCode.SYSTEM_ERROR, "The timer message store is null")
-        return request.response(body=encode_body(self._timers.metrics.body()))
-
-    def runtime_info(self) -> dict[str, str]:
-        """Runtime info of the broker about timer messages."""
-        if self._timers is None:
-            return {}
-        files, state = self._timers.files, self._state
-        return {
-            "timerReadBehind": str(max(state.clock_ms() - files.read_time_ms, 0) // 1000),
-            "timerOffsetBehind": str(state.store.max_offset(TIMER_TOPIC, 0) - files.queue_offset),
-            "timerCongestNum": str(files.wheel.count_from(files.read_time_ms)),
-        }
-
-
 class BrokerAdmin:
     """Handlers of requests that administer the broker."""
 
-    def __init__(self, state: BrokerState, schedule: Schedule, timer_admin: TimerAdmin) -> None:
+    def __init__(self, state: BrokerState, schedule: Schedule, timers: Timers | None) -> None:
         self._state = state
         self._schedule = schedule
-        self._timer_admin = timer_admin
+        self._timers = timers
         self._started_ms = state.clock_ms()
         self._version = DataVersion(timestamp=self._started_ms)
 
@@ -192,6 +162,8 @@ class BrokerAdmin:
             RequestCode.CLEAN_UNUSED_TOPIC: self.clean_topics,
             RequestCode.GET_BROKER_HA_STATUS: self.get_ha_status,
             RequestCode.RESET_MASTER_FLUSH_OFFSET: self.reset_master_flush_offset,
+            RequestCode.GET_TIMER_CHECK_POINT: self.get_timer_checkpoint,
+            RequestCode.GET_TIMER_METRICS: self.get_timer_metrics,
         }
 
     def update_config(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
@@ -214,10 +186,9 @@ class BrokerAdmin:
         return request.response()
 
     def get_config(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        """Return the settings of the broker and its store, as properties (GET_BROKER_CONFIG, 26)."""
         values = as_properties(self._state.config) | store_properties(self._state.store.config)
-        version = encode_body(self._version).decode()
-        return request.response(ext_fields={"version": version}, body=format_properties(values).encode())
+        ext_fields = {"version": encode_body(self._version).decode()}
+        return request.response(ext_fields=ext_fields, body=format_properties(values).encode())
 
     @staticmethod
     def reset_master_flush_offset(request: RemotingCommand, _: Connection) -> RemotingCommand:
@@ -225,12 +196,10 @@ class BrokerAdmin:
         return request.response()
 
     def get_runtime_info(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        """Return the figures of ``runtime_info`` (GET_BROKER_RUNTIME_INFO, 28)."""
-        table = runtime_info(self._state, self._schedule, self._started_ms) | self._timer_admin.runtime_info()
+        table = runtime_info(self._state, self._schedule, self._timers, self._started_ms)
         return request.response(body=encode_body(KVTable(table=table)))
 
     def view_stats(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        """Return sums and rates of one counter (VIEW_BROKER_STATS_DATA, 315)."""
         fields = read_fields(request, ViewStats)
         state = self._state
         snapshot = state.stats.body(fields.stats_name, fields.stats_key)
@@ -266,5 +235,14 @@ class BrokerAdmin:
         return request.response()
 
     def get_ha_status(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        """Return the progress of the slaves, or of this slave (GET_BROKER_HA_STATUS, 907)."""
         return request.response(body=encode_body(self._state.replication.status()))
+
+    def get_timer_checkpoint(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        if self._timers is None:
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, "The checkpoint is null")
+        return request.response(body=self._timers.files.checkpoint(self._state.clock_ms()).encode())
+
+    def get_timer_metrics(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        if self._timers is None:
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, "The timer message store is null")
+        return request.response(body=encode_body(self._timers.metrics.body()))

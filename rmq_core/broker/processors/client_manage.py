@@ -58,7 +58,6 @@ class ClientManageProcessor:
         }
 
     def heartbeat(self, request: RemotingCommand, connection: Connection) -> HandlerResponse:
-        """HEART_BEAT (34): registers a client in its consumer and producer groups."""
         response = request.response(ext_fields={"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true"})
         if len(request.body) > _AT_ONCE_BYTES:
             return self._long_heartbeat(request, connection, response)
@@ -144,7 +143,6 @@ class ClientManageProcessor:
             state.consumers.register(client, data)
 
     def unregister(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
-        """UNREGISTER_CLIENT (35): removes a client from its groups."""
         fields = read_fields(request, UnregisterClient)
         if fields.producer_group is not None:
             self._state.producers.unregister(fields.producer_group, connection)
@@ -153,7 +151,6 @@ class ClientManageProcessor:
         return request.response()
 
     def list_consumers(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        """GET_CONSUMER_LIST_BY_GROUP (38): the client ids of a group's members, for rebalance."""
         fields = read_fields(request, ConsumerGroupName)
         members = self._state.consumers.groups.get(fields.consumer_group)
         if members is None:
@@ -178,13 +175,11 @@ class ClientManageProcessor:
         return request.response(body=encode_body(clients.LockBatchResponse(lock_ok_mq_set=locked_queues)))
 
     def unlock(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        """UNLOCK_BATCH_MQ (42): unlocks queues of an orderly consumer."""
         body = decode_body(request.body, clients.LockBatchRequest, is_request=True)
         self._state.locks.unlock(body.consumer_group, body.mq_set, body.client_id)
         return request.response()
 
     def check_client(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        """CHECK_CLIENT_CONFIG (46): checks that a subscription's expression compiles."""
         subscription = decode_body(request.body, clients.CheckClientBody, is_request=True).subscription_data
         if is_tag_type(subscription.expression_type):
             return request.response()
@@ -210,11 +205,11 @@ class ClientManageProcessor:
         fields = write_fields(ConsumerGroupName(consumer_group=group.name))
         permissions = (group_permission(group.name, Action.SUB),)
         for connection, client in group.clients.items():
-            if isinstance(connection, Proxied):  # without queues
-                continue
-            if not state.rights.may_receive(client.login, connection.remote_address, permissions):
-                continue
-            connection.send_oneway(new_request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, dict(fields)))
+            # The clients of a proxy have no queues.
+            if not isinstance(connection, Proxied) and state.rights.may_receive(
+                client.login, connection.remote_address, permissions
+            ):
+                connection.send_oneway(new_request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, dict(fields)))
 
     def disconnected(self, connection: Peer) -> None:
         """Remove a closed connection from all groups; from many groups, in time slices."""
@@ -246,15 +241,13 @@ class ProxiedClientProcessor:
     def __init__(self, state: BrokerState, client_manager: ClientManageProcessor) -> None:
         self._state = state
         self._client_manager = client_manager
-        self._clients_by_proxy: dict[
-            Connection, dict[int, Client]
-        ] = {}  # by connection and the client's number in the proxy
+        # By the proxy's connection and the client's number in the proxy.
+        self._clients_by_proxy: dict[Connection, dict[int, Client]] = {}
 
     def handlers(self) -> dict[int, Handler]:
         return {RequestCode.PROXIED_CLIENTS: self.update_clients}
 
     async def update_clients(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
-        """Update the clients of a proxy (PROXIED_CLIENTS)."""
         report = decode_body(request.body, clients.ProxiedClients, is_request=True)
         members = self._clients_by_proxy.setdefault(connection, {})
         login = self._state.rights.login(request)

@@ -90,8 +90,7 @@ class EndTransactionProcessor:
         seconds = properties.get(layout.PROPERTY_CHECK_IMMUNITY_SECONDS)
         if not seconds:
             return False
-        immunity_ms = parse_decimal(seconds, 0, 15) * 1000
-        immunity_ms = max(immunity_ms, self._state.config.transaction_timeout_ms)
+        immunity_ms = max(parse_decimal(seconds, 0, 15) * 1000, self._state.config.transaction_timeout_ms)
         return self._state.clock_ms.age_ms(half.born_timestamp_ms, half.physical_offset) > immunity_ms
 
     def _commit(self, half: HalfRecord, properties: dict[str, str]) -> PutResult:
@@ -117,7 +116,6 @@ class EndTransactionProcessor:
         return ResponseError(ResponseCode.SYSTEM_ERROR, status.value)
 
     def resume_check(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        """Resume the checks of a half message after its last check (RESUME_CHECK_HALF_MESSAGE, 323)."""
         fields = read_fields(request, ResumeCheckHalf)
         try:
             half = self._state.store.message(decode_message_id(fields.msg_id or "")[1])

@@ -63,12 +63,10 @@ class GroupAdmin:
         }
 
     def put(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
-        """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200): creates or replaces a group."""
         self._put([decode_body(request.body, SubscriptionGroupConfig, is_request=True)], connection)
         return request.response()
 
     def put_all(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
-        """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST (225): creates or replaces groups."""
         self._put(decode_body(request.body, GroupConfigList, is_request=True).group_config_list, connection)
         return request.response()
 
@@ -89,11 +87,9 @@ class GroupAdmin:
         )
 
     def get_all(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        """GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201): all group configurations."""
         return request.response(body=encode_body(self._state.groups.body()))
 
     def get(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        """GET_SUBSCRIPTIONGROUP_CONFIG (352): one group's configuration."""
         name = read_fields(request, requests.Group).group
         group = self._state.groups.get(name)
         if group is None:
@@ -107,7 +103,6 @@ class GroupAdmin:
         return request.response()
 
     def delete_all(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
-        """Delete several groups (DELETE_SUBSCRIPTION_GROUP_LIST, 5003)."""
         body = decode_body(request.body or b"{}", GroupsToDelete, is_request=True)
         if not body.group_name_list:
             raise ResponseError(ResponseCode.INVALID_PARAMETER, "The specified group name list is blank.")
@@ -130,7 +125,6 @@ class GroupAdmin:
             self._state.offsets.remove_group(group)
 
     def get_consumers(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        """Return the members of a consumer group (GET_CONSUMER_CONNECTION_LIST, 203)."""
         name = read_fields(request, requests.ConsumerGroupName).consumer_group
         group = self._state.consumers.groups.get(name)
         if group is None:
@@ -145,7 +139,6 @@ class GroupAdmin:
         return request.response(body=encode_body(body))
 
     def get_producers(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        """GET_PRODUCER_CONNECTION_LIST (204): a producer group's connected members."""
         name = read_fields(request, requests.ProducerGroup).producer_group
         members = self._state.producers.groups.get(name)
         if members is None:
@@ -155,7 +148,6 @@ class GroupAdmin:
         )
 
     def get_all_producers(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        """GET_ALL_PRODUCER_INFO (328): the connected members of all producer groups."""
         table = {
             group: [
                 ProducerInfo(
@@ -172,12 +164,10 @@ class GroupAdmin:
         return request.response(body=encode_body(ProducerTable(data=table)))
 
     def get_topics(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        """QUERY_TOPICS_BY_CONSUMER (343): the topics in which a group has consumer offsets."""
         topics = self._state.offsets.topics_of(read_fields(request, requests.Group).group)
         return request.response(body=encode_body(TopicList(topic_list=sorted(topics), broker_addr=self._state.address)))
 
     def get_subscription(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        """QUERY_SUBSCRIPTION_BY_CONSUMER (345): a group's subscription of a topic."""
         fields = read_fields(request, requests.Group)
         group = self._state.consumers.groups.get(fields.group)
         subscription = group.subscriptions.get(fields.topic or "") if group else None
@@ -210,7 +200,6 @@ class Broker2Client:
         }
 
     async def get_running_info(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        """Fetch the runtime state of a consumer (GET_CONSUMER_RUNNING_INFO, 307)."""
         fields = read_fields(request, requests.RunningInfo)
         permissions = [group_permission(fields.consumer_group, Action.SUB)]
         return await self._call_consumer(
@@ -243,13 +232,8 @@ class Broker2Client:
         self, request: RemotingCommand, group: str, client_id: str, body: bytes, permissions: list[Permission]
     ) -> RemotingCommand:
         """Send the request to a permitted member of a group, and return the member's response."""
-        rights = self._state.rights
-        clients = (
-            client
-            for client in self._state.consumers.clients(group, client_id)
-            if rights.may_receive(client.login, client.connection.remote_address, permissions)
-        )
-        client = next(clients, None)
+        members = self._state.consumers.clients(group, client_id)
+        client = self._state.rights.first_permitted(members, permissions)
         if client is None:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, f"The Consumer <{group}> <{client_id}> not online")
         command = new_request(request.code, dict(request.ext_fields), body)

@@ -67,7 +67,6 @@ class OffsetProcessor:
         return store.min_offset(topic, queue_id) <= 0 and store.is_in_memory(topic, queue_id, 0)
 
     def update_consumer_offset(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        """UPDATE_CONSUMER_OFFSET (15): commits a group's offset in a queue."""
         fields = read_fields(request, requests.UpdateConsumerOffset)
         state = self._state
         if state.groups.get(fields.consumer_group) is None:
@@ -87,7 +86,6 @@ class OffsetProcessor:
         return request.response()
 
     def search_offset(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        """SEARCH_OFFSET_BY_TIMESTAMP (29): the queue offset for a store time."""
         fields = read_fields(request, requests.SearchOffset)
         boundary = Boundary.UPPER if fields.boundary_type.upper() == "UPPER" else Boundary.LOWER
         topic = parse_lite_queue(fields.topic, fields.lite_topic) if fields.lite_topic else fields.topic
@@ -95,17 +93,14 @@ class OffsetProcessor:
         return request.response(ext_fields={"offset": str(offset)})
 
     def max_offset(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        """GET_MAX_OFFSET (30): the queue offset one past the newest message."""
         fields = read_fields(request, requests.Queue)
         return request.response(ext_fields={"offset": str(self._state.store.max_offset(fields.topic, fields.queue_id))})
 
     def min_offset(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        """GET_MIN_OFFSET (31): the first readable queue offset."""
         fields = read_fields(request, requests.Queue)
         return request.response(ext_fields={"offset": str(self._state.store.min_offset(fields.topic, fields.queue_id))})
 
     def earliest_time(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        """GET_EARLIEST_MSG_STORETIME (32): store timestamp of a queue's first message."""
         fields = read_fields(request, requests.Queue)
         store = self._state.store
         timestamp_ms = store.store_timestamp_ms(
@@ -135,15 +130,12 @@ class ProgressAdmin:
         }
 
     def get_all_offsets(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        """GET_ALL_CONSUMER_OFFSET (43): the table of consumer offsets, for slaves."""
         return request.response(body=encode_body(self._state.offsets.body()))
 
     def get_delay_offsets(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        """GET_ALL_DELAY_OFFSET (45): the table of delay offsets, for slaves."""
         return request.response(body=encode_body(self._schedule.body()))
 
     async def get_stats(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        """GET_CONSUME_STATS (208): a group's progress in each queue of its topics."""
         fields = read_fields(request, requests.ConsumeStatsOf)
         if fields.topic_list:
             topics = list(dict.fromkeys(topic for topic in fields.topic_list.split(";") if topic))
@@ -189,7 +181,6 @@ class ProgressAdmin:
         return MessageQueue(broker_name=self._state.config.broker_name, queue_id=queue_id, topic=topic)
 
     async def get_all_stats(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        """GET_BROKER_CONSUME_STATS (317): the progress of all groups in their topics."""
         fields = read_fields(request, requests.ConsumeStatsInBroker)
         state = self._state
         stats_by_group: list[dict[str, list[ConsumeStats]]] = []
@@ -216,9 +207,7 @@ class ProgressAdmin:
     async def get_times(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         """QUERY_CONSUME_TIME_SPAN (303): for each queue, store timestamps of its bounds and of a group's progress."""
         fields = read_fields(request, requests.ConsumeTimeSpan)
-        self._state.refuse_unknown_topic(fields.topic)
-        topic = self._state.topics.get(fields.topic)
-        queues = range(topic.write_queue_nums if topic else 0)
+        queues = range(self._state.require_topic(fields.topic).write_queue_nums)
         async with self._state.long_requests:
             spans = [
                 self._time_span(fields.topic, fields.group, queue_id) async for queue_id in self._in_slices(queues)
@@ -281,7 +270,6 @@ class ProgressAdmin:
         return high if fields.timestamp < 0 else store.offset_by_time(fields.topic, queue_id, fields.timestamp)
 
     def clone(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        """CLONE_GROUP_OFFSET (314): copies a group's consumer offsets to another group."""
         fields = read_fields(request, requests.CloneGroupOffset)
         state = self._state
         for topic in [fields.topic] if fields.topic else state.offsets.topics_of(fields.src_group):

@@ -12,7 +12,7 @@ from rmq_core.broker.cluster.slave_sync import BUSY
 from rmq_core.broker.config import BrokerConfig
 from rmq_core.broker.parked_requests import ParkedRequest, PullLongPolling
 from rmq_core.broker.processors.lite_names import parse_lite_queue
-from rmq_core.broker.state import BrokerState
+from rmq_core.broker.state import APPLY_FIRST, HELP, BrokerState
 from rmq_core.broker.tables import names, stats
 from rmq_core.broker.tables.subscription_filter import (
     EVERYTHING,
@@ -37,7 +37,6 @@ _COMMIT_FLAG: Final = 1  # bits of a pull's sys_flag
 _SUSPEND_FLAG: Final = 2
 _SUBSCRIPTION_FLAG: Final = 4
 _OFFSET_RESET: Final = "OFFSET_RESET"
-_HELP: Final = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 _CODES: Final = {
     GetStatus.FOUND: ResponseCode.SUCCESS,
     GetStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
@@ -203,15 +202,12 @@ class PullMessageProcessor:
             fields.consumer_group, config.auto_create_subscription_group
         )
         if group is None:
-            problem = f"subscription group [{fields.consumer_group}] does not exist, {_HELP}"
+            problem = f"subscription group [{fields.consumer_group}] does not exist, {HELP}"
             raise ResponseError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, problem)
         if not group.consume_enable:
             problem = f"subscription group no permission, {fields.consumer_group}"
             raise ResponseError(ResponseCode.NO_PERMISSION, problem)
-        topic = state.topics.table.get(fields.topic) or state.topics.get(fields.topic)
-        if topic is None:
-            problem = f"topic[{fields.topic}] not exist, apply first please! {_HELP}"
-            raise ResponseError(ResponseCode.TOPIC_NOT_EXIST, problem)
+        topic = state.topics.table.get(fields.topic) or state.require_topic(fields.topic, APPLY_FIRST)
         if not topic.perm & names.PERM_READ:
             raise ResponseError(ResponseCode.NO_PERMISSION, f"the topic[{fields.topic}] pulling message is forbidden")
         if not 0 <= fields.queue_id < topic.read_queue_nums:
@@ -264,13 +260,13 @@ class PullMessageProcessor:
         """Return the subscription of the group's heartbeats. Raises ResponseError without one."""
         members = self._state.consumers.groups.get(fields.consumer_group)
         if members is None:
-            raise ResponseError(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's group info not exist{_HELP}")
+            raise ResponseError(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's group info not exist{HELP}")
         if not group.consume_broadcast_enable and members.is_broadcasting:
             problem = f"the consumer group[{fields.consumer_group}] can not consume by broadcast way"
             raise ResponseError(ResponseCode.NO_PERMISSION, problem)
         subscription_data = members.subscriptions.get(fields.topic)
         if subscription_data is None:
-            raise ResponseError(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's subscription not exist{_HELP}")
+            raise ResponseError(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's subscription not exist{HELP}")
         if subscription_data.sub_version < fields.sub_version:
             raise ResponseError(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
         return subscription_data

@@ -9,17 +9,17 @@ from typing import Final, NamedTuple
 
 from rmq_core.broker.processors.lite_names import add_lite_queue, check_no_lite_queue
 from rmq_core.broker.processors.recall import encode_recall_handle
-from rmq_core.broker.state import BrokerState
+from rmq_core.broker.state import HELP, BrokerState
 from rmq_core.broker.tables import names, stats
 from rmq_core.broker.tables.timer_admission import DelayLevels, remove_timer_properties
 from rmq_core.broker.tables.topics import has_batch_queues, is_lite
 from rmq_core.broker.transaction.half import is_transaction, redirect_to_half
-from rmq_core.remoting.bodies.configs import TopicConfig
+from rmq_core.remoting.bodies.configs import SubscriptionGroupConfig, TopicConfig
 from rmq_core.remoting.codes import ResponseCode, Version
 from rmq_core.remoting.connection import Connection
 from rmq_core.remoting.errors import ResponseError
 from rmq_core.remoting.header import RemotingCommand
-from rmq_core.remoting.requests import SendMessage
+from rmq_core.remoting.requests import SendBackFields, SendMessage
 from rmq_core.remoting.uniq_key import UniqKeys
 from rmq_core.store.commitlog.lmq_offsets import decode_lmq_names, is_lmq
 from rmq_core.store.results import PutResult, PutStatus
@@ -63,7 +63,6 @@ _INNER_BATCH_PROPERTY: Final = re.compile(f"\x02(?:{layout.PROPERTY_INNER_NUM}|{
 _INNER_BATCH_NAMES: Final = tuple(
     f"{name}\x01".encode() for name in (layout.PROPERTY_INNER_NUM, layout.PROPERTY_INNER_BASE)
 )
-_HELP: Final = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 _NOT_AVAILABLE: Final = (
     "service not available now. It may be caused by one of the following reasons: the broker's disk is full, "
     "messages are put to the slave, message store has been shut down, etc. ({})"
@@ -106,7 +105,6 @@ class MessageWriter:
         self._uniq_keys = UniqKeys()
 
     def store(self, request: RemotingCommand, connection: Connection, fields: SendMessage) -> WriteResult:
-        """Store a message or a batch. Raises ResponseError."""
         state, name = self._state, fields.topic
         topic = state.topics.table.get(name)
         if topic is None or name in names.NOT_FOR_CLIENTS:
@@ -192,7 +190,7 @@ class MessageWriter:
         if new_topic is None and is_retry and not topics.is_full:
             new_topic = topics.get_or_create(fields.topic, 1, sys_flag)
         if new_topic is None:
-            problem = f"topic[{fields.topic}] not exist, apply first please!{_HELP}"
+            problem = f"topic[{fields.topic}] not exist, apply first please!{HELP}"
             raise ResponseError(ResponseCode.TOPIC_NOT_EXIST, problem)
         return new_topic
 
@@ -214,7 +212,8 @@ class MessageWriter:
             raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, problem)
         invalid_name = next((name for name in lmq_names if not is_lmq(name)), None)
         if invalid_name is not None:
-            problem = f"{layout.PROPERTY_INNER_MULTI_DISPATCH} names {invalid_name[:_SHOWN_CHARS]!r}, which cannot be a light queue"
+            shown_name = repr(invalid_name[:_SHOWN_CHARS])
+            problem = f"{layout.PROPERTY_INNER_MULTI_DISPATCH} names {shown_name}, which cannot be a light queue"
             raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, problem)
         self._reserve_lmqs(lmq_names)
 
@@ -371,12 +370,10 @@ class MessageWriter:
         state, group_name = self._state, fields.topic.removeprefix(names.RETRY_PREFIX)
         group = state.groups.find(group_name, state.config.auto_create_subscription_group)
         if group is None:
-            problem = f"subscription group not exist, {group_name} {_HELP}"
+            problem = f"subscription group not exist, {group_name} {HELP}"
             raise ResponseError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, problem)
-        max_retries = group.retry_max_times
-        if request.version >= Version.V3_4_9 and fields.max_reconsume_times is not None:
-            max_retries = fields.max_reconsume_times
-        if (fields.reconsume_times or 0) <= max_retries and not state.locks.is_any_locked(group_name):
+        is_retried = (fields.reconsume_times or 0) <= max_retries(request, fields, group)
+        if is_retried and not state.locks.is_any_locked(group_name):
             return fields.topic, queue_id
         properties[layout.PROPERTY_DELAY] = "-1"
         return state.topics.get_or_create(names.dlq_topic(group_name), 1).topic_name, 0
@@ -394,6 +391,13 @@ class MessageWriter:
             reason = "; ".join(self._state.store.refusals.values()) or "the store refuses appends now"
             return ResponseError(ResponseCode.SERVICE_NOT_AVAILABLE, _NOT_AVAILABLE.format(reason))
         return ResponseError(ResponseCode.SYSTEM_ERROR, status.value)
+
+
+def max_retries(request: RemotingCommand, fields: SendMessage | SendBackFields, group: SubscriptionGroupConfig) -> int:
+    """Return the number of retries before the dead letter: the consumer's if the request has it, else the group's."""
+    if request.version >= Version.V3_4_9 and fields.max_reconsume_times is not None:
+        return fields.max_reconsume_times
+    return group.retry_max_times
 
 
 def _read_delay_level(properties: dict[str, str]) -> int:

@@ -132,7 +132,6 @@ class QueryConsumeQueueProcessor:
         return None if members is None else members.subscriptions.get(topic)
 
     def _filter(self, topic: str, group: str, subscription_data: SubscriptionData | None) -> tuple[Filter | None, str]:
-        """Return the filter of a group and its text; None without a filter."""
         if subscription_data is None:
             return None, f"{group}@{topic} is not online!"
         registered = self._state.filters.get(topic, group)

@@ -88,7 +88,6 @@ class RecallMessageProcessor:
         return delete_key(handle.topic, handle.uniq_key) if has_topic else handle.uniq_key
 
     def _parse_handle(self, fields: RecallMessage) -> RecallHandle:
-        """Return the handle of a recall. Raises ResponseError if recalls are switched off, or for an invalid handle."""
         state, config = self._state, self._state.config
         if not config.recall_message_enable:
             raise ResponseError(ResponseCode.NO_PERMISSION, "recall failed, operation is forbidden")

@@ -1,5 +1,9 @@
-"""Request-reply: a reply message is pushed to the requesting client, and stored. Source: ``ReplyMessageProcessor``."""
+"""Request-reply (codes 324, 325): a reply message is pushed to the requesting client, and stored.
 
+Source: ``ReplyMessageProcessor``.
+"""
+
+from functools import partial
 from typing import Final
 
 from rmq_core.broker.access.guard import publish_permission
@@ -31,25 +35,18 @@ class ReplyMessageProcessor:
 
     def handlers(self) -> dict[int, Handler]:
         return {
-            RequestCode.SEND_REPLY_MESSAGE: self.reply,
-            RequestCode.SEND_REPLY_MESSAGE_V2: self.reply_v2,
+            RequestCode.SEND_REPLY_MESSAGE: partial(self._reply, SendMessage),
+            RequestCode.SEND_REPLY_MESSAGE_V2: partial(self._reply, SendMessageV2),
         }
 
-    async def reply(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
-        """Push a reply to the requesting client, and store the reply (SEND_REPLY_MESSAGE, 324)."""
-        return await self._reply(request, connection, read_fields(request, SendMessage))
-
-    async def reply_v2(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
-        """Push and store a reply with short field names (SEND_REPLY_MESSAGE_V2, 325)."""
-        return await self._reply(request, connection, read_fields(request, SendMessageV2))
-
-    async def _reply(self, request: RemotingCommand, connection: Connection, fields: SendMessage) -> RemotingCommand:
+    async def _reply(
+        self, kind: type[SendMessage], request: RemotingCommand, connection: Connection
+    ) -> RemotingCommand:
+        """Push a reply to the requesting client, and store the reply; the fields of V2 have short names."""
+        fields = read_fields(request, kind)
         push_error = await self._push(bytes(request.body), connection, fields)
-        ext_fields = {
-            "msgId": "0",
-            "queueId": str(max(fields.queue_id, 0)),
-            "queueOffset": "0",
-        } | self._writer.added_properties
+        ext_fields = {"msgId": "0", "queueId": str(max(fields.queue_id, 0)), "queueOffset": "0"}
+        ext_fields |= self._writer.added_properties
         try:
             stored = self._writer.store(request, connection, fields)
             ext_fields["queueId"], ext_fields["queueOffset"] = str(stored.queue_id), str(stored.result.queue_offset)
@@ -78,12 +75,7 @@ class ReplyMessageProcessor:
             if len({client.login and client.login.name for client in clients}) > 1:
                 return None
             permissions = (topic_permission(reply_topic, Action.SUB),)
-        allowed = (
-            client
-            for client in clients
-            if state.rights.may_receive(client.login, client.connection.remote_address, permissions)
-        )
-        return next(allowed, None)
+        return state.rights.first_permitted(clients, permissions)
 
     async def _push(self, body: bytes, connection: Connection, fields: SendMessage) -> str | None:
         """Push a reply to the requesting client; return an error in Java's words, or None."""
@@ -117,5 +109,7 @@ class ReplyMessageProcessor:
             response = await client.connection.invoke(command, _TIMEOUT_S)
         except TransportError as error:
             log.warning("a reply was not handed to %(client)s: %(error)s", {"client": client_id, "error": error})
-            return f"push reply message to {client_id}fail."
-        return None if response.code == 0 else f"push reply message to {client_id}fail."
+        else:
+            if response.code == 0:
+                return None
+        return f"push reply message to {client_id}fail."

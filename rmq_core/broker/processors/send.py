@@ -12,12 +12,12 @@ from typing import Final
 
 from rmq_core.broker.processors.durable_responder import DurableResponder
 from rmq_core.broker.processors.lite_names import remove_lite_queue
-from rmq_core.broker.processors.put_message import MessageWriter, WriteResult
+from rmq_core.broker.processors.put_message import MessageWriter, WriteResult, max_retries
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import names, stats
 from rmq_core.broker.tables.timer_admission import DelayLevels
 from rmq_core.remoting.bodies.configs import SubscriptionGroupConfig
-from rmq_core.remoting.codes import RequestCode, ResponseCode, Version
+from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.connection import WAITING_BYTES, Connection, Handler, HandlerResponse
 from rmq_core.remoting.errors import ResponseError
 from rmq_core.remoting.fields import read_fields
@@ -141,7 +141,7 @@ class SendBackProcessor:
         message = state.store.message(fields.offset)
         if message is None or not _matches_msg_id(message, fields.origin_msg_id):
             raise ResponseError(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {fields.offset}")
-        result = self._put(message, fields, group, _max_retries(request, fields, group))
+        result = self._put(message, fields, group, max_retries(request, fields, group))
         if self._responder.must_wait or state.topics.unwritten:
             return self._responder.respond_when_durable(request, request.response(), result)
         return request.response()
@@ -156,11 +156,8 @@ class SendBackProcessor:
     def _put(
         self, message: StoredMessage, fields: SendBackFields, group: SubscriptionGroupConfig, most_retries: int
     ) -> PutResult:
-        """Store a message for a retry or as a dead letter."""
         state = self._state
-        if (
-            message.sys_flag & layout.FLAG_INNER_BATCH
-        ):  # the consumer sends back single messages. ``HookUtils#checkInnerBatch``
+        if message.sys_flag & layout.FLAG_INNER_BATCH:  # consumers send back single messages. ``checkInnerBatch``
             raise ResponseError(ResponseCode.SYSTEM_ERROR, PutStatus.MESSAGE_ILLEGAL.value)
         properties = message.properties
         properties.setdefault(layout.PROPERTY_RETRY_TOPIC, message.topic)
@@ -174,17 +171,8 @@ class SendBackProcessor:
             level = fields.delay_level or _FIRST_LEVEL + message.reconsume_times
             topic, queue_id = names.retry_topic(fields.group), random.randrange(group.retry_queue_nums)
             topic, queue_id = self._levels.redirect(topic, queue_id, properties, level)
-        result = state.store.appender.put(
-            topic,
-            queue_id,
-            message.body,
-            encode_properties(properties),
-            message.born_timestamp_ms,
-            message.born_host.to_bytes(),
-            state.clock_ms(),
-            flag=message.flag,
-            sys_flag=message.sys_flag,
-            reconsume_times=message.reconsume_times + 1,
+        result = state.put_copy(
+            message, (topic, queue_id), encode_properties(properties), state.clock_ms(), added_tries=1
         )
         if result.status is not PutStatus.PUT_OK:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, result.status.value)
@@ -195,9 +183,3 @@ class SendBackProcessor:
 def _matches_msg_id(message: StoredMessage, msg_id: str | None) -> bool:
     """Return whether a message has the consumer's id: a log that lost its tail may have another one there."""
     return not msg_id or message.uniq_key is None or msg_id in (message.uniq_key, message.msg_id)
-
-
-def _max_retries(request: RemotingCommand, fields: SendBackFields, group: SubscriptionGroupConfig) -> int:
-    if request.version >= Version.V3_4_9 and fields.max_reconsume_times is not None:
-        return fields.max_reconsume_times
-    return group.retry_max_times

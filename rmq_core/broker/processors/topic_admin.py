@@ -22,6 +22,7 @@ from rmq_core.remoting.fields import read_fields
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.requests import CreateTopic, Topic
 from rmq_core.store.commitlog.lmq_offsets import is_lmq
+from rmq_core.store.store import MessageStore
 from rmq_formats.errors import DecodeError
 
 log = logging.getLogger("rmq.broker.admin")
@@ -50,7 +51,6 @@ class TopicAdmin:
         }
 
     def put(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
-        """UPDATE_AND_CREATE_TOPIC (17): creates or replaces a topic."""
         fields = read_fields(request, CreateTopic)
         if fields.topic_filter_type not in TOPIC_FILTER_TYPES:
             problem = f"topicFilterType = [{fields.topic_filter_type}] value invalid"
@@ -69,7 +69,6 @@ class TopicAdmin:
         return request.response()
 
     def put_all(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
-        """UPDATE_AND_CREATE_TOPIC_LIST (18): creates or replaces topics."""
         self._put(decode_body(request.body, TopicConfigList, is_request=True).topic_config_list, connection)
         return request.response()
 
@@ -116,7 +115,6 @@ class TopicAdmin:
         return request.response(body=encode_body(topics))
 
     def get(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        """GET_TOPIC_CONFIG (351): one topic's configuration."""
         name = read_fields(request, Topic).topic
         topic = self._state.topics.get(name)
         if topic is None:
@@ -124,27 +122,14 @@ class TopicAdmin:
         return request.response(body=encode_body(topic))
 
     async def get_stats(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        """GET_TOPIC_STATS_INFO (202): the bounds of each queue of a topic."""
-        name = read_fields(request, Topic).topic
-        topic = self._state.topics.get(name)
-        if topic is None:
-            return request.response(int(ResponseCode.TOPIC_NOT_EXIST), f"topic[{name}] not exist")
-        async with self._state.long_requests:
-            return await self._stats(request, topic)
-
-    async def _stats(self, request: RemotingCommand, topic: TopicConfig) -> RemotingCommand:
-        state, name, table = self._state, topic.topic_name, {}
-        async for queue_id in self._state.slices.each(range(max(topic.read_queue_nums, topic.write_queue_nums))):
-            queue = MessageQueue(broker_name=state.config.broker_name, queue_id=queue_id, topic=name)
-            high = state.store.max_offset(name, queue_id)
-            table[queue_key(queue)] = TopicOffset(
-                min_offset=state.store.min_offset(name, queue_id),
-                max_offset=high,
-                last_update_timestamp=state.store.store_timestamp_ms(name, queue_id, high - 1) or 0 if high else 0,
-            )
-        put_tps = state.stats.rate(stats.TOPIC_PUT_NUMS, name)
-        body = TopicStats(offset_table=table, topic_put_tps=put_tps)
-        return request.response(body=await asyncio.to_thread(encode_body, body))
+        name, state, table = read_fields(request, Topic).topic, self._state, {}
+        topic = state.require_topic(name)
+        async with state.long_requests:
+            async for queue_id in state.slices.each(range(max(topic.read_queue_nums, topic.write_queue_nums))):
+                queue = MessageQueue(broker_name=state.config.broker_name, queue_id=queue_id, topic=name)
+                table[queue_key(queue)] = topic_offset(state.store, name, queue_id)
+            body = TopicStats(offset_table=table, topic_put_tps=state.stats.rate(stats.TOPIC_PUT_NUMS, name))
+            return request.response(body=await asyncio.to_thread(encode_body, body))
 
     def delete(self, request: RemotingCommand, connection: Connection) -> Awaitable[RemotingCommand]:
         """Delete a topic with its queues and consumer offsets; respond at the end (DELETE_TOPIC_IN_BROKER, 215).
@@ -229,15 +214,23 @@ class TopicAdmin:
         return request.response()
 
     def get_groups(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        """QUERY_TOPIC_CONSUME_BY_WHO (300): the groups that subscribe to a topic or have offsets in it."""
         name = read_fields(request, Topic).topic
         state = self._state
         groups = sorted({*state.consumers.groups_of(name), *state.offsets.groups_of(name)})
         return request.response(body=encode_body(GroupList(group_list=groups)))
 
     def get_system(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        """GET_SYSTEM_TOPIC_LIST_FROM_BROKER (305): the names of the system topics."""
         return request.response(body=encode_body(TopicList(topic_list=sorted(self._state.topics.system))))
+
+
+def topic_offset(store: MessageStore, topic: str, queue_id: int) -> TopicOffset:
+    """Return the bounds of a queue, and the store time of its last message."""
+    high = store.max_offset(topic, queue_id)
+    return TopicOffset(
+        min_offset=store.min_offset(topic, queue_id),
+        max_offset=high,
+        last_update_timestamp=store.store_timestamp_ms(topic, queue_id, high - 1) or 0 if high else 0,
+    )
 
 
 def _parse_changes(text: str) -> dict[str, str]:

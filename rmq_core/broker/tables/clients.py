@@ -47,12 +47,10 @@ class Proxied:
 
     @property
     def is_closing(self) -> bool:
-        """True if the proxy is disconnected."""
         return self.proxy.is_closing
 
     @property
     def is_ready(self) -> bool:
-        """True if the proxy's connection accepts data."""
         return self.proxy.is_ready
 
     def send_oneway(self, request: RemotingCommand) -> None:
@@ -61,11 +59,9 @@ class Proxied:
             self.proxy.send_oneway(request)
 
     def reserve_parked(self, size: int) -> None:
-        """Count the bytes of the client's long polls with those of the proxy."""
         self.proxy.reserve_parked(size)
 
     def release_parked(self, size: int) -> None:
-        """Subtract the bytes of an answered long poll."""
         self.proxy.release_parked(size)
 
     async def invoke(self, request: RemotingCommand, _: float) -> RemotingCommand:
@@ -109,7 +105,6 @@ class ConsumerGroup:
 
     @property
     def is_broadcasting(self) -> bool:
-        """True for a broadcasting group, whose members each get all messages."""
         return self.data.message_model == "BROADCASTING"
 
     def update_subscriptions(self, subscriptions: Iterable[SubscriptionData]) -> bool:
@@ -146,7 +141,6 @@ class Consumers:
         return has_changed
 
     def join(self, group: ConsumerGroup, client: Client) -> None:
-        """Add a client to a group, or replace its entry."""
         group.clients[client.connection] = client
         self._group_names.setdefault(client.connection, {})[group.name] = None
 
@@ -163,11 +157,9 @@ class Consumers:
         self.on_members_change(group)
 
     def names_of(self, connection: Peer) -> list[str]:
-        """Return the groups that a connection is a member in."""
         return list(self._group_names.get(connection, ()))
 
     def groups_of(self, topic: str) -> list[str]:
-        """Return the groups that subscribe to a topic."""
         return [name for name, group in self.groups.items() if topic in group.subscriptions]
 
     def clients(self, group_name: str, client_id: str) -> list[Client]:
@@ -218,7 +210,6 @@ class Producers:
             del self._group_names[connection]
 
     def names_of(self, connection: Peer) -> list[str]:
-        """Return the groups that a connection is a member in."""
         return list(self._group_names.get(connection, ()))
 
     def clients(self, client_id: str) -> list[Client]:
@@ -236,7 +227,6 @@ class Producers:
 
 
 def _member_bytes(group: str) -> int:
-    """Return the memory of a member of a group, B."""
     return 512 + len(group)
 
 
@@ -259,7 +249,6 @@ class ReplyRequests:
     """The newest requests that wait for a reply, by client id and correlation id."""
 
     def __init__(self, max_count: int = _MAX_REPLY_REQUESTS) -> None:
-        """Retain ``max_count`` requests at most."""
         self._max_count = max_count
         self._requests: dict[tuple[str, str], ReplyRequest] = {}
 

@@ -84,7 +84,6 @@ class ConsumerOffsets:
         self.file.changes += 1
 
     def _update_body(self, key: str, queues: dict[int, int]) -> None:
-        """Update the table of the body to which a key belongs."""
         if not self._has_light_queues:
             return
         if _LMQ_GROUP not in key:
@@ -123,7 +122,6 @@ class ConsumerOffsets:
         return queue_id in self._resets.get(topic + _SEPARATOR + group, ())
 
     def of(self, topic: str, group: str) -> dict[int, int]:
-        """Return a group's offsets of a topic, by queue."""
         return self.table.get(topic + _SEPARATOR + group, {})
 
     def topics_of(self, group: str) -> list[str]:
@@ -136,7 +134,6 @@ class ConsumerOffsets:
         return [key.split(_SEPARATOR) for key in self.table]
 
     def clone(self, source: str, target: str, topic: str) -> None:
-        """Copy a group's offsets of a topic to another group."""
         offsets = self.table.get(topic + _SEPARATOR + source)
         if offsets is not None:
             key = topic + _SEPARATOR + target
@@ -191,7 +188,6 @@ class ConsumerOffsets:
             self._update_body(key, queues)
 
     def body(self) -> OffsetTable:
-        """Return the table for slaves and administrators."""
         if not self._has_light_queues:
             return OffsetTable(data_version=self._version, offset_table=self.table)
         return OffsetTable(

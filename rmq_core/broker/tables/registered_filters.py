@@ -98,7 +98,6 @@ class ConsumerFilters:
         return RegisteredFilter(data, replace(filtering, may_match_unit=may_match))
 
     def get(self, topic: str, group: str) -> RegisteredFilter | None:
-        """Return a group's filter of a topic; None without a filter that compiles."""
         return self.topics.get(topic, {}).get(group)
 
     def matches_before_retry(self, retry_topic: str) -> Matches:

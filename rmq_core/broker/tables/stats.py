@@ -144,7 +144,6 @@ class Stats:
         counter.times += 1
 
     def count_messages(self, names: tuple[str, str], key: str, messages: int, size: int) -> None:
-        """Add messages and bytes to the two counters with the given names."""
         counters = self._counters
         counter = counters[names[0], key]
         counter.sum += messages
@@ -195,7 +194,6 @@ class Stats:
         return BrokerStats(stats_minute=minute, stats_hour=hour, stats_day=day)
 
     def _sum_since(self, first_sample: _Sample, keys: list[Key]) -> BrokerStatsItem:
-        """Sum counters over the time since a sample."""
         first_ms, counters = first_sample
         current, earlier = [self._current(key) for key in keys], [counters.get(key, (0, 0)) for key in keys]
         total, count = (
@@ -215,7 +213,6 @@ class Stats:
         return self._sum_since(self._samples["minute"][0], [(name, key)]).tps
 
     def total(self, name: str) -> int:
-        """Return the sum of a counter over all keys."""
         return sum(counter.sum for (counter_name, _), counter in self._counters.items() if counter_name == name)
 
     def total_rate(self, name: str) -> float:

@@ -72,7 +72,6 @@ class Groups:
         self._changed()
 
     def remove(self, group: str) -> bool:
-        """Remove a group; return whether it existed."""
         config = self.table.pop(group, None)
         if config is not None:
             self._pending.record(self.file.changes + 1, group, config, None)
@@ -101,7 +100,6 @@ class Groups:
         self.file.save()
 
     def body(self) -> SubscriptionGroups:
-        """Return the table for slaves and administrators."""
         return SubscriptionGroups(
             data_version=self.version, forbidden_table=self.forbidden, subscription_group_table=self.table
         )

@@ -307,7 +307,6 @@ class PendingChanges(Generic[T]):
 
     @property
     def names(self) -> set[str]:
-        """Names of entries with an unwritten change."""
         return {change.name for change in self._changes}
 
     def drop(self, written: int) -> None:

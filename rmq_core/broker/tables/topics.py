@@ -67,14 +67,12 @@ class Topics:
         return config
 
     def batch_topics(self) -> Set[str]:
-        """Return the topics whose queues are BatchConsumeQueues."""
         return self._with_batch_queues
 
     def _find_batch_topics(self) -> set[str]:
         return {name for name, topic in self.table.items() if has_batch_queues(topic)}
 
     def is_system(self, topic: str) -> bool:
-        """Return whether a topic is a system topic."""
         return topic in self.system or topic.startswith(SYSTEM_TOPIC_PREFIX)
 
     @property
@@ -159,7 +157,6 @@ class Topics:
             self.put_all([structs.replace(topic, order=True) for topic in changed])
 
     def remove(self, topic: str) -> bool:
-        """Remove a topic; return whether it existed."""
         config = self.table.pop(topic, None)
         if config is not None:
             self._pending.record(self.file.changes + 1, topic, config, None)

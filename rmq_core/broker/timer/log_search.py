@@ -42,7 +42,6 @@ class _FileReader:
         self._start = start
 
     def read_into(self, offset: int, target: memoryview) -> int:
-        """Fill ``target`` from the file's byte ``offset`` on."""
         data = self._store.read_log_range(self._start + offset, len(target)) or b""
         target[: len(data)] = data
         target[len(data) :] = bytes(len(target) - len(data))

@@ -66,7 +66,6 @@ class TimerMetrics:
             self._file.changes += 1
 
     def body(self) -> TimerCounts:
-        """Return the table for slaves and administrators."""
         counts = {
             topic: TimerCount(count=count, time_stamp=self._times[topic]) for topic, count in self._counts.items()
         }

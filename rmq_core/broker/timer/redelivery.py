@@ -33,7 +33,6 @@ class PastDeliveries:
 
     @property
     def is_empty(self) -> bool:
-        """True if no delivered message is left."""
         return not self._deliveries
 
     def _note(self, record: memoryview) -> None:

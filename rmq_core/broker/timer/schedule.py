@@ -39,7 +39,6 @@ class Schedule:
     """Delivery of messages of delay levels to their real topics; ``offsets`` has the next queue offset by level."""
 
     def __init__(self, state: BrokerState, levels: DelayLevels) -> None:
-        """Load the delay offsets, and continue there."""
         self._state = state
         self._delays_ms = levels.delays_ms
         saved = state.files.load(_FILE, DelayOffsets)
@@ -67,9 +66,7 @@ class Schedule:
 
     def deliver(self) -> None:
         """Deliver the due messages; to be called every ``INTERVAL_S``."""
-        now_ms = self._state.clock_ms()
-        steady_ms = self._state.steady_ms()
-        delivered = False
+        now_ms, steady_ms, delivered = self._state.clock_ms(), self._state.steady_ms(), False
         for level in range(1, len(self._delays_ms) + 1):
             if steady_ms >= self._due_ms.get(level, steady_ms):
                 while self._deliver(level, now_ms):
@@ -122,18 +119,8 @@ class Schedule:
                 {"physical_offset": message.physical_offset},
             )
             return True
-        result = self._state.store.appender.put(
-            topic,
-            queue_id,
-            message.body,
-            message.properties_bytes,
-            message.born_timestamp_ms,
-            message.born_host.to_bytes(),
-            now_ms,
-            flag=message.flag,
-            sys_flag=message.sys_flag & ~FLAG_TRANSACTION_MASK,
-            reconsume_times=message.reconsume_times,
-        )
+        sys_flag = message.sys_flag & ~FLAG_TRANSACTION_MASK
+        result = self._state.put_copy(message, (topic, queue_id), message.properties_bytes, now_ms, sys_flag=sys_flag)
         if result.status in (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED):
             log.error(
                 "a delayed message at %(physical_offset)d cannot be stored: %(why)s",
@@ -148,7 +135,6 @@ class Schedule:
         self._due_ms.clear()
 
     def body(self) -> DelayOffsets:
-        """Return the table for slaves and administrators."""
         return DelayOffsets(data_version=self._version, offset_table=self.offsets)
 
     def save(self) -> None:

@@ -78,7 +78,6 @@ class Timers:
             self._more = loop.call_soon(self.run)
 
     def _pause(self) -> None:
-        """Cancel the next slice."""
         if self._more is not None:
             self._more.cancel()
             self._more = None

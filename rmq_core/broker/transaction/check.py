@@ -55,7 +55,6 @@ class TransactionChecks:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Start the checks, on the running event loop."""
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def close(self) -> None:
@@ -245,7 +244,6 @@ class EndedHalfMessages:
         self._open: dict[int, int] = {}  # number of half messages ahead, by op message
 
     def add(self, op_offset: int, offsets: Iterable[int]) -> None:
-        """Add an op message, in the order of the op queue."""
         self.next_op_offset = op_offset + 1
         for offset in offsets:
             self.remove(offset)
@@ -326,14 +324,7 @@ def send_check(state: BrokerState, half: StoredMessage, properties: dict[str, st
 
 
 def _pick_member(state: BrokerState, group: str, topic: str) -> Peer | None:
-    """Return a permitted, connected member of a producer group that is not slow to read."""
-    permissions = (publish_permission(topic),)
     members = [client for client in state.producers.groups.get(group, {}).values() if client.connection.is_ready]
     random.shuffle(members)
-    allowed = (
-        client
-        for client in members
-        if state.rights.may_receive(client.login, client.connection.remote_address, permissions)
-    )
-    client = next(allowed, None)
+    client = state.rights.first_permitted(members, (publish_permission(topic),))
     return None if client is None else client.connection

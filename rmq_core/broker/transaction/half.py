@@ -159,23 +159,11 @@ def put_half_again(
 
     The flag remains, unlike in the original. If the properties are too long, the old ones remain.
     """
-
-    def put(encoded: bytes) -> PutResult:
-        return state.store.appender.put(
-            topic,
-            HALF_QUEUE,
-            half.body,
-            encoded,
-            half.born_timestamp_ms,
-            half.born_host.to_bytes(),
-            state.clock_ms(),
-            flag=half.flag,
-            sys_flag=half.sys_flag,
-            reconsume_times=half.reconsume_times,
-        )
-
-    result = put(encode_properties(properties))
-    return put(half.properties_bytes) if result.status.is_permanent else result
+    queue = topic, HALF_QUEUE
+    result = state.put_copy(half, queue, encode_properties(properties), state.clock_ms())
+    if result.status.is_permanent:
+        return state.put_copy(half, queue, half.properties_bytes, state.clock_ms())
+    return result
 
 
 class OpMessageWriter:
