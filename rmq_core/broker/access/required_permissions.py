@@ -195,6 +195,24 @@ _LOCK_NAMES: Final = _from_body(LockBatchRequest, _lock_names)
 _SEND_PERMISSIONS: Final = _topic(*_PUB) | _topic(*_SUB, role=_RETRY_TOPIC)
 
 _CODE = RequestCode
+_POP_CODES: Final = (
+    _CODE.POP_MESSAGE, _CODE.ACK_MESSAGE, _CODE.CHANGE_MESSAGE_INVISIBLETIME, _CODE.NOTIFICATION, _CODE.POLLING_INFO,
+    _CODE.PEEK_MESSAGE, _CODE.POP_LITE_MESSAGE,
+)  # fmt: skip
+_CLUSTER_CHANGES: Final = (
+    _CODE.UPDATE_BROKER_CONFIG, _CODE.CLEAN_EXPIRED_CONSUMEQUEUE, _CODE.CLEAN_UNUSED_TOPIC,
+    _CODE.DELETE_EXPIRED_COMMITLOG, _CODE.AUTH_CREATE_USER, _CODE.AUTH_UPDATE_USER, _CODE.AUTH_DELETE_USER,
+    _CODE.AUTH_CREATE_ACL, _CODE.AUTH_UPDATE_ACL, _CODE.AUTH_DELETE_ACL, _CODE.RESET_MASTER_FLUSH_OFFSET,
+    _CODE.PROXIED_CLIENTS,
+)  # fmt: skip
+_CLUSTER_QUERIES: Final = (
+    _CODE.GET_ALL_TOPIC_CONFIG, _CODE.GET_BROKER_CONFIG, _CODE.GET_BROKER_RUNTIME_INFO, _CODE.GET_ALL_CONSUMER_OFFSET,
+    _CODE.GET_ALL_DELAY_OFFSET, _CODE.GET_TIMER_CHECK_POINT, _CODE.GET_TIMER_METRICS,
+    _CODE.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, _CODE.GET_PRODUCER_CONNECTION_LIST,
+    _CODE.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, _CODE.VIEW_BROKER_STATS_DATA, _CODE.GET_BROKER_CONSUME_STATS,
+    _CODE.GET_ALL_PRODUCER_INFO, _CODE.GET_ALL_MESSAGE_REQUEST_MODE, _CODE.GET_BROKER_HA_STATUS,
+    _CODE.GET_BROKER_LITE_INFO, _CODE.AUTH_GET_USER, _CODE.AUTH_LIST_USER, _CODE.AUTH_GET_ACL, _CODE.AUTH_LIST_ACL,
+)  # fmt: skip
 RULES: Final[dict[int, NamedRule]] = {
     code: NamedRule(*rule)
     for code, rule in {
@@ -208,18 +226,7 @@ RULES: Final[dict[int, NamedRule]] = {
         _CODE.CONSUMER_SEND_MSG_BACK: (_GROUP_FIELD, _topic_and_group(*_SUB)),
         _CODE.PULL_MESSAGE: (_CONSUMER, _topic_and_group(*_SUB)),
         _CODE.LITE_PULL_MESSAGE: (_CONSUMER, _topic_and_group(*_SUB)),
-        **dict.fromkeys(
-            (
-                _CODE.POP_MESSAGE,
-                _CODE.ACK_MESSAGE,
-                _CODE.CHANGE_MESSAGE_INVISIBLETIME,
-                _CODE.NOTIFICATION,
-                _CODE.POLLING_INFO,
-                _CODE.PEEK_MESSAGE,
-                _CODE.POP_LITE_MESSAGE,
-            ),
-            (_pop_names, _topic_and_group(*_SUB)),
-        ),
+        **dict.fromkeys(_POP_CODES, (_pop_names, _topic_and_group(*_SUB))),
         _CODE.BATCH_ACK_MESSAGE: (_from_body(BatchAcks, _ack_names), _topic_and_group(*_SUB)),
         _CODE.LITE_SUBSCRIPTION_CTL: (_from_body(LiteSubscriptions, _lite_subscription_names), _topic_and_group(*_SUB)),
         _CODE.GET_PARENT_TOPIC_INFO: (_TOPIC_FIELD, _topic(*_GET)),
@@ -288,48 +295,8 @@ RULES: Final[dict[int, NamedRule]] = {
         _CODE.INVOKE_BROKER_TO_RESET_OFFSET: (_from_fields(topic="topic", group="group"), _topic_and_group(*_UPDATE)),
         _CODE.CLONE_GROUP_OFFSET: (_clone_names, _group(*_GET, role=_SOURCE) | _topic_and_group(*_UPDATE)),
         _CODE.RESUME_CHECK_HALF_MESSAGE: (_cluster_names, _cluster(*_UPDATE)),  # names a message by its offset
-        **dict.fromkeys(
-            (
-                _CODE.UPDATE_BROKER_CONFIG,
-                _CODE.CLEAN_EXPIRED_CONSUMEQUEUE,
-                _CODE.CLEAN_UNUSED_TOPIC,
-                _CODE.DELETE_EXPIRED_COMMITLOG,
-                _CODE.AUTH_CREATE_USER,
-                _CODE.AUTH_UPDATE_USER,
-                _CODE.AUTH_DELETE_USER,
-                _CODE.AUTH_CREATE_ACL,
-                _CODE.AUTH_UPDATE_ACL,
-                _CODE.AUTH_DELETE_ACL,
-                _CODE.RESET_MASTER_FLUSH_OFFSET,
-                _CODE.PROXIED_CLIENTS,
-            ),
-            (_cluster_names, _cluster(*_UPDATE)),
-        ),
-        **dict.fromkeys(
-            (
-                _CODE.GET_ALL_TOPIC_CONFIG,
-                _CODE.GET_BROKER_CONFIG,
-                _CODE.GET_BROKER_RUNTIME_INFO,
-                _CODE.GET_ALL_CONSUMER_OFFSET,
-                _CODE.GET_ALL_DELAY_OFFSET,
-                _CODE.GET_TIMER_CHECK_POINT,
-                _CODE.GET_TIMER_METRICS,
-                _CODE.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
-                _CODE.GET_PRODUCER_CONNECTION_LIST,
-                _CODE.GET_SYSTEM_TOPIC_LIST_FROM_BROKER,
-                _CODE.VIEW_BROKER_STATS_DATA,
-                _CODE.GET_BROKER_CONSUME_STATS,
-                _CODE.GET_ALL_PRODUCER_INFO,
-                _CODE.GET_ALL_MESSAGE_REQUEST_MODE,
-                _CODE.GET_BROKER_HA_STATUS,
-                _CODE.GET_BROKER_LITE_INFO,
-                _CODE.AUTH_GET_USER,
-                _CODE.AUTH_LIST_USER,
-                _CODE.AUTH_GET_ACL,
-                _CODE.AUTH_LIST_ACL,
-            ),
-            (_cluster_names, _cluster(*_GET)),
-        ),
+        **dict.fromkeys(_CLUSTER_CHANGES, (_cluster_names, _cluster(*_UPDATE))),
+        **dict.fromkeys(_CLUSTER_QUERIES, (_cluster_names, _cluster(*_GET))),
     }.items()
 }
 

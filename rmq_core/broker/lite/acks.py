@@ -7,6 +7,7 @@ Source: ``AckMessageProcessor#ackLite``, ``ChangeInvisibleTimeProcessor#processC
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from rmq_core.broker.lite.dispatcher import LiteEventDispatcher
@@ -33,16 +34,14 @@ _QUEUE_ID: Final = 0
 _NOTHING: Final = ChangeInvisibleTimeResponse(pop_time=0, invisible_time=0, revive_qid=0)
 
 
+@dataclass(eq=False)
 class LiteAckProcessor:
     """Handlers of acknowledgements of lite topics; requests without ``liteTopic`` go to the handlers of POP."""
 
-    def __init__(
-        self, state: BrokerState, groups: LiteGroups, orders: ConsumerOrderInfo, dispatcher: LiteEventDispatcher
-    ) -> None:
-        self._state = state
-        self._groups = groups
-        self._orders = orders
-        self._dispatcher = dispatcher
+    _state: BrokerState
+    _groups: LiteGroups
+    _orders: ConsumerOrderInfo
+    _dispatcher: LiteEventDispatcher
 
     def handlers(self, pop_handlers: Mapping[int, Handler]) -> dict[int, Handler]:
         ack, change = pop_handlers[RequestCode.ACK_MESSAGE], pop_handlers[RequestCode.CHANGE_MESSAGE_INVISIBLETIME]

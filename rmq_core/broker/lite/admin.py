@@ -1,5 +1,6 @@
 """Administration of lite topics (codes 200074 to 200079). Source: ``LiteManagerProcessor``."""
 
+from dataclasses import dataclass
 from heapq import nlargest, nsmallest
 from itertools import islice
 from typing import Final
@@ -41,26 +42,17 @@ _UNKNOWN: Final = -1
 _EVERY_CLIENT: Final = "*"
 
 
+@dataclass(eq=False)
 class LiteManagerProcessor:
     """Handlers of requests about lite topics, their groups and clients."""
 
-    def __init__(
-        self,
-        state: BrokerState,
-        registry: LiteSubscriptionRegistry,
-        groups: LiteGroups,
-        orders: ConsumerOrderInfo,
-        dispatcher: LiteEventDispatcher,
-        lifecycle: LiteLifecycleManager,
-        sharding: LiteSharding,
-    ) -> None:
-        self._state = state
-        self._registry = registry
-        self._groups = groups
-        self._orders = orders
-        self._dispatcher = dispatcher
-        self._lifecycle = lifecycle
-        self._sharding = sharding
+    _state: BrokerState
+    _registry: LiteSubscriptionRegistry
+    _groups: LiteGroups
+    _orders: ConsumerOrderInfo
+    _dispatcher: LiteEventDispatcher
+    _lifecycle: LiteLifecycleManager
+    _sharding: LiteSharding
 
     def handlers(self) -> dict[int, Handler]:
         return {

@@ -8,6 +8,7 @@ Source: ``LiteEventDispatcher``, which rescans every ten seconds only.
 
 import asyncio
 from collections.abc import Callable, Coroutine, Hashable, Iterable
+from dataclasses import dataclass, field
 from random import randrange
 from typing import Final
 
@@ -56,27 +57,19 @@ class BackgroundTasks:
             task.cancel()
 
 
+@dataclass(eq=False)
 class LiteEventDispatcher:
     """Assignment of events to clients."""
 
-    def __init__(
-        self,
-        state: BrokerState,
-        registry: LiteSubscriptionRegistry,
-        groups: LiteGroups,
-        orders: ConsumerOrderInfo,
-        tasks: BackgroundTasks,
-        wake: Callable[[str], None],
-    ) -> None:
-        """Begin without events; ``wake`` responds to the waiting requests of a client."""
-        self._state = state
-        self._registry = registry
-        self._groups = groups
-        self._orders = orders
-        self._wake = wake
-        self._woken: dict[str, None] = {}
-        self._lagging_groups: dict[str, None] = {}  # wildcard groups with unassigned events
-        self._tasks = tasks
+    _state: BrokerState
+    _registry: LiteSubscriptionRegistry
+    _groups: LiteGroups
+    _orders: ConsumerOrderInfo
+    _tasks: BackgroundTasks
+    _wake: Callable[[str], None]
+    _woken: dict[str, None] = field(init=False, default_factory=dict)
+    # Wildcard groups with unassigned events.
+    _lagging_groups: dict[str, None] = field(init=False, default_factory=dict)
 
     def on_arrivals(self, arrivals: list[Arrival]) -> None:
         """Assign events of newly readable messages, after the dispatch that reports the messages."""

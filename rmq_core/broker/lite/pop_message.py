@@ -123,24 +123,16 @@ class LitePopReader:
         return offset, messages
 
 
+@dataclass(eq=False)
 class PopLiteMessageProcessor:
     """Handler of POP_LITE_MESSAGE."""
 
-    def __init__(
-        self,
-        state: BrokerState,
-        registry: LiteSubscriptionRegistry,
-        groups: LiteGroups,
-        dispatcher: LiteEventDispatcher,
-        reader: LitePopReader,
-        waiting: ParkedRequests[str],
-    ) -> None:
-        self._state = state
-        self._registry = registry
-        self._groups = groups
-        self._dispatcher = dispatcher
-        self._reader = reader
-        self._waiting = waiting
+    _state: BrokerState
+    _registry: LiteSubscriptionRegistry
+    _groups: LiteGroups
+    _dispatcher: LiteEventDispatcher
+    _reader: LitePopReader
+    _waiting: ParkedRequests[str]
 
     def handlers(self) -> dict[int, Handler]:
         return {RequestCode.POP_LITE_MESSAGE: self.pop}

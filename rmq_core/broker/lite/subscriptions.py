@@ -6,6 +6,7 @@ Source: ``LiteSubscriptionCtlProcessor``, ``LiteSubscriptionRegistryImpl``.
 import asyncio
 import logging
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Final
 
 from rmq_core.broker.access.policies import Action, group_permission, topic_permission
@@ -41,22 +42,15 @@ _MAX_CLIENT_CHARS: Final = 255
 _SHOWN_CHARS: Final = 60
 
 
+@dataclass(eq=False)
 class Subscriptions:
     """Changes of the registry. Long changes are iterators, for use in time slices."""
 
-    def __init__(
-        self,
-        state: BrokerState,
-        registry: LiteSubscriptionRegistry,
-        groups: LiteGroups,
-        orders: ConsumerOrderInfo,
-        dispatcher: LiteEventDispatcher,
-    ) -> None:
-        self._state = state
-        self._registry = registry
-        self._groups = groups
-        self._orders = orders
-        self._dispatcher = dispatcher
+    _state: BrokerState
+    _registry: LiteSubscriptionRegistry
+    _groups: LiteGroups
+    _orders: ConsumerOrderInfo
+    _dispatcher: LiteEventDispatcher
 
     def register(
         self, client_id: str, group: str, parent: str, connection: Connection, login: Login | None = None
@@ -220,17 +214,16 @@ class Subscriptions:
             self._dispatcher.notify_group(queue, group)  # wakes the other subscribers
 
 
+@dataclass(eq=False)
 class LiteSubscriptionCtlProcessor:
     """Handler of LITE_SUBSCRIPTION_CTL."""
 
-    def __init__(
-        self, state: BrokerState, groups: LiteGroups, subscriptions: Subscriptions, sharding: LiteSharding
-    ) -> None:
-        self._state = state
-        self._groups = groups
-        self._subscriptions = subscriptions
-        self._sharding = sharding
-        self._order_lock = asyncio.Lock()  # changes apply in the order of their arrival
+    _state: BrokerState
+    _groups: LiteGroups
+    _subscriptions: Subscriptions
+    _sharding: LiteSharding
+    # Changes apply in the order of their arrival.
+    _order_lock: asyncio.Lock = field(init=False, default_factory=asyncio.Lock)
 
     def handlers(self) -> dict[int, Handler]:
         return {RequestCode.LITE_SUBSCRIPTION_CTL: self.control}

@@ -117,18 +117,9 @@ def _topic_families(state: BrokerState) -> Iterator[Family]:
     yield Family("rocketmq_producer_offset", "Messages that a topic has ever had.", _TOPIC, ends[""])
     yield Family("rocketmq_topic_retry_offset", "Messages that a retry topic had.", _TOPIC, ends[names.RETRY_PREFIX])
     yield Family("rocketmq_topic_dlq_offset", "Messages that a DLQ topic had.", _GROUP, ends[names.DLQ_PREFIX])
-    yield Family(
-        "rocketmq_producer_tps",
-        "Messages a second that were put into a topic.",
-        _TOPIC,
-        _rates(state, stats.TOPIC_PUT_NUMS),
-    )
-    yield Family(
-        "rocketmq_producer_message_size",
-        "Bytes a second that were put into a topic.",
-        _TOPIC,
-        _rates(state, stats.TOPIC_PUT_SIZE),
-    )
+    put_rates, byte_rates = _rates(state, stats.TOPIC_PUT_NUMS), _rates(state, stats.TOPIC_PUT_SIZE)
+    yield Family("rocketmq_producer_tps", "Messages a second that were put into a topic.", _TOPIC, put_rates)
+    yield Family("rocketmq_producer_message_size", "Bytes a second that were put into a topic.", _TOPIC, byte_rates)
 
 
 def _rates(state: BrokerState, name: str) -> Iterator[tuple[tuple[str, ...], float]]:
@@ -149,57 +140,29 @@ def _send_back_counts(state: BrokerState) -> Iterator[tuple[tuple[str, ...], flo
 def _consumer_families(state: BrokerState) -> Iterator[Family]:
     broker_labels = state.config.broker_cluster_name, state.config.broker_name
     lags = list(_group_lags(state))
-    all_labels = [(*broker_labels, lag.topic, lag.group) for lag in lags]
-    for name, about, prefix in (
-        ("rocketmq_group_diff", "Messages that a group is behind.", ""),
-        ("rocketmq_group_retrydiff", "Messages that a group is behind in its retry topic.", names.RETRY_PREFIX),
+    for name, about, is_retry in (
+        ("rocketmq_group_diff", "Messages that a group is behind.", False),
+        ("rocketmq_group_retrydiff", "Messages that a group is behind in its retry topic.", True),
     ):
-        yield Family(
-            name,
-            about,
-            _DIFF,
-            [
-                ((lag.group, lag.topic, str(_member_count(state, lag.group)), _CLUSTERING), lag.lag_count)
-                for lag in lags
-                if lag.topic.startswith(names.RETRY_PREFIX) == bool(prefix)
-            ],
-        )
-    yield Family(
-        "rocketmq_message_accumulation",
-        "Messages that a group is behind.",
-        _TOPIC_GROUP,
-        [(labels, lag.lag_count) for labels, lag in zip(all_labels, lags, strict=True)],
-    )
-    yield Family(
-        "rocketmq_consumer_offset",
-        "The sum of a group's offsets.",
-        _TOPIC_GROUP,
-        [(labels, lag.offset) for labels, lag in zip(all_labels, lags, strict=True)],
-    )
-    yield Family(
-        "rocketmq_group_get_latency_by_storetime",
-        "Age in ms of a group's next message.",
-        _TOPIC_GROUP,
-        [(labels, lag.age_ms) for labels, lag in zip(all_labels, lags, strict=True)],
-    )
-    yield Family(
-        "rocketmq_consumer_tps",
-        "Messages a second that a group gets.",
-        _TOPIC_GROUP,
-        _rates(state, stats.GROUP_GET_NUMS),
-    )
-    yield Family(
-        "rocketmq_consumer_message_size",
-        "Bytes a second that a group gets.",
-        _TOPIC_GROUP,
-        _rates(state, stats.GROUP_GET_SIZE),
-    )
-    yield Family(
-        "rocketmq_send_back_nums",
-        "Messages that a group has sent back, last minute.",
-        _TOPIC_GROUP,
-        _send_back_counts(state),
-    )
+        samples = [
+            ((lag.group, lag.topic, str(_member_count(state, lag.group)), _CLUSTERING), lag.lag_count)
+            for lag in lags
+            if lag.topic.startswith(names.RETRY_PREFIX) == is_retry
+        ]
+        yield Family(name, about, _DIFF, samples)
+    for name, about, field in (
+        ("rocketmq_message_accumulation", "Messages that a group is behind.", "lag_count"),
+        ("rocketmq_consumer_offset", "The sum of a group's offsets.", "offset"),
+        ("rocketmq_group_get_latency_by_storetime", "Age in ms of a group's next message.", "age_ms"),
+    ):
+        values = [((*broker_labels, lag.topic, lag.group), getattr(lag, field)) for lag in lags]
+        yield Family(name, about, _TOPIC_GROUP, values)
+    for name, about, rates in (
+        ("rocketmq_consumer_tps", "Messages a second that a group gets.", _rates(state, stats.GROUP_GET_NUMS)),
+        ("rocketmq_consumer_message_size", "Bytes a second that a group gets.", _rates(state, stats.GROUP_GET_SIZE)),
+        ("rocketmq_send_back_nums", "Messages that a group has sent back, last minute.", _send_back_counts(state)),
+    ):
+        yield Family(name, about, _TOPIC_GROUP, rates)
 
 
 def _group_lags(state: BrokerState) -> Iterator[_GroupLag]:
@@ -258,38 +221,22 @@ async def lag_families(state: BrokerState) -> list[Family]:
     """Return the gauges; requests run between two queues, as a filter may read 20,000 units of a queue."""
     now_ms = state.clock_ms()
     labelled_lags = [(labels, lag) async for labels, lag in _labelled_group_lags(state)]
-
-    def family(name: str, about: str, values: list[int]) -> Family:
-        samples = [(labels, value) for (labels, _), value in zip(labelled_lags, values, strict=True)]
-        return Family(name, about, _LAG_LABELS, samples)
-
-    def ages(times_ms: list[int]) -> list[int]:
-        return [max(0, now_ms - time_ms) if time_ms else 0 for time_ms in times_ms]
-
-    lags = [lag for _, lag in labelled_lags]
-    return [
-        family(
-            "rocketmq_consumer_lag_messages", "Messages that a group has not consumed.", [lag.total for lag in lags]
-        ),
-        family(
-            "rocketmq_consumer_lag_latency_milliseconds",
-            "Age of the oldest of them.",
-            ages([lag.unconsumed_ms for lag in lags]),
-        ),
-        family(
-            "rocketmq_consumer_inflight_messages",
-            "Messages that a group has pulled only.",
-            [lag.in_flight for lag in lags],
-        ),
-        family(
-            "rocketmq_consumer_queueing_latency_milliseconds",
-            "Age of the oldest not pulled.",
-            ages([lag.unpulled_ms for lag in lags]),
-        ),
-        family(
-            "rocketmq_consumer_ready_messages", "Messages that a group has not pulled.", [lag.ready for lag in lags]
-        ),
-    ]
+    families = []
+    for name, field, about in (
+        ("rocketmq_consumer_lag_messages", "total", "Messages that a group has not consumed."),
+        ("rocketmq_consumer_lag_latency_milliseconds", "unconsumed_ms", "Age of the oldest of them."),
+        ("rocketmq_consumer_inflight_messages", "in_flight", "Messages that a group has pulled only."),
+        ("rocketmq_consumer_queueing_latency_milliseconds", "unpulled_ms", "Age of the oldest not pulled."),
+        ("rocketmq_consumer_ready_messages", "ready", "Messages that a group has not pulled."),
+    ):
+        samples = []
+        for labels, lag in labelled_lags:
+            value = getattr(lag, field)
+            if field.endswith("_ms") and value:
+                value = max(0, now_ms - value)
+            samples.append((labels, value))
+        families.append(Family(name, about, _LAG_LABELS, samples))
+    return families
 
 
 async def _labelled_group_lags(state: BrokerState) -> AsyncIterator[tuple[tuple[str, ...], Lag]]:

@@ -5,6 +5,7 @@ Source: ``AckMessageProcessor``, ``ChangeInvisibleTimeProcessor``.
 
 import base64
 import binascii
+from dataclasses import dataclass
 from typing import Final
 
 from rmq_core.broker.parked_requests import PopLongPolling
@@ -39,22 +40,15 @@ _MAX_LEAD_MS: Final = 100  # of a pop time before the clock; a longer one comes 
 _MAX_BITS: Final = 4096  # of a batch's bit set: far more than a pop gives
 
 
+@dataclass(eq=False)
 class AckMessageProcessor:
     """Handlers of acknowledgements and changes of invisible times."""
 
-    def __init__(
-        self,
-        state: BrokerState,
-        journal: PopJournal,
-        orders: ConsumerOrderInfo,
-        polls: PopLongPolling,
-        responder: DurableResponder,
-    ) -> None:
-        self._state = state
-        self._journal = journal
-        self._orders = orders
-        self._polls = polls
-        self._responder = responder
+    _state: BrokerState
+    _journal: PopJournal
+    _orders: ConsumerOrderInfo
+    _polls: PopLongPolling
+    _responder: DurableResponder
 
     def handlers(self) -> dict[int, Handler]:
         return {
