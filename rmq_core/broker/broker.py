@@ -218,7 +218,8 @@ class Broker(Service):
         self._timer_service = (
             Timers(self.state) if config.timer_wheel_enable and config.broker_role != "SLAVE" else None
         )
-        self.state.timers = TimerAdmission(lambda: self.state.config, clock_ms, self._timer_service)
+        count_due = None if self._timer_service is None else self._timer_service.count
+        self.state.timers = TimerAdmission(lambda: self.state.config, clock_ms, count_due)
         self._pop = PopService(self.state, self._timer_service)
         self._lite = LiteService(self.state)
         self.op_messages = OpMessageWriter(self.state)

@@ -102,7 +102,7 @@ class LiteAckProcessor:
         queue, handle = self._parse_handle(fields)
         group, pop_time_ms = fields.consumer_group, handle.pop_time_ms
         if fields.offset < self._state.offsets.get(queue, group, _QUEUE_ID):  # the message is acknowledged
-            return request.response(int(ResponseCode.SUCCESS), None, write_fields(_NOTHING))
+            return request.response(ext_fields=write_fields(_NOTHING))
         visible_ms = self._state.clock_ms() + fields.invisible_time
         if fields.suspend:
             self._orders.suspend(queue, group, _QUEUE_ID, pop_time_ms, visible_ms)
@@ -114,7 +114,7 @@ class LiteAckProcessor:
         response = ChangeInvisibleTimeResponse(
             pop_time=pop_time_ms, invisible_time=visible_ms - pop_time_ms, revive_qid=handle.revive_queue_id
         )
-        return request.response(int(ResponseCode.SUCCESS), None, write_fields(response))
+        return request.response(ext_fields=write_fields(response))
 
     def _parse_handle(self, fields: AckMessage | ChangeInvisibleTime) -> tuple[str, PopHandle]:
         """Return the light queue and the handle of a request. Raises ResponseError."""

@@ -4,9 +4,10 @@ Source: ``LiteMetadataUtil``, ``LiteShardingImpl``, Guava's ``Hashing#consistent
 ``MQClientInstance#topicRouteData2TopicPublishInfo``.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
+from rmq_core.broker.pop.assignment import Route
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import attributes, names
 from rmq_core.broker.tables.topics import is_lite
@@ -20,7 +21,6 @@ _MAX_EVENTS: Final = 100_000  # of a client: capacity of the original's queue
 _NEVER: Final = -1
 _ROUTE_MS: Final = 20_000
 _MAX_ROUTES: Final = 1000
-Route = Callable[[str], Awaitable[TopicRouteData | None]]
 
 
 class LiteGroups:

@@ -62,14 +62,49 @@ class LitePopResult:
     queues: int = 0
 
 
-class LitePopReader:
-    """Reader of light queues for pops."""
+@dataclass(eq=False)
+class PopLiteMessageProcessor:
+    """Handler of POP_LITE_MESSAGE."""
 
-    def __init__(self, state: BrokerState, orders: ConsumerOrderInfo) -> None:
-        self._state = state
-        self._orders = orders
+    _state: BrokerState
+    _registry: LiteSubscriptionRegistry
+    _groups: LiteGroups
+    _orders: ConsumerOrderInfo
+    _dispatcher: LiteEventDispatcher
+    _waiting: ParkedRequests[str]
 
-    def pop(self, fields: PopLiteMessage, client: LiteClient | None) -> LitePopResult:
+    def handlers(self) -> dict[int, Handler]:
+        return {RequestCode.POP_LITE_MESSAGE: self.pop}
+
+    def pop(self, request: RemotingCommand, connection: Connection) -> RemotingCommand | None:
+        """Pop messages of lite topics (POP_LITE_MESSAGE, 200070); None while the request is parked."""
+        fields = read_fields(request, PopLiteMessage)
+        self._check(fields)
+        deadline_ms = self._state.steady_ms() + max(0, fields.poll_time)
+        pop = ParkedRequest(fields.client_id, request, connection, deadline_ms, partial(self._pop_again, fields))
+        return self._pop(fields, pop)
+
+    def _pop_again(self, fields: PopLiteMessage, pop: ParkedRequest[str], is_over: bool) -> RemotingCommand | None:
+        self._check(fields)
+        return self._pop(fields, pop, is_over=is_over)
+
+    def _pop(self, fields: PopLiteMessage, pop: ParkedRequest[str], *, is_over: bool = False) -> RemotingCommand | None:
+        client = self._client(fields)
+        result = self._pop_events(fields, client)
+        if client is not None:
+            self._dispatcher.on_poll(client)
+            if client.events and (self._waiting.requests_of(fields.client_id) or not result.counts):
+                self._dispatcher.wake_soon(fields.client_id)
+        code, remark = ResponseCode.SUCCESS, "FOUND"
+        if not result.counts:
+            code, remark = ResponseCode.POLLING_TIMEOUT, "NO_MESSAGE_IN_QUEUE"
+            if not is_over and pop.deadline_ms > self._state.steady_ms():
+                if self._waiting.park(pop):
+                    return None
+                code = ResponseCode.POLLING_FULL
+        return self._respond(pop.request, fields, result, code, remark)
+
+    def _pop_events(self, fields: PopLiteMessage, client: LiteClient | None) -> LitePopResult:
         """Pop messages of the light queues of a client's events, up to the requested number."""
         result = LitePopResult(self._state.clock_ms())
         for _ in range(_MAX_READ_LMQS):
@@ -121,49 +156,6 @@ class LitePopReader:
             self._state.offsets.commit(queue, group, _QUEUE_ID, offset)
             messages = store.get(queue, _QUEUE_ID, offset, most)
         return offset, messages
-
-
-@dataclass(eq=False)
-class PopLiteMessageProcessor:
-    """Handler of POP_LITE_MESSAGE."""
-
-    _state: BrokerState
-    _registry: LiteSubscriptionRegistry
-    _groups: LiteGroups
-    _dispatcher: LiteEventDispatcher
-    _reader: LitePopReader
-    _waiting: ParkedRequests[str]
-
-    def handlers(self) -> dict[int, Handler]:
-        return {RequestCode.POP_LITE_MESSAGE: self.pop}
-
-    def pop(self, request: RemotingCommand, connection: Connection) -> RemotingCommand | None:
-        """Pop messages of lite topics (POP_LITE_MESSAGE, 200070); None while the request is parked."""
-        fields = read_fields(request, PopLiteMessage)
-        self._check(fields)
-        deadline_ms = self._state.steady_ms() + max(0, fields.poll_time)
-        pop = ParkedRequest(fields.client_id, request, connection, deadline_ms, partial(self._pop_again, fields))
-        return self._pop(fields, pop)
-
-    def _pop_again(self, fields: PopLiteMessage, pop: ParkedRequest[str], is_over: bool) -> RemotingCommand | None:
-        self._check(fields)
-        return self._pop(fields, pop, is_over=is_over)
-
-    def _pop(self, fields: PopLiteMessage, pop: ParkedRequest[str], *, is_over: bool = False) -> RemotingCommand | None:
-        client = self._client(fields)
-        result = self._reader.pop(fields, client)
-        if client is not None:
-            self._dispatcher.on_poll(client)
-            if client.events and (self._waiting.requests_of(fields.client_id) or not result.counts):
-                self._dispatcher.wake_soon(fields.client_id)
-        code, remark = ResponseCode.SUCCESS, "FOUND"
-        if not result.counts:
-            code, remark = ResponseCode.POLLING_TIMEOUT, "NO_MESSAGE_IN_QUEUE"
-            if not is_over and pop.deadline_ms > self._state.steady_ms():
-                if self._waiting.park(pop):
-                    return None
-                code = ResponseCode.POLLING_FULL
-        return self._respond(pop.request, fields, result, code, remark)
 
     def _client(self, fields: PopLiteMessage) -> LiteClient | None:
         """Return the client of a request, if subscribed with the request's group."""
@@ -247,4 +239,4 @@ class LiteNotificationProcessor:
         if must_wait and self._waiting.park(notification):
             return None
         answer_fields = write_fields(NotificationResponse(has_msg=has_events, polling_full=must_wait))
-        return notification.request.response(int(ResponseCode.SUCCESS), None, answer_fields)
+        return notification.request.response(ext_fields=answer_fields)

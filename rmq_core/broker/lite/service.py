@@ -7,11 +7,12 @@ from rmq_core.broker.lite.acks import LiteAckProcessor
 from rmq_core.broker.lite.admin import LiteManagerProcessor
 from rmq_core.broker.lite.dispatcher import BackgroundTasks, LiteEventDispatcher
 from rmq_core.broker.lite.lifecycle import LiteLifecycleManager
-from rmq_core.broker.lite.metadata import LiteGroups, LiteSharding, Route
-from rmq_core.broker.lite.pop_message import LiteNotificationProcessor, LitePopReader, PopLiteMessageProcessor
+from rmq_core.broker.lite.metadata import LiteGroups, LiteSharding
+from rmq_core.broker.lite.pop_message import LiteNotificationProcessor, PopLiteMessageProcessor
 from rmq_core.broker.lite.registry import LiteSubscriptionRegistry
 from rmq_core.broker.lite.subscriptions import LiteSubscriptionCtlProcessor, Subscriptions
 from rmq_core.broker.parked_requests import MAX_REQUESTS_PER_KEY, ParkedRequests
+from rmq_core.broker.pop.assignment import Route
 from rmq_core.broker.pop.order import ConsumerOrderInfo
 from rmq_core.broker.state import BrokerState
 from rmq_core.remoting.connection import Connection, Handler
@@ -46,7 +47,6 @@ class LiteService:
     def handlers(self, base_handlers: Mapping[int, Handler], route: Route) -> dict[int, Handler]:
         """Return the handlers; requests without a lite topic go to ``base_handlers``."""
         state, sharding = self._state, LiteSharding(self._state, route)
-        reader = LitePopReader(state, self._orders)
         admin = LiteManagerProcessor(
             state, self._registry, self._groups, self._orders, self._dispatcher, self._lifecycle, sharding
         )
@@ -54,7 +54,7 @@ class LiteService:
             **base_handlers,
             **LiteSubscriptionCtlProcessor(state, self._groups, self._subscriptions, sharding).handlers(),
             **PopLiteMessageProcessor(
-                state, self._registry, self._groups, self._dispatcher, reader, self._pops
+                state, self._registry, self._groups, self._orders, self._dispatcher, self._pops
             ).handlers(),
             **LiteAckProcessor(state, self._groups, self._orders, self._dispatcher).handlers(base_handlers),
             **LiteNotificationProcessor(state, self._registry, self._notifications).handlers(base_handlers),

@@ -143,9 +143,7 @@ class AckMessageProcessor:
         response = ChangeInvisibleTimeResponse(
             pop_time=pop_time_ms, invisible_time=fields.invisible_time, revive_qid=handle.revive_queue_id
         )
-        return self._respond(
-            request, request.response(int(ResponseCode.SUCCESS), None, write_fields(response)), results
-        )
+        return self._respond(request, request.response(ext_fields=write_fields(response)), results)
 
     def _change_in_order(
         self, request: RemotingCommand, fields: ChangeInvisibleTime, handle: PopHandle, now_ms: int
@@ -160,7 +158,7 @@ class AckMessageProcessor:
         response = ChangeInvisibleTimeResponse(
             pop_time=handle.pop_time_ms, invisible_time=visible_ms - handle.pop_time_ms, revive_qid=IN_ORDER
         )
-        return request.response(int(ResponseCode.SUCCESS), None, write_fields(response))
+        return request.response(ext_fields=write_fields(response))
 
     # --- parts ----------------------------------------------------------------------------
     def _handle(self, text: str, topic: str, queue_id: int, offset: int) -> PopHandle:

@@ -76,7 +76,7 @@ class PollingProcessor:
         if must_wait and self._polls.park(notification):
             return None
         answer_fields = write_fields(NotificationResponse(has_msg=has_messages, polling_full=must_wait))
-        return notification.request.response(int(ResponseCode.SUCCESS), None, answer_fields)
+        return notification.request.response(ext_fields=answer_fields)
 
     def _has_messages(self, fields: Notification) -> bool:
         group, topics = fields.consumer_group, self._state.topics
@@ -111,7 +111,7 @@ class PollingProcessor:
         check_pop_group(self._state, fields.consumer_group, fields.topic, fields.queue_id)
         polls = self._polls.requests_of((fields.topic, fields.consumer_group))
         count = sum(poll.queue_id == fields.queue_id for poll in polls)
-        return request.response(int(ResponseCode.SUCCESS), None, write_fields(PollingInfoResponse(polling_num=count)))
+        return request.response(ext_fields=write_fields(PollingInfoResponse(polling_num=count)))
 
     def peek(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         fields = read_fields(request, PeekMessage)

@@ -83,16 +83,91 @@ class PopResult:
     is_by_priority: bool = False
 
 
-class PopReader:
-    """Reader of queues for pops."""
+class PopMessageProcessor:
+    """Handler of POP_MESSAGE requests."""
 
-    def __init__(self, state: BrokerState, journal: PopJournal, orders: ConsumerOrderInfo) -> None:
+    def __init__(
+        self, state: BrokerState, journal: PopJournal, orders: ConsumerOrderInfo, polls: PopLongPolling
+    ) -> None:
         self._state = state
         self._journal = journal
         self._orders = orders
+        self._polls = polls
         self._next_revive_queue = 0
 
-    def begin(self, fields: PopMessage) -> PopResult:
+    def handlers(self) -> dict[int, Handler]:
+        return {RequestCode.POP_MESSAGE: self.pop}
+
+    def pop(self, request: RemotingCommand, connection: Connection) -> RemotingCommand | None:
+        """Pop messages of a queue or a topic (POP_MESSAGE, 200050); None while the request is parked."""
+        fields = read_fields(request, PopMessage)
+        if not 0 < fields.max_msg_nums <= MOST_MESSAGES:
+            problem = f"the broker[{self._state.address}] pop message's num is greater than {MOST_MESSAGES}"
+            raise ResponseError(ResponseCode.INVALID_PARAMETER, problem)
+        if not 0 < fields.invisible_time <= MOST_INVISIBLE_MS:
+            problem = f"invisibleTime {fields.invisible_time} is not of 1 to {MOST_INVISIBLE_MS} ms"
+            raise ResponseError(ResponseCode.INVALID_PARAMETER, problem)
+        if len(fields.attempt_id or "") > _MAX_ATTEMPT_CHARS:
+            problem = f"attemptId has more than {_MAX_ATTEMPT_CHARS} characters"
+            raise ResponseError(ResponseCode.INVALID_PARAMETER, problem)
+        check_pop_group(self._state, fields.consumer_group, fields.topic, fields.queue_id)
+        message_filter = parse_filter(self._state, fields.topic, fields.exp, fields.exp_type)
+        pop = ParkedRequest(
+            (fields.topic, fields.consumer_group),
+            request,
+            connection,
+            self._state.steady_ms() + max(0, fields.poll_time),
+            partial(self._pop_again, fields),
+            fields.exp,
+            message_filter,
+            max(ANY_QUEUE, fields.queue_id),
+        )
+        return self._pop(fields, pop)
+
+    def _pop_again(self, fields: PopMessage, pop: ParkedRequest[TopicGroup], is_over: bool) -> RemotingCommand | None:
+        try:
+            check_pop_group(self._state, fields.consumer_group, fields.topic, fields.queue_id)
+            return self._pop(fields, pop, is_over=is_over)
+        finally:
+            self._state.dispatch()  # the check point; for requests of a batch the caller dispatches
+
+    def _pop(
+        self, fields: PopMessage, pop: ParkedRequest[TopicGroup], *, is_over: bool = False
+    ) -> RemotingCommand | None:
+        result = self._begin(fields)
+        kinds = [TopicKind.NORMAL] if fields.order else [TopicKind.NORMAL, TopicKind.RETRY_V1, TopicKind.RETRY_V2]
+        if len(kinds) > 1 and not result.is_by_priority and random.random() < _RETRY_FIRST:
+            kinds = [*kinds[1:], kinds[0]]
+        for kind in kinds:
+            self._pop_topic(result, fields, pop.filter, kind)
+        if result.count:
+            if result.rest > 0:
+                self._polls.wake_soon(fields.topic, fields.consumer_group, pop.queue_id)
+            return self._respond(pop.request, fields, result)
+        if not is_over and pop.deadline_ms > self._state.steady_ms():
+            if self._polls.park(pop):
+                return None
+            return self._respond_empty(pop.request, ResponseCode.POLLING_FULL, "POLLING_FULL")
+        return self._respond_empty(pop.request, ResponseCode.POLLING_TIMEOUT, "NO_MESSAGE_IN_QUEUE")
+
+    def _respond(self, request: RemotingCommand, fields: PopMessage, result: PopResult) -> RemotingCommand:
+        answer_fields = PopResponse(
+            pop_time=result.pop_time_ms,
+            invisible_time=fields.invisible_time,
+            revive_qid=result.revive_queue_id,
+            rest_num=result.rest,
+            start_offset_info=encode_starts(result.starts),
+            msg_offset_info=encode_offsets(result.offsets),
+            order_count_info=";".join(result.order_counts) if fields.order else None,
+        )
+        body = result.bodies[0] if len(result.bodies) == 1 else b"".join(result.bodies)
+        return request.response(int(ResponseCode.SUCCESS), _FOUND, write_fields(answer_fields), body)
+
+    @staticmethod
+    def _respond_empty(request: RemotingCommand, code: ResponseCode, remark: str) -> RemotingCommand:
+        return request.response(int(code), remark, write_fields(PopResponse()))
+
+    def _begin(self, fields: PopMessage) -> PopResult:
         revive_queue_id = IN_ORDER
         if not fields.order:
             revive_queue_id = self._next_revive_queue % self._journal.queue_count
@@ -112,7 +187,7 @@ class PopReader:
         factor = None if group is None else group.attributes.get(PRIORITY_FACTOR)
         return random.randrange(_PERCENT) < parse_decimal(factor, _PERCENT)
 
-    def pop_topic(self, result: PopResult, fields: PopMessage, message_filter: Filter, kind: TopicKind) -> None:
+    def _pop_topic(self, result: PopResult, fields: PopMessage, message_filter: Filter, kind: TopicKind) -> None:
         """Pop messages of a topic, or of its retry topic of a kind, until the pop is full."""
         name = retry_topic(fields.consumer_group, fields.topic, kind)
         topic = self._state.topics.get(name)
@@ -283,84 +358,3 @@ def _restore_topic(record: memoryview, topic: str, handle: PopHandle) -> bytes |
         physical_offset=message.recorded_physical_offset,
         store_timestamp_ms=message.store_timestamp_ms,
     )
-
-
-class PopMessageProcessor:
-    """Handler of POP_MESSAGE requests."""
-
-    def __init__(self, state: BrokerState, reader: PopReader, polls: PopLongPolling) -> None:
-        self._state = state
-        self._reader = reader
-        self._polls = polls
-
-    def handlers(self) -> dict[int, Handler]:
-        return {RequestCode.POP_MESSAGE: self.pop}
-
-    def pop(self, request: RemotingCommand, connection: Connection) -> RemotingCommand | None:
-        """Pop messages of a queue or a topic (POP_MESSAGE, 200050); None while the request is parked."""
-        fields = read_fields(request, PopMessage)
-        if not 0 < fields.max_msg_nums <= MOST_MESSAGES:
-            problem = f"the broker[{self._state.address}] pop message's num is greater than {MOST_MESSAGES}"
-            raise ResponseError(ResponseCode.INVALID_PARAMETER, problem)
-        if not 0 < fields.invisible_time <= MOST_INVISIBLE_MS:
-            problem = f"invisibleTime {fields.invisible_time} is not of 1 to {MOST_INVISIBLE_MS} ms"
-            raise ResponseError(ResponseCode.INVALID_PARAMETER, problem)
-        if len(fields.attempt_id or "") > _MAX_ATTEMPT_CHARS:
-            problem = f"attemptId has more than {_MAX_ATTEMPT_CHARS} characters"
-            raise ResponseError(ResponseCode.INVALID_PARAMETER, problem)
-        check_pop_group(self._state, fields.consumer_group, fields.topic, fields.queue_id)
-        message_filter = parse_filter(self._state, fields.topic, fields.exp, fields.exp_type)
-        pop = ParkedRequest(
-            (fields.topic, fields.consumer_group),
-            request,
-            connection,
-            self._state.steady_ms() + max(0, fields.poll_time),
-            partial(self._pop_again, fields),
-            fields.exp,
-            message_filter,
-            max(ANY_QUEUE, fields.queue_id),
-        )
-        return self._pop(fields, pop)
-
-    def _pop_again(self, fields: PopMessage, pop: ParkedRequest[TopicGroup], is_over: bool) -> RemotingCommand | None:
-        try:
-            check_pop_group(self._state, fields.consumer_group, fields.topic, fields.queue_id)
-            return self._pop(fields, pop, is_over=is_over)
-        finally:
-            self._state.dispatch()  # the check point; for requests of a batch the caller dispatches
-
-    def _pop(
-        self, fields: PopMessage, pop: ParkedRequest[TopicGroup], *, is_over: bool = False
-    ) -> RemotingCommand | None:
-        result = self._reader.begin(fields)
-        kinds = [TopicKind.NORMAL] if fields.order else [TopicKind.NORMAL, TopicKind.RETRY_V1, TopicKind.RETRY_V2]
-        if len(kinds) > 1 and not result.is_by_priority and random.random() < _RETRY_FIRST:
-            kinds = [*kinds[1:], kinds[0]]
-        for kind in kinds:
-            self._reader.pop_topic(result, fields, pop.filter, kind)
-        if result.count:
-            if result.rest > 0:
-                self._polls.wake_soon(fields.topic, fields.consumer_group, pop.queue_id)
-            return self._respond(pop.request, fields, result)
-        if not is_over and pop.deadline_ms > self._state.steady_ms():
-            if self._polls.park(pop):
-                return None
-            return self._respond_empty(pop.request, ResponseCode.POLLING_FULL, "POLLING_FULL")
-        return self._respond_empty(pop.request, ResponseCode.POLLING_TIMEOUT, "NO_MESSAGE_IN_QUEUE")
-
-    def _respond(self, request: RemotingCommand, fields: PopMessage, result: PopResult) -> RemotingCommand:
-        answer_fields = PopResponse(
-            pop_time=result.pop_time_ms,
-            invisible_time=fields.invisible_time,
-            revive_qid=result.revive_queue_id,
-            rest_num=result.rest,
-            start_offset_info=encode_starts(result.starts),
-            msg_offset_info=encode_offsets(result.offsets),
-            order_count_info=";".join(result.order_counts) if fields.order else None,
-        )
-        body = result.bodies[0] if len(result.bodies) == 1 else b"".join(result.bodies)
-        return request.response(int(ResponseCode.SUCCESS), _FOUND, write_fields(answer_fields), body)
-
-    @staticmethod
-    def _respond_empty(request: RemotingCommand, code: ResponseCode, remark: str) -> RemotingCommand:
-        return request.response(int(code), remark, write_fields(PopResponse()))

@@ -10,7 +10,7 @@ Source: ``PopReviveService``.
 import asyncio
 import logging
 from contextlib import suppress
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
@@ -19,6 +19,7 @@ from rmq_core.broker.pop.records import Acknowledgement, CheckPoint, Key, decode
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables.consumer_offsets import NONE
 from rmq_core.broker.timer.records import stored_messages
+from rmq_core.broker.timer.service import Timers
 from rmq_core.remoting.errors import ResponseError
 from rmq_core.remoting.pop import FIRST_POP_TIME, TopicKind, kind_of, retry_topic
 from rmq_core.store.results import GetStatus, PutStatus
@@ -40,19 +41,10 @@ _RETRY_MS: Final = tuple(
 )  # ``ckRewriteIntervalsInSeconds``
 
 
-class TimerBacklog(Protocol):
-    """Timer messages, as far as revival waits for them."""
-
-    @property
-    def has_due_messages(self) -> bool:
-        """True while due timer messages are undelivered."""
-        ...
-
-
 class ReviveQueue:
     """Queue of the revive topic; ``points`` has unfinished check points by key, in the queue's order."""
 
-    def __init__(self, state: BrokerState, journal: PopJournal, timers: TimerBacklog, queue_id: int) -> None:
+    def __init__(self, state: BrokerState, journal: PopJournal, timers: Timers, queue_id: int) -> None:
         self.points: dict[Key, CheckPoint] = {}
         self._state = state
         self._journal = journal
@@ -180,7 +172,8 @@ class ReviveQueue:
         message = next(stored_messages(result.slices), None) if result.status is GetStatus.FOUND else None
         if message is None or get_queue_offset(message.properties, topic, message.queue_offset) != queue_offset:
             # A deleted message needs no revival. A light queue without messages is deleted, too.
-            return queue_offset < store.min_offset(topic, point.q) or self._is_deleted(topic)
+            is_deleted = topic not in self._state.topics.table and not store.max_offset(topic, 0)
+            return is_deleted or queue_offset < store.min_offset(topic, point.q)
         target = topic if kind_of(topic) is not TopicKind.NORMAL else retry_topic(point.c, topic, TopicKind.RETRY_V1)
         if target not in self._state.topics.table:
             self._state.topics.get_or_create(target, 1)
@@ -194,9 +187,6 @@ class ReviveQueue:
             return True
         return False if put_result.status.is_permanent else None
 
-    def _is_deleted(self, topic: str) -> bool:
-        return topic not in self._state.topics.table and not self._state.store.max_offset(topic, 0)
-
     def _put_retry(self, point: CheckPoint, number: int) -> bool:
         """Write a check point of one message for a later try; after the last try, log an error."""
         if point.tries >= len(_RETRY_MS):
@@ -206,18 +196,9 @@ class ReviveQueue:
             )
             return True
         invisible_ms = point.it + _RETRY_MS[point.tries]
-        later = CheckPoint(
-            bn=point.bn,
-            c=point.c,
-            d=[0],
-            it=invisible_ms,
-            n=1,
-            pt=point.pt,
-            q=point.q,
-            revive_time=point.pt + invisible_ms,
-            rp=str(point.tries + 1),
-            so=point.so + point.d[number],
-            t=point.t,
+        tries, first = str(point.tries + 1), point.so + point.d[number]
+        later = msgspec.structs.replace(
+            point, bm=0, d=[0], it=invisible_ms, n=1, revive_time=point.pt + invisible_ms, ro=0, rp=tries, so=first
         )
         try:
             return self._journal.put_checkpoint(later, self._queue_id).status is PutStatus.PUT_OK
@@ -228,7 +209,7 @@ class ReviveQueue:
 class PopReviveService:
     """Revival of all queues of the revive topic, in time slices of the event loop."""
 
-    def __init__(self, state: BrokerState, journal: PopJournal, timers: TimerBacklog) -> None:
+    def __init__(self, state: BrokerState, journal: PopJournal, timers: Timers) -> None:
         self._state = state
         self._journal = journal
         self._lead_ms = state.clock_ms.lead_ms

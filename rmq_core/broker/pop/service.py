@@ -6,17 +6,18 @@ from rmq_core.broker.pop.assignment import QueryAssignmentProcessor, Route
 from rmq_core.broker.pop.journal import PopJournal
 from rmq_core.broker.pop.order import ConsumerOrderInfo
 from rmq_core.broker.pop.polling import PollingProcessor
-from rmq_core.broker.pop.pop_message import PopMessageProcessor, PopReader
-from rmq_core.broker.pop.revive import PopReviveService, TimerBacklog
+from rmq_core.broker.pop.pop_message import PopMessageProcessor
+from rmq_core.broker.pop.revive import PopReviveService
 from rmq_core.broker.processors.durable_responder import DurableResponder
 from rmq_core.broker.state import BrokerState
+from rmq_core.broker.timer.service import Timers
 from rmq_core.remoting.connection import Handler
 
 
 class PopService:
     """POP of a broker."""
 
-    def __init__(self, state: BrokerState, timers: TimerBacklog | None) -> None:
+    def __init__(self, state: BrokerState, timers: Timers | None) -> None:
         """Load the last pops in order. Without ``timers``, as at a slave, there is no revival."""
         self._state = state
         self.polls = PopLongPolling(state)
@@ -25,9 +26,8 @@ class PopService:
         self._reviver = None if timers is None else PopReviveService(state, self._journal, timers)
 
     def handlers(self, responder: DurableResponder, route: Route) -> dict[int, Handler]:
-        reader = PopReader(self._state, self._journal, self.orders)
         return {
-            **PopMessageProcessor(self._state, reader, self.polls).handlers(),
+            **PopMessageProcessor(self._state, self._journal, self.orders, self.polls).handlers(),
             **PollingProcessor(self._state, self.orders, self.polls).handlers(),
             **QueryAssignmentProcessor(self._state, route).handlers(),
             **AckMessageProcessor(self._state, self._journal, self.orders, self.polls, responder).handlers(),

@@ -12,6 +12,7 @@ from typing import Final
 from rmq_core.broker.access.policies import Action, Permission, group_permission, topic_permission
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import names
+from rmq_core.broker.tables.attributes import GROUP_ATTRIBUTES, change_attributes
 from rmq_core.broker.tables.clients import Client
 from rmq_core.remoting import requests
 from rmq_core.remoting.bodies.clients import (
@@ -79,7 +80,9 @@ class GroupAdmin:
                     "^[%|a-zA-Z0-9_-]+$",
                 )
         table = self._state.groups
-        table.put_all([table.apply_attribute_changes(group) for group in groups])
+        table.put_all(
+            [change_attributes(GROUP_ATTRIBUTES, table.table.get(group.group_name), group) for group in groups]
+        )
         changed = ", ".join(group.group_name for group in groups)
         log.info(
             "%(client)s made or changed the groups %(groups)s",

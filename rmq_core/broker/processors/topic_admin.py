@@ -9,6 +9,7 @@ from typing import Final
 from rmq_core.broker.slices import SLICE_S
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import names, stats
+from rmq_core.broker.tables.attributes import TOPIC_ATTRIBUTES, change_attributes
 from rmq_core.broker.tables.topics import has_batch_queues, is_lite
 from rmq_core.remoting.bodies.clients import GroupList
 from rmq_core.remoting.bodies.codec import TOPIC_FILTER_TYPES, MessageQueue, decode_body, encode_body, queue_key
@@ -84,7 +85,11 @@ class TopicAdmin:
             if is_mixed and not self._state.config.enable_mixed_message_type:
                 raise ResponseError(ResponseCode.INVALID_PARAMETER, "MIXED message type is not supported.")
         # Unchanged topics are skipped: their attributes have no signs, and are not changes.
-        topics = [table.apply_attribute_changes(topic) for topic in topics if table.get(topic.topic_name) != topic]
+        topics = [
+            change_attributes(TOPIC_ATTRIBUTES, table.table.get(topic.topic_name), topic)
+            for topic in topics
+            if table.get(topic.topic_name) != topic
+        ]
         for topic in filter(is_lite, topics):
             self._check_lite(topic)
         if any(table.get(topic.topic_name) != topic for topic in topics):

@@ -6,9 +6,11 @@ Source: ``AttributeUtil``, ``TopicAttributes``, ``SubscriptionGroupAttributes``.
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
-from rmq_core.remoting.bodies.configs import ADD, DELETE
+from msgspec import structs
+
+from rmq_core.remoting.bodies.configs import ADD, DELETE, SubscriptionGroupConfig, TopicConfig
 from rmq_core.remoting.bodies.pop import LITE_PARENT, LITE_QUOTA
 from rmq_core.remoting.codes import ResponseCode
 from rmq_core.remoting.errors import ResponseError
@@ -83,6 +85,18 @@ GROUP_ATTRIBUTES: Final[Attributes] = {  # others that a file has stay
     LITE_RESET_ON_UNSUBSCRIBE: Attribute(_boolean),
     LITE_WILDCARD: Attribute(_any_text),  # any value: that it is there counts
 }
+
+
+_Config = TypeVar("_Config", TopicConfig, SubscriptionGroupConfig)
+
+
+def change_attributes(attributes: Attributes, current: _Config | None, changed: _Config) -> _Config:
+    """Copy the configuration of a topic or group, and apply its attribute changes. Raises ResponseError.
+
+    Source: ``updateSingleTopicConfigWithoutPersist``, ``updateSubscriptionGroupConfigWithoutPersist``.
+    """
+    before = None if current is None else current.attributes
+    return structs.replace(changed, attributes=apply_attribute_changes(attributes, before, changed.attributes))
 
 
 def apply_attribute_changes(

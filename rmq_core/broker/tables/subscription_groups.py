@@ -3,10 +3,7 @@
 from collections.abc import Callable
 from typing import Final
 
-from msgspec import structs
-
 from rmq_core.broker.tables import names
-from rmq_core.broker.tables.attributes import GROUP_ATTRIBUTES, apply_attribute_changes
 from rmq_core.broker.tables.table_file import PendingChanges, TableFile, TableFiles
 from rmq_core.remoting.bodies.configs import DataVersion, SubscriptionGroupConfig, SubscriptionGroups
 
@@ -51,15 +48,6 @@ class Groups:
         if config is None and (auto or names.is_system_group(group)) and names.is_group(group):
             config = self.put(SubscriptionGroupConfig(group_name=group))
         return config
-
-    def apply_attribute_changes(self, group: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
-        """Copy a group, and apply its attribute changes. Raises ResponseError.
-
-        Source: ``updateSubscriptionGroupConfigWithoutPersist``.
-        """
-        current = self.table.get(group.group_name)
-        before = None if current is None else current.attributes
-        return structs.replace(group, attributes=apply_attribute_changes(GROUP_ATTRIBUTES, before, group.attributes))
 
     def put(self, group: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
         self.put_all([group])

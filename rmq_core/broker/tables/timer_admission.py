@@ -6,7 +6,8 @@ Source: ``HookUtils#handleScheduleMessage``, ``#checkIfTimerMessage``, ``#transf
 
 import random
 from collections.abc import Callable, Mapping
-from typing import Final, Protocol
+from dataclasses import dataclass
+from typing import Final
 
 from rmq_core.broker.config import BrokerConfig
 from rmq_core.broker.tables.names import SCHEDULE_TOPIC
@@ -27,23 +28,16 @@ _MAX_DIGITS: Final = 19  # of an int64
 _MAX_TIME_MS: Final = (1 << 63) - 1
 
 
-class Congestion(Protocol):
-    """Counts the messages that wait in an interval."""
-
-    def count(self, due_ms: int) -> int:
-        """Return the number of messages that are due in the interval that begins at a time."""
-
-
+@dataclass(eq=False)
 class TimerAdmission:
-    """Checks timer messages, and redirects them to the timer topic."""
+    """Checks timer messages, and redirects them to the timer topic.
 
-    def __init__(
-        self, config: Callable[[], BrokerConfig], clock_ms: Callable[[], int], waiting: "Congestion | None"
-    ) -> None:
-        """Create the check; ``waiting`` is None if timer messages are switched off."""
-        self._config = config
-        self._clock_ms = clock_ms
-        self._waiting = waiting
+    ``_count_due`` counts the messages of the interval that begins at a time; None if timer messages are switched off.
+    """
+
+    _config: Callable[[], BrokerConfig]
+    _clock_ms: Callable[[], int]
+    _count_due: Callable[[int], int] | None
 
     def redirect(self, topic: str, queue_id: int, properties: dict[str, str]) -> tuple[str, int]:
         """Return topic and queue in which a message is stored first; add the real ones to a timer message's properties.
@@ -51,16 +45,13 @@ class TimerAdmission:
         A message that is no timer message, or is due already, is stored in its real topic. Call this for messages
         without a delay level, and for committed ones; for others call ``remove_timer_properties``.
 
-        Args:
-            properties: properties of the message, changed in place.
-
         Raises:
             ResponseError: the delivery time is illegal, its interval is congested, or timers are switched off.
         """
         if not is_timer(topic, properties):
             return topic, queue_id
         config = self._config()
-        if self._waiting is None:
+        if self._count_due is None:
             problem = "accurate timer message is not enabled, timerWheelEnable is false"
             raise ResponseError(ResponseCode.SYSTEM_ERROR, problem)
         now_ms = self._clock_ms()
@@ -73,7 +64,7 @@ class TimerAdmission:
             return topic, queue_id
         precision_ms = config.timer_precision
         due_ms = (deliver_ms - 1) // precision_ms * precision_ms  # an interval is delivered when it is over
-        self._check_congestion(self._waiting.count(due_ms))
+        self._check_congestion(self._count_due(due_ms))
         properties[PROPERTY_OUT_MS] = str(due_ms)
         properties[layout.PROPERTY_REAL_TOPIC] = topic
         properties[layout.PROPERTY_REAL_QUEUE_ID] = str(queue_id)
@@ -142,9 +133,7 @@ class DelayLevels:
     def redirect(self, topic: str, queue_id: int, properties: dict[str, str], level: int) -> tuple[str, int]:
         """Return topic and queue in which a message of a delay level waits; add the real ones to the properties.
 
-        Args:
-            properties: properties of the message, changed in place.
-            level: above 0; a level above the highest counts as the highest.
+        The level is above 0; a level above the highest counts as the highest.
         """
         level = min(level, len(self.delays_ms))
         properties[layout.PROPERTY_DELAY] = str(level)

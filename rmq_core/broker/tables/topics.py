@@ -7,14 +7,7 @@ from msgspec import structs
 
 from rmq_core.broker.config import BrokerConfig
 from rmq_core.broker.tables import names
-from rmq_core.broker.tables.attributes import (
-    BATCH_QUEUES,
-    LITE,
-    MESSAGE_TYPE,
-    QUEUE_TYPE,
-    TOPIC_ATTRIBUTES,
-    apply_attribute_changes,
-)
+from rmq_core.broker.tables.attributes import BATCH_QUEUES, LITE, MESSAGE_TYPE, QUEUE_TYPE
 from rmq_core.broker.tables.table_file import PendingChanges, TableFile, TableFiles
 from rmq_core.remoting.bodies.configs import DataVersion, TopicConfig, TopicConfigAndMapping, TopicConfigs
 from rmq_core.store.commitlog.lmq_offsets import is_lmq
@@ -121,15 +114,6 @@ class Topics:
                 order=order,
             )
         )
-
-    def apply_attribute_changes(self, topic: TopicConfig) -> TopicConfig:
-        """Copy a topic, and apply its attribute changes. Raises ResponseError.
-
-        Source: ``updateSingleTopicConfigWithoutPersist``.
-        """
-        current = self.table.get(topic.topic_name)
-        before = None if current is None else current.attributes
-        return structs.replace(topic, attributes=apply_attribute_changes(TOPIC_ATTRIBUTES, before, topic.attributes))
 
     def put(self, topic: TopicConfig) -> TopicConfig:
         self.put_all([topic])

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Final
 
-from rmq_core.broker.config import BrokerConfig
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import stats
 from rmq_core.broker.timer.metrics import TimerMetrics
@@ -35,16 +34,6 @@ _LAG_MS: Final = 7 * 86_400_000  # half the wheel: due messages are delivered be
 _PLACE = head_struct("queue_offset", "physical_offset")
 
 
-def timer_config(root: str, config: BrokerConfig) -> TimerConfig:
-    """Return the settings of a store's timer files."""
-    return TimerConfig(
-        root=root,
-        file_bytes=config.timer_log_file_bytes,
-        precision_ms=config.timer_precision,
-        roll_window_slots=config.timer_roll_window_slots,
-    )
-
-
 class Timers:
     """Enqueue of timer messages, and delivery of each to its real topic when due."""
 
@@ -57,8 +46,14 @@ class Timers:
         """
         self._state = state
         self._store = state.store
-        config = timer_config(state.store.config.root, state.config)
-        self.files = open_timers(config, state.store, state.clock_ms())
+        config = state.config
+        timer_config = TimerConfig(
+            root=state.store.config.root,
+            file_bytes=config.timer_log_file_bytes,
+            precision_ms=config.timer_precision,
+            roll_window_slots=config.timer_roll_window_slots,
+        )
+        self.files = open_timers(timer_config, state.store, state.clock_ms())
         self.metrics = TimerMetrics(state.files, state.clock_ms)
         self.metrics.revise(state.topics.table, count_waiting_by_topic_hash(self.files.wheel, self.files.log))
         self._find_past_deliveries(self.files.done.scan_offset)
@@ -324,7 +319,20 @@ class Timers:
         self.metrics.save()
 
     def _run(self, write: Callable[[], None]) -> None:
-        self._state.files.run(lambda: _try(write), _log_failed_checkpoint)
+        """Write a checkpoint, on a thread; after a failure the next save retries."""
+
+        def try_to_write() -> str:
+            try:
+                write()
+            except OSError as error:
+                return str(error)
+            return ""
+
+        def log_failure(fault: str) -> None:
+            if fault:
+                log.error("the checkpoint of timer messages cannot be written: %(error)s", {"error": fault})
+
+        self._state.files.run(try_to_write, log_failure)
 
     def close(self) -> None:
         """Write a last checkpoint and close the files, after a flush of the open store."""
@@ -334,17 +342,3 @@ class Timers:
         self._store.flush()
         self.save()
         self.files.close()
-
-
-def _try(write: Callable[[], None]) -> str:
-    """Write a checkpoint; return an error text or nothing."""
-    try:
-        write()
-    except OSError as error:
-        return str(error)
-    return ""
-
-
-def _log_failed_checkpoint(fault: str) -> None:
-    if fault:  # the next save retries
-        log.error("the checkpoint of timer messages cannot be written: %(error)s", {"error": fault})
