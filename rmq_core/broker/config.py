@@ -79,14 +79,10 @@ class AccessSettings(HaSettings):
     def check_access(self) -> None:
         """Check that the settings fit together. Raises OptionError."""
         if self.authorization_enabled and not self.authentication_enabled:
-            raise OptionError(
-                "authorizationEnabled=true requires authenticationEnabled=true: users are known by their signatures"
-            )
-        for text, name in (
-            (self.authentication_whitelist, "authenticationWhitelist"),
-            (self.authorization_whitelist, "authorizationWhitelist"),
-        ):
-            whitelist(text, name)
+            problem = "users are known by their signatures"
+            raise OptionError(f"authorizationEnabled=true requires authenticationEnabled=true: {problem}")
+        whitelist(self.authentication_whitelist, "authenticationWhitelist")
+        whitelist(self.authorization_whitelist, "authorizationWhitelist")
         initial_super_users(self)
 
 
@@ -140,14 +136,10 @@ class BrokerConfig(AccessSettings):
         default_topic_queue_nums: queues of the template topic, and maximal queues of a created topic.
         cluster_topic_enable: the topic with the cluster's name can be read and written.
         broker_topic_enable: the topic with the broker's name can be read and written.
-        trace_topic_enable: the topic of message traces exists.
         revive_queue_num: queues of the revive topic of POP.
-        timer_wheel_enable: timer messages, which have a delivery time, are accepted.
         timer_precision_ms: length of the timer wheel's intervals; 100, 200, 500 or 1000, other values count
             as the next lower one.
-        timer_max_delay_sec: maximal time until a delivery.
         timer_roll_window_slots: a timer message that is due so many intervals ahead rolls: it is stored again before.
-        timer_log_file_bytes: size of a file of ``timerlog``.
         timer_flush_interval_ms: how often the timer checkpoint is written.
         timer_congest_num_each_slot: number of messages in an interval above which some are refused; above twice the
             number, all.
@@ -155,11 +147,8 @@ class BrokerConfig(AccessSettings):
         timer_stop_dequeue: do not deliver timer messages; they wait in the wheel.
         append_topic_for_timer_delete_key: ``true`` stores a recall with its topic, as 5.3.3 does; ``false`` without the
             topic, as brokers from 5.4 on do by default; ``auto`` decides by the store. This broker reads both.
-        register_name_server_period_ms: how often the broker registers with its name servers.
         enable_single_topic_register: a change registers all topics instead of the changed ones, for name servers with
             deleteTopicWithBrokerRegistration. (The original registers each changed topic in its own request then.)
-        flush_consumer_offset_interval_ms: how often consumer offsets are written to their file.
-        flush_delay_offset_interval_ms: how often the offsets of delay levels are written to their file.
         sync_flush_timeout_ms: how long a send waits for the disk with SYNC_FLUSH.
         enable_property_filter: SQL92 subscriptions are accepted.
         enable_mixed_message_type: a topic's ``message.type`` may be MIXED.
@@ -170,21 +159,14 @@ class BrokerConfig(AccessSettings):
         filter_data_clean_time_span_ms: retention of the filter of a group without members.
         long_polling_enable: a pull waits for messages as long as requested.
         broker_fast_failure_enable: requests that have waited too long for the event loop are refused.
-        wait_time_mills_in_send_queue: maximal wait of a send for the event loop, ms.
-        wait_time_mills_in_pull_queue: the same of a pull or a pop.
-        wait_time_mills_in_lite_pull_queue: the same of a pull with code 361.
-        wait_time_mills_in_heartbeat_queue: the same of a heartbeat.
-        wait_time_mills_in_transaction_queue: the same of the end of a transaction.
-        wait_time_mills_in_ack_queue: the same of an acknowledgement of a popped message.
-        wait_time_mills_in_admin_broker_queue: the same of a request of mqadmin.
+        wait_time_mills_in_…_queue: maximal wait of a request for the event loop, ms: of a send; a pull or pop; a pull
+            with code 361; a heartbeat; the end of a transaction; an acknowledgement; a request of mqadmin.
         short_polling_time_ms: maximal wait of a parked pull without long polling.
         estimate_accumulation: the lag of groups with filters counts only messages that may match.
         channel_expired_timeout_ms: time without heartbeats after which a client is disconnected.
         region_id: the property MSG_REGION of each message.
         trace_on: the property TRACE_ON of each message.
         transaction_timeout_ms: age of a half message at its first check.
-        transaction_check_max: maximal number of checks of a half message.
-        transaction_check_interval_ms: how often half messages are checked.
         transaction_op_max_bytes: size at which an op message, which records ended transactions, is written at once.
         transaction_op_batch_interval_ms: how often smaller op messages are written.
         max_expression_chars: maximal characters of a subscription's tags or SQL92 expression, or of a heartbeat's SQL92
@@ -278,9 +260,8 @@ class BrokerConfig(AccessSettings):
     @property
     def timer_precision(self) -> int:
         """The effective timer precision, ms. Source: ``MessageStoreConfig#setTimerPrecisionMs``."""
-        return max(
-            (interval_ms for interval_ms in _TIMER_PRECISIONS_MS if interval_ms <= self.timer_precision_ms), default=100
-        )
+        precisions_ms = [value_ms for value_ms in _TIMER_PRECISIONS_MS if value_ms <= self.timer_precision_ms]
+        return max(precisions_ms, default=100)
 
     @property
     def namesrvs(self) -> list[str]:
@@ -323,10 +304,8 @@ def load_config(
         if key in of_store:
             properties[of_store[key]] = str(value).lower() if isinstance(value, bool) else str(value)
     if store is not None:
-        if "storePathRootDir" in properties and properties["storePathRootDir"] != store:
-            properties.pop(
-                "storePathCommitLog", None
-            )  # the path belongs to the store of the file, which the option replaces
+        if properties.get("storePathRootDir", store) != store:
+            properties.pop("storePathCommitLog", None)  # of the file's store, which the option replaces
         properties["storePathRootDir"] = store
     elif "storePathRootDir" not in properties:
         raise OptionError("no store directory: give --store, or set storePathRootDir in the file")
@@ -367,8 +346,8 @@ def _is_host(text: str) -> bool:
 
 def store_properties(config: StoreConfig) -> dict[str, str]:
     """Return a store's settings as ``broker.conf`` properties: Java's names, values as text."""
-    values = ((java, getattr(config, name)) for name, java in JAVA_NAMES.items())
-    return {
-        java: str(getattr(value, "value", value)) if not isinstance(value, bool) else str(value).lower()
-        for java, value in values
-    }
+    properties = {}
+    for name, java in JAVA_NAMES.items():
+        value = getattr(config, name)
+        properties[java] = str(value).lower() if isinstance(value, bool) else str(getattr(value, "value", value))
+    return properties

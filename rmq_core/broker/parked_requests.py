@@ -77,9 +77,8 @@ class ParkedRequests(Generic[_K]):
         self._max_of_key = max_of_key
         self._by_key: dict[_K, dict[ParkedRequest[_K], None]] = {}
         self._by_connection: dict[Connection, dict[ParkedRequest[_K], None]] = {}
-        self._deadlines: list[
-            tuple[int, int, ParkedRequest[_K]]
-        ] = []  # a heap of deadline, number of the parking, request
+        # A heap of deadline, number of the parking, request.
+        self._deadlines: list[tuple[int, int, ParkedRequest[_K]]] = []
         self._last_number = 0
 
     def is_waiting(self) -> bool:
@@ -194,9 +193,8 @@ class PopLongPolling(ParkedRequests[TopicGroup]):
 
     def __init__(self, state: BrokerState) -> None:
         super().__init__(state, MAX_REQUESTS_PER_KEY)
-        self._keys: dict[
-            str, dict[TopicGroup, None]
-        ] = {}  # keys by topic or retry topic whose messages wake their pops
+        # Keys by topic or retry topic whose messages wake their pops.
+        self._keys: dict[str, dict[TopicGroup, None]] = {}
 
     def park(self, parked: ParkedRequest[TopicGroup]) -> bool:
         is_first = parked.key not in self._by_key

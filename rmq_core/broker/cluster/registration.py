@@ -28,9 +28,7 @@ from rmq_formats.errors import FormatError
 _CRC_MASK: Final = 0x7FFFFFFF
 _ANSWER_TIMEOUT_S: Final = 1.0  # of waits for name servers; clients time out after three seconds
 _UNREGISTER_TIMEOUT_S: Final = 1.0
-_REST_FACTOR: Final = (
-    50.0  # times of the encoding of a registration: a pause, as name servers decode registrations of all brokers
-)
+_REST_FACTOR: Final = 50.0  # times of an encoding: a pause, as name servers decode registrations of all brokers
 _MIN_REST_S: Final = 0.02  # later changes are registered together
 _MAX_REST_S: Final = 0.5  # responses wait for registrations
 

@@ -89,7 +89,9 @@ class PopLiteMessageProcessor:
         return self._pop(fields, pop, is_over=is_over)
 
     def _pop(self, fields: PopLiteMessage, pop: ParkedRequest[str], *, is_over: bool = False) -> RemotingCommand | None:
-        client = self._client(fields)
+        client = self._registry.clients.get(fields.client_id)
+        if client is not None and client.group != fields.consumer_group:
+            client = None
         result = self._pop_events(fields, client)
         if client is not None:
             self._dispatcher.on_poll(client)
@@ -102,19 +104,21 @@ class PopLiteMessageProcessor:
                 if self._waiting.park(pop):
                     return None
                 code = ResponseCode.POLLING_FULL
-        return self._respond(pop.request, fields, result, code, remark)
+        answer_fields = PopLiteResponse(
+            pop_time=result.pop_time_ms,
+            invisible_time=fields.invisible_time,
+            revive_qid=IN_ORDER,
+            order_count_info=";".join(map(str, result.counts)),
+        )
+        body = result.bodies[0] if len(result.bodies) == 1 else b"".join(result.bodies)
+        return pop.request.response(int(code), remark, write_fields(answer_fields), body)
 
     def _pop_events(self, fields: PopLiteMessage, client: LiteClient | None) -> LitePopResult:
         """Pop messages of the light queues of a client's events, up to the requested number."""
         result = LitePopResult(self._state.clock_ms())
         for _ in range(_MAX_READ_LMQS):
-            if client is None or not client.events:
-                break
-            if (
-                len(result.counts) >= fields.max_msg_num
-                or result.size >= ENOUGH_BYTES
-                or result.queues >= _MAX_LMQS_WITH_MESSAGES
-            ):
+            has_enough = len(result.counts) >= fields.max_msg_num or result.size >= ENOUGH_BYTES
+            if client is None or not client.events or has_enough or result.queues >= _MAX_LMQS_WITH_MESSAGES:
                 break
             queue = next(iter(client.events))
             del client.events[queue]
@@ -156,24 +160,6 @@ class PopLiteMessageProcessor:
             self._state.offsets.commit(queue, group, _QUEUE_ID, offset)
             messages = store.get(queue, _QUEUE_ID, offset, most)
         return offset, messages
-
-    def _client(self, fields: PopLiteMessage) -> LiteClient | None:
-        """Return the client of a request, if subscribed with the request's group."""
-        client = self._registry.clients.get(fields.client_id)
-        return client if client is not None and client.group == fields.consumer_group else None
-
-    @staticmethod
-    def _respond(
-        request: RemotingCommand, fields: PopLiteMessage, result: LitePopResult, code: ResponseCode, remark: str
-    ) -> RemotingCommand:
-        answer_fields = PopLiteResponse(
-            pop_time=result.pop_time_ms,
-            invisible_time=fields.invisible_time,
-            revive_qid=IN_ORDER,
-            order_count_info=";".join(map(str, result.counts)),
-        )
-        body = result.bodies[0] if len(result.bodies) == 1 else b"".join(result.bodies)
-        return request.response(int(code), remark, write_fields(answer_fields), body)
 
     def _check(self, fields: PopLiteMessage) -> None:
         """Refuse an invalid pop. Raises ResponseError. Source: ``PopLiteMessageProcessor#preCheck``."""

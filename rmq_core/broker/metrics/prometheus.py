@@ -145,7 +145,7 @@ def _consumer_families(state: BrokerState) -> Iterator[Family]:
         ("rocketmq_group_retrydiff", "Messages that a group is behind in its retry topic.", True),
     ):
         samples = [
-            ((lag.group, lag.topic, str(_member_count(state, lag.group)), _CLUSTERING), lag.lag_count)
+            ((lag.group, lag.topic, str(len(state.consumers.members(lag.group))), _CLUSTERING), lag.lag_count)
             for lag in lags
             if lag.topic.startswith(names.RETRY_PREFIX) == is_retry
         ]
@@ -179,11 +179,6 @@ def _group_lags(state: BrokerState) -> Iterator[_GroupLag]:
             stored_ms = state.store.store_timestamp_ms(topic, queue_id, offset) if offset < end else None
             age_ms = max(age_ms, state.clock_ms() - stored_ms if stored_ms else 0)
         yield _GroupLag(topic, group, lag_count, total, age_ms)
-
-
-def _member_count(state: BrokerState, group: str) -> int:
-    members = state.consumers.groups.get(group)
-    return 0 if members is None else len(members.clients)
 
 
 def _client_families(state: BrokerState) -> Iterator[Family]:
@@ -262,8 +257,7 @@ async def _labelled_group_lags(state: BrokerState) -> AsyncIterator[tuple[tuple[
 
 def _subscription_filter(state: BrokerState, group: str, topic: str) -> Filter:
     """Return the filter of a group's subscription, or the filter for all messages without estimates."""
-    members = state.consumers.groups.get(group)
-    subscription = None if members is None else members.subscriptions.get(topic)
+    subscription = state.consumers.subscription(group, topic)
     if subscription is None or not state.config.estimate_accumulation:
         return EVERYTHING
     if is_tag_type(subscription.expression_type):

@@ -89,9 +89,8 @@ class ConsumerOrderInfo:
         """Load the file; without ``files`` the table is in memory only, as for lite topics."""
         self._clock_ms = clock_ms
         self._steady_ms = steady_ms
-        self._leads_ms: dict[
-            tuple[str, str, int], int
-        ] = {}  # lead of the time of day over the steady clock, at the last pop
+        # Lead of the time of day over the steady clock, at the last pop of a queue.
+        self._leads_ms: dict[tuple[str, str, int], int] = {}
         saved = OrderInfos().table if files is None else files.load(_FILE, OrderInfos).table
         self._table = {
             key: {queue_id: info for queue_id, info in queues.items() if info.o} for key, queues in saved.items()

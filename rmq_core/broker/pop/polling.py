@@ -28,7 +28,7 @@ from rmq_core.remoting.pop import (
     TopicKind,
     retry_topic,
 )
-from rmq_core.store.results import GetResult, GetStatus
+from rmq_core.store.results import GetStatus
 
 _RETRIES: Final = (TopicKind.RETRY_V1, TopicKind.RETRY_V2)
 
@@ -79,17 +79,15 @@ class PollingProcessor:
         return notification.request.response(ext_fields=answer_fields)
 
     def _has_messages(self, fields: Notification) -> bool:
-        group, topics = fields.consumer_group, self._state.topics
-        names = [fields.topic]
+        group, names = fields.consumer_group, [fields.topic]
         if not fields.order:
             names += [retry_topic(group, fields.topic, kind) for kind in _RETRIES]
         for name in names:
-            config = topics.get(name)
+            config = self._state.topics.get(name)
             if config is None:
                 continue
-            queues = (
-                [fields.queue_id] if fields.queue_id >= 0 and name == fields.topic else range(config.read_queue_nums)
-            )
+            has_queue = fields.queue_id >= 0 and name == fields.topic
+            queues = [fields.queue_id] if has_queue else range(config.read_queue_nums)
             if any(self._has_queue_messages(fields, name, queue_id) for queue_id in queues):
                 return True
         return False
@@ -124,7 +122,8 @@ class PollingProcessor:
         slices: list[memoryview] = []
         count = rest = 0
         for queue_id in queues:
-            result = self._read(fields, queue_id, fields.max_msg_nums - count)
+            begin = self._begin(fields.topic, fields.consumer_group, queue_id)
+            result = self._state.store.get(fields.topic, queue_id, begin, fields.max_msg_nums - count)
             if result.status is GetStatus.FOUND:
                 slices += result.slices
                 count += result.message_count
@@ -135,7 +134,3 @@ class PollingProcessor:
         if not count:
             return request.response(int(ResponseCode.PULL_NOT_FOUND), "NO_MESSAGE_IN_QUEUE", answer_fields)
         return request.response(int(ResponseCode.SUCCESS), "FOUND", answer_fields, b"".join(slices))
-
-    def _read(self, fields: PeekMessage, queue_id: int, most: int) -> GetResult:
-        begin = self._begin(fields.topic, fields.consumer_group, queue_id)
-        return self._state.store.get(fields.topic, queue_id, begin, most)

@@ -172,8 +172,7 @@ class GroupAdmin:
 
     def get_subscription(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         fields = read_fields(request, requests.Group)
-        group = self._state.consumers.groups.get(fields.group)
-        subscription = group.subscriptions.get(fields.topic or "") if group else None
+        subscription = self._state.consumers.subscription(fields.group, fields.topic or "")
         body = QuerySubscription(group=fields.group, topic=fields.topic or "", subscription_data=subscription)
         return request.response(body=encode_body(body))
 

@@ -56,15 +56,13 @@ class OffsetProcessor:
         """QUERY_CONSUMER_OFFSET (14). A new group on a young queue begins at 0."""
         fields = read_fields(request, requests.QueryConsumerOffset)
         offset = self._state.offsets.get(fields.topic, fields.consumer_group, fields.queue_id)
-        if offset == NONE and fields.set_zero_if_not_found and self._is_young(fields.topic, fields.queue_id):
-            offset = 0
+        if offset == NONE and fields.set_zero_if_not_found:
+            store, topic, queue_id = self._state.store, fields.topic, fields.queue_id
+            if store.min_offset(topic, queue_id) <= 0 and store.is_in_memory(topic, queue_id, 0):
+                offset = 0
         if offset == NONE:
             raise ResponseError(ResponseCode.QUERY_NOT_FOUND, "Not found, maybe this group consumer boot first")
         return request.response(ext_fields={"offset": str(offset)})
-
-    def _is_young(self, topic: str, queue_id: int) -> bool:
-        store = self._state.store
-        return store.min_offset(topic, queue_id) <= 0 and store.is_in_memory(topic, queue_id, 0)
 
     def update_consumer_offset(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         fields = read_fields(request, requests.UpdateConsumerOffset)
@@ -75,9 +73,7 @@ class OffsetProcessor:
         if topic is None:
             return request.response(int(ResponseCode.TOPIC_NOT_EXIST), f"Topic {fields.topic} not exist!")
         is_queue = 0 <= fields.queue_id < max(topic.read_queue_nums, topic.write_queue_nums)
-        if (
-            not is_queue and state.store.queue(fields.topic, fields.queue_id) is None
-        ):  # else the table grows without end
+        if not is_queue and state.store.queue(fields.topic, fields.queue_id) is None:  # the table would grow endlessly
             remark = f"queueId[{fields.queue_id}] is illegal, topic:[{fields.topic}] has no such queue"
             return request.response(int(ResponseCode.INVALID_PARAMETER), remark)
         if state.offsets.is_reset(fields.topic, fields.consumer_group, fields.queue_id):

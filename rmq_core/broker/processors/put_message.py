@@ -109,8 +109,9 @@ class MessageWriter:
         topic = state.topics.table.get(name)
         if topic is None or name in names.NOT_FOR_CLIENTS:
             topic = self._create_topic(fields)
-        if not state.config.broker_permission & names.PERM_WRITE:
-            self._check_permission(topic)
+        if topic.order and not state.config.broker_permission & names.PERM_WRITE:
+            problem = f"the broker[{state.address}] sending message is forbidden"
+            raise ResponseError(ResponseCode.NO_PERMISSION, problem)
         queue_id = fields.queue_id
         if queue_id >= topic.write_queue_nums and queue_id >= topic.read_queue_nums:
             problem = f"request queueId[{queue_id}] is illegal, {topic} Producer: {connection.remote_address}"
@@ -223,11 +224,6 @@ class MessageWriter:
                 raise ResponseError(ResponseCode.LMQ_QUOTA_EXCEEDED, _TOO_MANY_LITE_TOPICS)
             raise ResponseError(ResponseCode.SYSTEM_ERROR, _TOO_MANY_LMQS)
 
-    def _check_permission(self, topic: TopicConfig) -> None:
-        if topic.order:
-            problem = f"the broker[{self._state.address}] sending message is forbidden"
-            raise ResponseError(ResponseCode.NO_PERMISSION, problem)
-
     def _put_batch(
         self, request: RemotingCommand, connection: Connection, fields: SendMessage, queue_id: int, sys_flag: int
     ) -> WriteResult:
@@ -256,9 +252,7 @@ class MessageWriter:
 
         A batch without a unique key becomes single records, as in the original.
         """
-        if (
-            fields.topic in self._state.topics.unwritten
-        ):  # else a kill could lose the topic, and leave records of the wrong kind
+        if fields.topic in self._state.topics.unwritten:  # a kill could lose the topic, with records of the wrong kind
             raise ResponseError(ResponseCode.SYSTEM_BUSY, f"the topic[{fields.topic}] is being created, try later")
         text = "\x02" + (fields.properties or "")
         if fields.sys_flag & layout.FLAG_INNER_BATCH:

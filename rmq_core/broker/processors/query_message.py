@@ -115,7 +115,7 @@ class QueryConsumeQueueProcessor:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, f"{fields.queue_id}@{fields.topic} is not exist!")
         group, message_filter, filter_text, subscription = fields.consumer_group, None, None, None
         if group:
-            subscription = self._subscription(fields.topic, group)
+            subscription = self._state.consumers.subscription(group, fields.topic)
             message_filter, filter_text = self._filter(fields.topic, group, subscription)
         units = [_encode_unit(queue, unit, message_filter) for unit in _read_units(queue, fields.index, fields.count)]
         body = QueueUnits(
@@ -126,10 +126,6 @@ class QueryConsumeQueueProcessor:
             subscription_data=UNSET if subscription is None else subscription,
         )
         return request.response(body=encode_body(body))
-
-    def _subscription(self, topic: str, group: str) -> SubscriptionData | None:
-        members = self._state.consumers.groups.get(group)
-        return None if members is None else members.subscriptions.get(topic)
 
     def _filter(self, topic: str, group: str, subscription_data: SubscriptionData | None) -> tuple[Filter | None, str]:
         if subscription_data is None:

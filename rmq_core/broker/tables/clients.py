@@ -162,11 +162,18 @@ class Consumers:
     def groups_of(self, topic: str) -> list[str]:
         return [name for name, group in self.groups.items() if topic in group.subscriptions]
 
+    def members(self, group_name: str) -> list[Client]:
+        group = self.groups.get(group_name)
+        return [] if group is None else list(group.clients.values())
+
     def clients(self, group_name: str, client_id: str) -> list[Client]:
         """List the members of a group with a client id, which is not authenticated."""
+        return [client for client in self.members(group_name) if client.client_id == client_id]
+
+    def subscription(self, group_name: str, topic: str) -> SubscriptionData | None:
+        """Return the subscription of a group with members to a topic; None without one."""
         group = self.groups.get(group_name)
-        members = () if group is None else group.clients.values()
-        return [client for client in members if client.client_id == client_id]
+        return None if group is None else group.subscriptions.get(topic)
 
 
 class Producers:

@@ -6,6 +6,7 @@ Source: ``BrokerStatsManager``, ``StatsItem``, ``StoreStatsService``.
 from bisect import bisect_left
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import Final
 
@@ -39,11 +40,7 @@ TIMER_DEQUEUE_NUMS: Final = "TIMER_DEQUEUE_NUMS"
 # Counters of the whole broker, under the cluster's name: sums over its topics and groups.
 _BROKER_COUNTERS: Final = {"BROKER_PUT_NUMS": TOPIC_PUT_NUMS, "BROKER_GET_NUMS": GROUP_GET_NUMS}
 SAMPLE_S: Final = 10
-_SAMPLES: Final = {
-    "minute": (1, 7),
-    "hour": (60, 7),
-    "day": (360, 25),
-}  # store each n-th; number stored
+_SAMPLES: Final = {"minute": (1, 7), "hour": (60, 7), "day": (360, 25)}  # store each n-th; number stored
 Key = tuple[str, str]
 _Sample = tuple[int, dict[Key, tuple[int, int]]]
 
@@ -110,13 +107,12 @@ def pull_key(topic: str, group: str) -> str:
     return f"{topic}@{group}"
 
 
+@dataclass(slots=True)
 class _Counter:
     """Counter: its sum, and the number of additions."""
 
-    __slots__ = ("sum", "times")
-
-    def __init__(self) -> None:
-        self.sum = self.times = 0
+    sum: int = 0
+    times: int = 0
 
 
 class Stats:
@@ -177,16 +173,16 @@ class Stats:
         return self._sum_periods([(name, key)])
 
     def broker_body(self, name: str, is_system: Callable[[str], bool]) -> BrokerStats | None:
-        """Return the sums and rates of a counter of the whole broker; None for other names.
-
-        Args:
-            is_system: returns whether a topic is a system topic, which does not count.
-        """
+        """Return the sums and rates of a counter of the whole broker, without system topics; None for other names."""
         summed_name = _BROKER_COUNTERS.get(name)
         if summed_name is None:
             return None
         return self._sum_periods(
-            [key for key in self._counters if key[0] == summed_name and not is_system(_topic_of(key[1]))]
+            [
+                (counter_name, key)
+                for counter_name, key in self._counters
+                if counter_name == summed_name and not is_system(key.partition("@")[0])
+            ]
         )
 
     def _sum_periods(self, keys: list[Key]) -> BrokerStats:
@@ -200,9 +196,8 @@ class Stats:
             sum(value[index] for value in current) - sum(value[index] for value in earlier) for index in (0, 1)
         )
         seconds = (self._clock_ms() - first_ms) / 1000
-        return BrokerStatsItem(
-            sum=total, tps=total / seconds if seconds > 0 else 0.0, avgpt=total / count if count else 0.0
-        )
+        tps, average = total / seconds if seconds > 0 else 0.0, total / count if count else 0.0
+        return BrokerStatsItem(sum=total, tps=tps, avgpt=average)
 
     def _current(self, key: Key) -> tuple[int, int]:
         counter = self._counters.get(key)
@@ -225,8 +220,3 @@ class Stats:
         firsts = samples["minute"][-1], samples["minute"][0], samples["hour"][max(len(samples["hour"]) - 2, 0)]
         short, minute, long = (self._sum_since(first, keys).tps for first in firsts)
         return short, minute, long
-
-
-def _topic_of(key: str) -> str:
-    """Return the topic of a counter's key: of a topic, or of a topic and a group."""
-    return key.partition("@")[0]

@@ -39,7 +39,9 @@ class Topics:
             topic.topic_name: topic for topic in system_topics
         } | saved.topic_config_table
         self._with_batch_queues = self._find_batch_topics()
-        self.file = TableFile(files, _FILE, self._body)
+        self.file = TableFile(
+            files, _FILE, lambda: TopicConfigs(data_version=self.version, topic_config_table=self.table)
+        )
         self.unwritten: dict[str, int] = {}
         self._pending = PendingChanges(self.table)
         self.file.on_written(self._on_written)
@@ -185,9 +187,6 @@ class Topics:
     def _on_written(self, changes: int) -> None:
         self._pending.drop(changes)
         self.unwritten = {topic: change for topic, change in self.unwritten.items() if change > changes}
-
-    def _body(self) -> TopicConfigs:
-        return TopicConfigs(data_version=self.version, topic_config_table=self.table)
 
     def registered(self, permission: int, only: Collection[str] | None = None) -> TopicConfigAndMapping:
         """Return topics for a registration, all or ``only`` some: the broker's permission restricts that of each topic.

@@ -125,9 +125,8 @@ class _Round:
             names.OP_HALF_TOPIC, HALF_QUEUE, self.ended.next_op_offset, _MAX_OP_MESSAGES_PER_READ
         )
         if result.status is not GetStatus.FOUND:
-            has_moved = (
-                result.next_offset != self.ended.next_op_offset
-            )  # old files are deleted, or the log's end is lost
+            # True after old files were deleted, or the log's end was lost.
+            has_moved = result.next_offset != self.ended.next_op_offset
             self.ended.next_op_offset = result.next_offset
             return has_moved
         for op_message in stored_messages(result.slices):
