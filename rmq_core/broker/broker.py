@@ -97,9 +97,7 @@ _CODES_WITH_LISTS: Final = frozenset({
 class Broker(Service):
     """A broker on the running event loop; use it with ``async with``, or start and close it.
 
-    Attributes:
-        address: ``host:port`` advertised to clients; empty before the start.
-        bound_address: ``host:port`` to listen on; empty before the start.
+    Clients get ``address``, the broker listens on ``bound_address``; both are ``host:port``, empty before the start.
     """
 
     def __init__(

@@ -42,15 +42,10 @@ _LEAST_MS: Final = 1.0  # shorter waits do not count
 
 
 class PageCache:
-    """State of the page cache: busy after a slow append.
-
-    Attributes:
-        busy_ms: time of the slow append; 0 while the store is not busy.
-        timeout_s: longest time of an append that is not slow.
-    """
+    """State of the page cache: busy after a slow append, which took ``busy_ms``; 0 while it is not busy."""
 
     def __init__(self, timeout_ms: int) -> None:
-        """Start without an append; ``timeout_ms`` is ``osPageCacheBusyTimeOutMills``."""
+        """Count longer appends as slow; ``timeout_ms`` is ``osPageCacheBusyTimeOutMills``."""
         self.busy_ms = 0
         self.timeout_s = timeout_ms / 1000
 

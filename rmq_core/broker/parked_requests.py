@@ -37,7 +37,6 @@ class ParkedRequest(Generic[_K]):
     """Request that may wait for messages.
 
     Attributes:
-        key: key of the awaited messages.
         request: the client's request; while parked without fields and body, which are views of the receive buffer.
         deadline_ms: end of the wait, by the steady clock.
         handle: responds, or returns None if it parks the request again; its arguments are the parked request and

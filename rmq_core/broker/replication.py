@@ -102,9 +102,7 @@ class Replication:
 
     Attributes:
         master: HA service for slaves; a slave has one, too.
-        slave: HA client of a slave; None on a master.
         port: port for slaves; 0 without HA service.
-        needs_slaves: sends wait for slaves.
         master_address: ``host:port`` of a slave's master; empty while unknown.
     """
 
@@ -122,8 +120,7 @@ class Replication:
     async def start(self, broker_port: int) -> None:
         """Listen for slaves and, on a slave, follow the master.
 
-        Raises:
-            ListenError: listening fails at the port of the settings, or on a SYNC_MASTER.
+        Raises ListenError if listening fails at the port of the settings, or on a SYNC_MASTER.
         """
         config, self._loop = self._config, asyncio.get_running_loop()
         port = config.ha_listen_port or (broker_port + 1 if config.listen_port and broker_port < _MAX_PORT else 0)
@@ -182,10 +179,9 @@ class Replication:
         return self.slave is not None and self.slave.has_diverged
 
     def ha_server_address(self, address: str) -> str:
-        """Return the address for slaves; empty without one. Source: ``BrokerController#getHAServerAddr``.
+        """Return the address for slaves at ``brokerIP2``, else at the host of an address; empty without HA service.
 
-        Args:
-            address: address with the host to use, unless ``brokerIP2`` is set.
+        Source: ``BrokerController#getHAServerAddr``.
         """
         broker_ip2 = self._config.broker_ip2
         host = (f"[{broker_ip2}]" if ":" in broker_ip2 else broker_ip2) or address.rpartition(":")[0]
@@ -242,7 +238,7 @@ class Dispatching:
         self._next: asyncio.TimerHandle | None = None
 
     def run(self) -> None:
-        """Push appended bytes to slaves and dispatch them; many new queues take several turns of the event loop."""
+        """Push appended bytes to slaves, and dispatch; many new queues need several runs of the event loop."""
         self._replication.push()  # before dispatch, so that slaves work meanwhile
         if self._next is None:
             self._dispatch()

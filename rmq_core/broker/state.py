@@ -72,10 +72,8 @@ class BrokerState:
     Attributes:
         config: settings; replaced as a whole when an administrator changes one.
         store_host: the broker's address in records.
-        locks: queue locks of orderly consumers.
         clock_ms: the time of day, ms since 1970, for stored and reported times.
         steady_ms: the steady clock, for all waits.
-        timers: set before the broker listens.
         dispatch: makes appended messages readable; called after each batch of appends.
         long_requests: lock of requests about all queues of a topic, whose responses may each fill a frame.
     """

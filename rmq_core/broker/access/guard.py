@@ -68,13 +68,10 @@ class Guard:
         open_codes: frozenset[int] = frozenset(),
         codes_for_all_users: frozenset[int] = frozenset(),
     ) -> None:
-        """Create a guard without cached decisions.
+        """Create a guard; unless it ``authorizes``, a login is enough for each request.
 
-        Args:
-            authorizes: whether policies are checked, or a login is enough.
-            more_rules: in place of those of ``RULES``.
-            open_codes: requests without login and policies.
-            codes_for_all_users: requests with login, without policies.
+        Requests of ``open_codes`` need neither login nor policies, those of ``codes_for_all_users`` only a login.
+        ``more_rules`` replace those of ``RULES``.
         """
         self._accounts = accounts
         self._cluster = cluster
@@ -280,12 +277,7 @@ class PushRights:
         return guard is None or (login is not None and guard.is_valid(login.name, login.password))
 
     def may_receive(self, login: Login | None, address: str, permissions: Iterable[Permission]) -> bool:
-        """Return whether a user has all permissions now.
-
-        Args:
-            login: user who registered the client; None has no permissions, unless there are no users.
-            address: ``host:port`` of the client.
-        """
+        """Return whether a client's user has all permissions now; None has none, unless there are no users."""
         guard = self._guard
         if guard is None:
             return True
@@ -301,10 +293,7 @@ class PushRights:
         return None
 
     def withdrawal_check(self, request: RemotingCommand, connection: Connection) -> Callable[[], None]:
-        """Return the check of a request to be parked, for a call before its response is sent.
-
-        The check raises ResponseError if the request would be refused now.
-        """
+        """Return the check of a parked request before its response; it raises ResponseError for withdrawn rights."""
         guard = self._guard
         if guard is None or not guard.is_signed(request.code):
             return lambda: None

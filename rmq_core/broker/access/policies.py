@@ -80,13 +80,7 @@ def cluster_permission(cluster: str, *actions: Action) -> Permission:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Entry of a policy.
-
-    Attributes:
-        name: name of the resource, or prefix of names.
-        is_prefix: ``name`` is a prefix; the empty prefix matches all names.
-        networks: networks of the clients; empty for all clients.
-    """
+    """Entry of a policy. The empty prefix matches all names; an entry without networks matches all clients."""
 
     kind: ResourceType
     name: str
@@ -111,11 +105,9 @@ class Entry:
 
 
 def decide(policies: Iterable[Iterable[Entry]], permission: Permission, host: str) -> bool | None:
-    """Return the decision on a permission; None without a matching entry.
+    """Return the decision on a permission for a client's host; None without a matching entry.
 
-    Args:
-        policies: entries of the Custom policies, then those of the Default policies.
-        host: address of the client, without a port.
+    ``policies`` are the entries of the Custom policies, then those of the Default policies.
     """
     for entries in policies:
         matching = [entry for entry in entries if entry.matches(permission, host)]

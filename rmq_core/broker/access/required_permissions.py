@@ -66,12 +66,7 @@ _CREATE_OR_UPDATE: Final = (Action.CREATE, Action.UPDATE)
 
 @dataclass(frozen=True, slots=True)
 class NamedRule:
-    """Rule of a request with names: one permission for each.
-
-    Attributes:
-        names: reads the names from a request; its second argument is the cluster's name.
-        permissions: makes the permission of a name, by role.
-    """
+    """Rule that reads the names in a request, and makes one permission for each name by the name's role."""
 
     names: Callable[[RemotingCommand, str], Names]
     permissions: Mapping[str, PermissionOf]

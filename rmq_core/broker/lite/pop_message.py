@@ -46,20 +46,13 @@ _INVALID: Final = ResponseCode.INVALID_PARAMETER
 
 @dataclass(slots=True)
 class LitePopResult:
-    """Result of a pop of lite topics.
-
-    Attributes:
-        bodies: records, as slices of the mapped log.
-        counts: number of earlier pops of each message.
-        size: of the records, B.
-        queues: number of light queues with messages.
-    """
+    """Result of a pop of lite topics; ``counts`` has the number of earlier pops of each message."""
 
     pop_time_ms: int
     bodies: list[memoryview] = field(default_factory=list)
     counts: list[int] = field(default_factory=list)
     size: int = 0
-    queues: int = 0
+    queue_count: int = 0
 
 
 @dataclass(eq=False)
@@ -118,7 +111,7 @@ class PopLiteMessageProcessor:
         result = LitePopResult(self._state.clock_ms())
         for _ in range(_MAX_READ_LMQS):
             has_enough = len(result.counts) >= fields.max_msg_num or result.size >= ENOUGH_BYTES
-            if client is None or not client.events or has_enough or result.queues >= _MAX_LMQS_WITH_MESSAGES:
+            if client is None or not client.events or has_enough or result.queue_count >= _MAX_LMQS_WITH_MESSAGES:
                 break
             queue = next(iter(client.events))
             del client.events[queue]
@@ -149,7 +142,7 @@ class PopLiteMessageProcessor:
         result.bodies += messages.slices
         result.counts += [counts.get(popped, 0) for popped in offsets]
         result.size += messages.size
-        result.queues += 1
+        result.queue_count += 1
 
     def _read(self, queue: str, group: str, offset: int, most: int) -> tuple[int, GetResult]:
         """Read messages, at the next existing offset if the wanted one has left the log; return the offset, too."""

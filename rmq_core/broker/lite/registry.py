@@ -20,15 +20,12 @@ class LiteClient:
     """Client with subscriptions to lite topics.
 
     Attributes:
-        parent: the topic of the children.
         connection: of the last subscription, from the client or its proxy; None after its end.
         login: user of the subscription; None without signatures.
         subscribed_ms: time of the last subscription, by the steady clock, as the other times.
-        polled_ms: time of the last request for messages.
         queues: light queues of the children; of a wildcard group ``parent@group``.
         evicted: light queues that another client has taken over, also before the notification of this client.
         events: light queues that may have messages, the oldest first.
-        has_missed_events: there were more events than the limit.
         avoid_until_ms: end of the time in which other clients are preferred, since this client did not poll.
     """
 

@@ -25,13 +25,7 @@ _BEFORE_MS: Final = 1000  # from a check point to its acknowledgements: ``PopAck
 
 @dataclass(slots=True)
 class OutstandingPop:
-    """Unfinished check point.
-
-    Attributes:
-        queue_id: of the revive topic.
-        due_ms: time at which the messages return, by the steady clock.
-        bits: of the acknowledged messages.
-    """
+    """Unfinished check point, due by the steady clock; ``bits`` are its acknowledged messages."""
 
     point: CheckPoint
     queue_id: int
@@ -95,10 +89,7 @@ MOST_OFFSETS: Final = 32  # queue offsets of a check point; further acknowledgem
 
 
 class EarlyAcks:
-    """Bounded buffer of acknowledgements that arrive before their check point.
-
-    Acknowledgements of a finished check point, and repeated ones, must not fill the memory.
-    """
+    """Bounded buffer of acknowledgements that arrive before their check point, which may be finished already."""
 
     def __init__(self) -> None:
         self._offsets: dict[Key, set[int]] = {}

@@ -65,8 +65,6 @@ class PopResult:
         starts: kind, queue id and start offset of each queue.
         offsets: queue offsets of the messages, by kind and queue id.
         order_counts: texts of ``orderCountInfo``.
-        size: of the messages, B.
-        rest: remaining messages of the queues read.
         is_by_priority: queues are read from the highest number on, retry topics last.
     """
 
@@ -324,9 +322,7 @@ def get_pop_offset(
 ) -> int:
     """Return the queue offset at which a pop begins; commit the first offset of a new group.
 
-    Args:
-        orders: last pops in order; a reset of the offset removes the queue's.
-        from_last: a group without offset begins with the last message, not with the first, unless the queue is new.
+    With ``from_last``, a new group begins with the last message instead of the first, unless the queue is new.
     """
     store = state.store
     reset = state.offsets.pop_reset(topic, group, queue_id)

@@ -174,15 +174,9 @@ class TopicAdmin:
         deleted: asyncio.Future[OSError | None],
         is_written: bool,
     ) -> None:
-        """Delete queues and consumer offsets of topics that the file of topics has no more.
-
-        Args:
-            end: end of the log when the topics were removed.
-            deleted: future of the result.
-            is_written: the file of topics is written; else the topics come back.
-        """
+        """Delete queues and consumer offsets of removed topics; ``end`` was the log's end at the removal."""
         state = self._state
-        if not is_written:
+        if not is_written:  # the topics come back
             return
         try:
             state.store.delete_topics(topics, {name: end for name in topics if name in state.topics.table})

@@ -35,11 +35,9 @@ _LONG: Final = re.compile(r"[+-]?[0-9]{1,20}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """Attribute of topics or groups, with its valid values.
+    """Attribute of topics or groups; ``find_problem`` returns the error of a value, empty for a valid one.
 
-    Attributes:
-        find_problem: returns the error of a value; empty for a valid one.
-        is_changeable: the attribute may be added, changed or deleted after the topic's creation.
+    An unchangeable attribute is set at the creation of a topic only.
     """
 
     find_problem: Callable[[str], str]

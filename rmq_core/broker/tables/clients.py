@@ -79,11 +79,7 @@ Peer = Connection | Proxied
 class Client:
     """Connected client, as a member of a group.
 
-    Attributes:
-        client_id: id chosen by the client.
-        version: the client's RocketMQ version, an ordinal.
-        heartbeat_ms: time of the last heartbeat, by the steady clock.
-        login: user of the heartbeat; None without signatures.
+    The version is Java's ordinal; ``heartbeat_ms`` is by the steady clock; ``login`` is None without signatures.
     """
 
     connection: Peer
@@ -278,12 +274,7 @@ class QueueLocks:
     """Locks on queues, for groups that consume in order."""
 
     def __init__(self, steady_ms: Callable[[], int], max_bytes: int = _MAX_LOCK_BYTES) -> None:
-        """Begin without locks.
-
-        Args:
-            max_bytes: limit for the memory of all locks; beyond it no further queue is locked. The original has no
-                limit and never removes a lock, so that any client can fill its memory.
-        """
+        """Limit the memory of all locks: the original never removes a lock, so that any client can fill its memory."""
         self.held_bytes = 0
         self._steady_ms = steady_ms
         self._max_bytes = max_bytes

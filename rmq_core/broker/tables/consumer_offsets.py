@@ -147,27 +147,16 @@ class ConsumerOffsets:
     def remove_topic(self, topic: str) -> None:
         self._remove_keys(0, topic)
 
+    def _tables(self) -> tuple[dict[str, Any], ...]:
+        return self.table, self._lmq_offsets, self._plain_offsets, self._resets, self._next_pull_offsets
+
     def remove(self, topic: str, group: str) -> None:
-        tables: tuple[dict[str, Any], ...] = (
-            self.table,
-            self._lmq_offsets,
-            self._plain_offsets,
-            self._resets,
-            self._next_pull_offsets,
-        )
-        for table in tables:
+        for table in self._tables():
             table.pop(topic + _SEPARATOR + group, None)
         self.file.changes += 1
 
     def _remove_keys(self, part: int, name: str) -> None:
-        tables: tuple[dict[str, Any], ...] = (
-            self.table,
-            self._lmq_offsets,
-            self._plain_offsets,
-            self._resets,
-            self._next_pull_offsets,
-        )
-        for table in tables:
+        for table in self._tables():
             for key in [key for key in table if key.split(_SEPARATOR)[part : part + 1] == [name]]:
                 del table[key]
         self.file.changes += 1
@@ -191,9 +180,7 @@ class ConsumerOffsets:
         if not self._has_light_queues:
             return OffsetTable(data_version=self._version, offset_table=self.table)
         return OffsetTable(
-            data_version=self._version,
-            lmq_offset_table=self._lmq_offsets,
-            offset_table=self._plain_offsets,
+            data_version=self._version, lmq_offset_table=self._lmq_offsets, offset_table=self._plain_offsets
         )
 
     def save(self) -> None:

@@ -41,12 +41,7 @@ class RegisteredFilter:
 
 
 class ConsumerFilters:
-    """SQL92 subscriptions by topic and group, in ``consumerFilter.json``.
-
-    Attributes:
-        bloom: the Bloom filter of the settings.
-        topics: filters by topic and group.
-    """
+    """SQL92 subscriptions by topic and group, in ``consumerFilter.json``."""
 
     def __init__(self, files: TableFiles, config: BrokerConfig, clock_ms: Callable[[], int]) -> None:
         """Load the table; discard a table with other Bloom filter settings."""

@@ -46,14 +46,7 @@ _Sample = tuple[int, dict[Key, tuple[int, int]]]
 
 
 class StoreTimes:
-    """Times of puts and gets.
-
-    Attributes:
-        put_max_ms: longest put since the start.
-        get_max_ms: longest get since the start.
-        failed_puts: number of puts that the store refused.
-        now_s: the clock for puts and gets, in seconds.
-    """
+    """Times of puts and gets, by the clock ``now_s``; maxima and failed puts are those since the start."""
 
     def __init__(self, clock_ms: Callable[[], int], now_s: Callable[[], float]) -> None:
         self.put_max_ms = self.get_max_ms = self.failed_puts = 0
@@ -118,9 +111,7 @@ class _Counter:
 class Stats:
     """Counters of messages and bytes, by topic and group, with their rates.
 
-    Attributes:
-        times: durations of puts and gets.
-        mornings: by counter, the sums at yesterday's and at this midnight, since the start.
+    ``mornings`` has, by counter, the sums at yesterday's and at this midnight, since the start.
     """
 
     def __init__(self, clock_ms: Callable[[], int], now_s: Callable[[], float] | None = None) -> None:

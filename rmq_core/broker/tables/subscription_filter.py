@@ -29,13 +29,9 @@ _MEMO_VALUE_BYTES: Final = 256  # of all values together; long values seldom rep
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Filter of a subscription: tags codes, or a function of the record.
+    """Filter of a subscription: tags codes, or a test of the record; None matches all messages.
 
-    Attributes:
-        tags_codes: tags codes of matching messages; None for all messages.
-        matches: test of a record; None for all messages.
-        may_match_unit: test of store timestamp (ms) and bit map in ConsumeQueueExt, before the record is read; None
-            for all messages.
+    ``may_match_unit`` tests store timestamp (ms) and bit map in ConsumeQueueExt, before the record is read.
     """
 
     tags_codes: frozenset[int] | None = None
@@ -62,12 +58,9 @@ def is_tag_type(expression_type: object) -> bool:
 
 
 def subscription(topic: str, expression: str | None, expression_type: str | None, version: int) -> SubscriptionData:
-    """Parse an expression into a subscription.
+    """Parse an expression into a subscription. Source: ``FilterAPI#build``.
 
-    Raises:
-        ValueError: an expression of tags has no tag, or an expression of another type is empty.
-
-    Source: ``FilterAPI#build``.
+    Raises ValueError for an expression of tags without a tag, or an empty expression of another type.
     """
     text = expression or ""
     if not is_tag_type(expression_type):

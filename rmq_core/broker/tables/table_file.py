@@ -81,10 +81,7 @@ class TableFiles:
         return kind() if table is None else table
 
     def collect(self, pieces: Iterator[bytes], done: Callable[[list[bytes], float], None]) -> None:
-        """Collect all pieces, in time slices if files are written on threads; then call ``done``.
-
-        Its arguments are the pieces, and the seconds of the event loop that they took.
-        """
+        """Collect all pieces, in time slices if files are written on threads; call ``done`` with pieces and seconds."""
         if self._pool is None:
             done(list(pieces), 0.0)
             return

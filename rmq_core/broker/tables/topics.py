@@ -19,10 +19,7 @@ _FILE: Final = "topics.json"
 class Topics:
     """Topic configurations of a broker, in ``topics.json``.
 
-    Attributes:
-        unwritten: topics that the file may lack, with the number of their change; their messages are not acknowledged
-            yet.
-        system: names of system topics.
+    ``unwritten`` has topics that the file may lack, with their change's number; their messages are not acknowledged.
     """
 
     def __init__(

@@ -36,14 +36,10 @@ class TimerRecord(NamedTuple):
     """Message in the timer topic.
 
     Attributes:
-        topic: real topic.
-        queue_id: real queue.
+        topic: real topic, as the queue is.
         due_ms: start of the interval in which the message is due.
-        uniq_key: id from the producer; None without one.
         recalls: topic and id of the recalled message; None unless this is a recall.
         body: a view of the log.
-        properties_bytes: encoded, as stored.
-        sys_flag: bits of ``rmq_formats.codecs.layout``.
     """
 
     topic: str
@@ -103,14 +99,9 @@ def decode_timer_record(record: memoryview) -> TimerRecord | str:
         return "it is not in the timer topic"
     properties_bytes = bytes(record[shape.properties_at : shape.end])
     properties = dict(_DELIVERY_PROPERTIES.findall(properties_bytes))
-    due, queue_id, topic = (
-        properties.get(b"TIMER_OUT_MS", b""),
-        properties.get(b"REAL_QID", b""),
-        properties.get(b"REAL_TOPIC"),
-    )
-    if not (
-        due.isdigit() and len(due) <= _MAX_DIGITS and queue_id.isdigit() and len(queue_id) <= _MAX_DIGITS and topic
-    ):
+    due, queue_id = properties.get(b"TIMER_OUT_MS", b""), properties.get(b"REAL_QID", b"")
+    topic = properties.get(b"REAL_TOPIC")
+    if not topic or not all(number.isdigit() and len(number) <= _MAX_DIGITS for number in (due, queue_id)):
         return "it has no valid TIMER_OUT_MS, REAL_TOPIC or REAL_QID"
     uniq_key, recalls = properties.get(b"UNIQ_KEY"), properties.get(b"TIMER_DEL_UNIQKEY")
     (_, _, _, _, flag, _, _, sys_flag, born_timestamp_ms, born_host, _, _, reconsume_times, _,

@@ -275,9 +275,7 @@ def half_offsets(body: bytes) -> list[int]:
 def send_check(state: BrokerState, half: StoredMessage, properties: dict[str, str], put_result: PutResult) -> None:
     """Send the check of a half message to one permitted, connected member of its producer group, if there is one.
 
-    Args:
-        properties: of the new copy; the old ones are sent if these are too long.
-        put_result: of the new copy.
+    ``properties`` and ``put_result`` are those of the new copy; the old properties are sent if these are too long.
     """
     queue, group = real_queue(properties), properties.get(layout.PROPERTY_PRODUCER_GROUP, "")
     if queue is None:

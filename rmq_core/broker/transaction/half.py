@@ -41,14 +41,7 @@ _OP_PROPERTIES: Final = encode_properties({layout.PROPERTY_TAGS: OP_TAG, layout.
 
 
 class HalfRecord(NamedTuple):
-    """The fields of a stored half message.
-
-    Attributes:
-        physical_offset: in the log, in bytes.
-        queue_offset: in the half topic.
-        born_host: of the producer, 8 or 20 bytes.
-        body: as stored; a slice of the mapped log.
-    """
+    """The fields of a stored half message; ``born_host`` has 8 or 20 bytes, ``body`` is a slice of the mapped log."""
 
     physical_offset: int
     queue_offset: int
