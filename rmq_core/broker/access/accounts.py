@@ -144,12 +144,10 @@ class Accounts:
         self._to_write = self.table
         self._change_lock = asyncio.Lock()
         self._changes: set[asyncio.Task[None]] = set()
-        self.file = TableFile(
-            files,
-            _FILE,
-            lambda: _Saved(acls=self._to_write.acls, users=self._to_write.users),
-            backs_up_former_text=False,
-        )
+        self.file = TableFile(files, _FILE, self._body, backs_up_former_text=False)
+
+    def _body(self) -> _Saved:
+        return _Saved(acls=self._to_write.acls, users=self._to_write.users)
 
     @property
     def users(self) -> dict[str, User]:
@@ -231,14 +229,12 @@ def _load(files: TableFiles) -> _Saved:
         saved = decode_body(text, _Saved)
     except FileNotFoundError:
         if Path(f"{path}.bak").exists():
-            raise StoreError(
-                f"{path}: not found, but a .bak exists. Restore the .bak, or delete it to have no users."
-            ) from None
+            problem = "not found, but a .bak exists. Restore the .bak, or delete it to have no users."
+            raise StoreError(f"{path}: {problem}") from None
         return _Saved()
     except DecodeError:  # the error's text quotes the file with its passwords
-        raise StoreError(
-            f"{path}: cannot be parsed, and has all users. Restore the file, or copy its .bak over it."
-        ) from None
+        problem = "cannot be parsed, and has all users. Restore the file, or copy its .bak over it."
+        raise StoreError(f"{path}: {problem}") from None
     _write_backup(path, text, files)
     return saved
 

@@ -33,10 +33,13 @@ _RETRY_S: Final = 3.0  # interval of retries while the master is unknown or does
 _T = TypeVar("_T", bound=msgspec.Struct)
 BUSY: Final = "[REJECTREQUEST]system busy, start flow control for a while"
 _REFUSED: Final = {
-    RequestCode.SEND_MESSAGE: (ResponseCode.SYSTEM_BUSY, BUSY),
-    RequestCode.SEND_MESSAGE_V2: (ResponseCode.SYSTEM_BUSY, BUSY),
-    RequestCode.SEND_BATCH_MESSAGE: (ResponseCode.SYSTEM_BUSY, BUSY),
-    RequestCode.CONSUMER_SEND_MSG_BACK: (ResponseCode.SYSTEM_BUSY, BUSY),
+    **dict.fromkeys(
+        (
+            RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE,
+            RequestCode.CONSUMER_SEND_MSG_BACK,
+        ),
+        (ResponseCode.SYSTEM_BUSY, BUSY),
+    ),
     **dict.fromkeys(
         (
             RequestCode.POP_MESSAGE, RequestCode.ACK_MESSAGE, RequestCode.BATCH_ACK_MESSAGE,

@@ -127,29 +127,27 @@ class LiteManagerProcessor:
             raise ResponseError(ResponseCode.INVALID_PARAMETER, problem)
         if fields.max_count <= 0:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, "[maxCount] field invalid")
-        client = self._registry.clients.get(fields.client_id)
         body = LiteClientInfo(
             client_id=fields.client_id,
             group=fields.group,
-            last_access_time=_UNKNOWN if client is None else self._state.time_of_day(client.polled_ms),
-            lite_topic_count=_UNKNOWN if client is None else len(client.queues),
-            lite_topic_set=None
-            if client is None
-            else list(islice(client.queues, min(fields.max_count, _MAX_RETURN_COUNT))),
+            last_access_time=_UNKNOWN,
+            lite_topic_count=_UNKNOWN,
+            lite_topic_set=None,
             parent_topic=fields.parent_topic,
         )
+        if client := self._registry.clients.get(fields.client_id):
+            polled_ms, queue_count = self._state.time_of_day(client.polled_ms), len(client.queues)
+            queues = list(islice(client.queues, min(fields.max_count, _MAX_RETURN_COUNT)))
+            body = replace(body, last_access_time=polled_ms, lite_topic_count=queue_count, lite_topic_set=queues)
         return request.response(body=encode_body(body))
 
     async def get_lite_group_info(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         """Return the lag of a group in one child or in all (GET_LITE_GROUP_INFO, 200078)."""
         fields = read_fields(request, LiteGroupName)
         parent = self._check_group(fields.group, f"Group [{fields.group}] is not a LITE group.")
-        info = (
-            self._describe_child_lag(fields, parent)
-            if fields.lite_topic
-            else await self._describe_group_lag(fields, parent)
-        )
-        return request.response(body=encode_body(info))
+        if fields.lite_topic:
+            return request.response(body=encode_body(self._describe_child_lag(fields, parent)))
+        return request.response(body=encode_body(await self._describe_group_lag(fields, parent)))
 
     def _describe_child_lag(self, fields: LiteGroupName, parent: str) -> LiteGroupInfo:
         store, group = self._state.store, fields.group
@@ -161,12 +159,11 @@ class LiteManagerProcessor:
         if offset < 0:
             return info
         last_ms = store.store_timestamp_ms(queue, _QUEUE_ID, offset - 1) if offset else None
+        progress = ConsumeOffset(broker_offset=high, consumer_offset=offset, last_timestamp=last_ms or 0)
         return replace(
             info,
             earliest_unconsumed_timestamp=_time_or_unknown(store.store_timestamp_ms(queue, _QUEUE_ID, offset)),
-            lite_topic_offset_wrapper=ConsumeOffset(
-                broker_offset=high, consumer_offset=offset, last_timestamp=last_ms or 0
-            ),
+            lite_topic_offset_wrapper=progress,
             total_lag_count=high - offset,
         )
 

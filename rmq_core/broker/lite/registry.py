@@ -11,10 +11,6 @@ from rmq_core.remoting.connection import Connection
 from rmq_formats.codecs.topics import lite_parts
 
 
-class QuotaError(Exception):
-    """Excess of the maximum number of subscriptions."""
-
-
 @dataclass(eq=False, slots=True)
 class LiteClient:
     """Client with subscriptions to lite topics.

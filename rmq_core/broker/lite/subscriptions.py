@@ -5,14 +5,14 @@ Source: ``LiteSubscriptionCtlProcessor``, ``LiteSubscriptionRegistryImpl``.
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
 from rmq_core.broker.access.policies import Action, group_permission, topic_permission
 from rmq_core.broker.lite.dispatcher import LiteEventDispatcher
 from rmq_core.broker.lite.metadata import LiteGroups, LiteSharding
-from rmq_core.broker.lite.registry import LiteClient, LiteSubscriptionRegistry, QuotaError, wildcard_name
+from rmq_core.broker.lite.registry import LiteClient, LiteSubscriptionRegistry, wildcard_name
 from rmq_core.broker.pop.order import ConsumerOrderInfo
 from rmq_core.broker.processors.lite_names import parse_lite_queue
 from rmq_core.broker.state import BrokerState
@@ -29,7 +29,6 @@ from rmq_core.remoting.fields import write_fields
 from rmq_core.remoting.header import RemotingCommand, request
 from rmq_core.remoting.pop import NotifyUnsubscribeLite
 from rmq_formats.codecs.topics import lite_parts
-from rmq_formats.errors import DecodeError
 
 log = logging.getLogger("rmq.broker.lite")
 _QUEUE_ID: Final = 0
@@ -60,18 +59,22 @@ class Subscriptions:
         if client is not None and (client.group, client.parent) != (group, parent):
             yield from self.unregister(client_id)
             client = None
-        quota = self._state.config.max_lite_subscription_count
-        if client is None and len(self._registry.clients) >= quota:
-            raise QuotaError(f"lite subscription quota exceeded {quota}")
+        if client is None:
+            self.check_quota(len(self._registry.clients) + 1)
         self._registry.register(client_id, group, parent, connection, self._state.steady_ms(), login)
 
-    def _check_room(self, client: LiteClient, queues: list[str]) -> None:
+    def check_quota(self, count: int) -> None:
+        """Refuse more subscriptions, or clients with subscriptions, than the settings allow. Raises ResponseError."""
         quota = self._state.config.max_lite_subscription_count
-        if self._registry.count + sum(queue not in client.queues for queue in queues) > quota:
-            raise QuotaError(f"lite subscription quota exceeded {quota}")
+        if count > quota:
+            problem = f"lite subscription quota exceeded {quota}"
+            raise ResponseError(ResponseCode.LITE_SUBSCRIPTION_QUOTA_EXCEEDED, problem)
+
+    def _check_room(self, client: LiteClient, queues: Collection[str]) -> None:
+        self.check_quota(self._registry.count + sum(queue not in client.queues for queue in queues))
 
     def add(self, client_id: str, queues: list[str], option: OffsetOption | None) -> Iterator[None]:
-        """Subscribe a client to more light queues. Raises QuotaError before any change."""
+        """Subscribe a client to more light queues. Raises ResponseError before any change."""
         client = self._registry.clients[client_id]
         self._check_room(client, queues)
         is_exclusive = self._groups.is_exclusive(client.group)
@@ -88,7 +91,7 @@ class Subscriptions:
             yield
 
     def replace(self, client_id: str, queues: list[str]) -> Iterator[None]:
-        """Replace the light queues of a client, which repeats its subscriptions. Raises QuotaError before any change.
+        """Replace the light queues of a client, which repeats its subscriptions. Raises as ``add``.
 
         Evictions by another client of an exclusive group remain, and the client is notified again.
         """
@@ -102,7 +105,7 @@ class Subscriptions:
             self._notify_unsubscribe(client, queue)
             del target_queues[queue]
             yield
-        self._check_room(client, list(target_queues))
+        self._check_room(client, target_queues)
         client.evicted.intersection_update(queues)
         for queue in [queue for queue in client.queues if queue not in target_queues]:
             self._remove(client, queue)
@@ -232,18 +235,12 @@ class LiteSubscriptionCtlProcessor:
         """Apply changes of subscriptions (LITE_SUBSCRIPTION_CTL, 200071), after a check of all of them."""
         if not request.body:
             raise ResponseError(ResponseCode.ILLEGAL_OPERATION, "Request body is null.")
-        try:
-            changes = decode_body(request.body, LiteSubscriptions, is_request=True).subscription_set
-        except DecodeError as error:
-            raise ResponseError(ResponseCode.SYSTEM_ERROR, str(error)) from error
+        changes = decode_body(request.body, LiteSubscriptions, is_request=True).subscription_set
         if not changes:
             raise ResponseError(ResponseCode.ILLEGAL_OPERATION, "LiteSubscriptionCtlRequestBody is empty.")
         for change in changes:
             self._check(change)
-        most = self._state.config.max_lite_subscription_count
-        if sum(len(change.lite_topic_set) for change in changes) > most:
-            problem = f"lite subscription quota exceeded {most}"
-            raise ResponseError(ResponseCode.LITE_SUBSCRIPTION_QUOTA_EXCEEDED, problem)
+        self._subscriptions.check_quota(sum(len(change.lite_topic_set) for change in changes))
         return self._control(request, connection, changes)
 
     async def _control(
@@ -255,11 +252,8 @@ class LiteSubscriptionCtlProcessor:
             for change, names in zip(changes, queues, strict=True):
                 if connection.is_closing and change.action in _ADDS:
                     break  # an eviction could not reach the client
-                try:
-                    async for _ in self._state.slices.each(self._apply(change, names, connection, login)):
-                        pass
-                except QuotaError as error:
-                    raise ResponseError(ResponseCode.LITE_SUBSCRIPTION_QUOTA_EXCEEDED, str(error)) from error
+                async for _ in self._state.slices.each(self._apply(change, names, connection, login)):
+                    pass
         return request.response()
 
     async def _list_queues(self, change: LiteSubscription) -> list[str]:

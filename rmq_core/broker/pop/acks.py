@@ -4,11 +4,11 @@ Source: ``AckMessageProcessor``, ``ChangeInvisibleTimeProcessor``.
 """
 
 import base64
-import binascii
 from dataclasses import dataclass
 from typing import Final
 
 from rmq_core.broker.parked_requests import PopLongPolling
+from rmq_core.broker.pop.checks import illegal_queue_remark
 from rmq_core.broker.pop.journal import PopJournal
 from rmq_core.broker.pop.order import ConsumerOrderInfo
 from rmq_core.broker.pop.records import Acknowledgement, CheckPoint
@@ -34,7 +34,6 @@ from rmq_core.remoting.pop import (
     retry_topic,
 )
 from rmq_core.store.results import PutResult, PutStatus
-from rmq_formats.errors import DecodeError
 
 _MAX_LEAD_MS: Final = 100  # of a pop time before the clock; a longer one comes of a clock that was set back
 _MAX_BITS: Final = 4096  # of a batch's bit set: far more than a pop gives
@@ -60,19 +59,15 @@ class AckMessageProcessor:
     def ack(self, request: RemotingCommand, _: Connection) -> HandlerResponse:
         """Acknowledge one message (ACK_MESSAGE, 200051). An expired handle is accepted, without effect."""
         fields = read_fields(request, AckMessage)
-        handle = self._handle(fields.extra_info, fields.topic, fields.queue_id, fields.offset)
+        handle = self._parse_handle(fields)
         if handle.revive_queue_id == IN_ORDER:
             self._ack_in_order(fields.topic, fields.consumer_group, fields.queue_id, fields.offset, handle.pop_time_ms)
             return request.response()
-        ack = self._ack_of(fields.topic, fields.consumer_group, handle, fields.offset)
-        return self._respond(request, request.response(), [self._put_ack(ack, handle)])
+        return self._respond(request, request.response(), [self._ack_one(fields, handle)])
 
     def ack_batch(self, request: RemotingCommand, _: Connection) -> HandlerResponse:
         """Acknowledge messages of several check points (BATCH_ACK_MESSAGE, 200151)."""
-        try:
-            acks = decode_body(request.body, BatchAcks, is_request=True).acks
-        except DecodeError as error:
-            raise ResponseError(ResponseCode.SYSTEM_ERROR, str(error)) from error
+        acks = decode_body(request.body, BatchAcks, is_request=True).acks
         if not acks:
             raise ResponseError(ResponseCode.NO_MESSAGE, "no messages to acknowledge")
         results: list[PutResult] = []
@@ -118,11 +113,14 @@ class AckMessageProcessor:
         if not 0 <= fields.invisible_time <= MOST_INVISIBLE_MS:
             problem = f"invisibleTime {fields.invisible_time} is not of 0 to {MOST_INVISIBLE_MS} ms"
             raise ResponseError(ResponseCode.INVALID_PARAMETER, problem)
-        handle = self._handle(fields.extra_info, fields.topic, fields.queue_id, fields.offset)
+        handle = self._parse_handle(fields)
         now_ms = self._state.clock_ms()
         if handle.revive_queue_id == IN_ORDER:
             return self._change_in_order(request, fields, handle, now_ms)
-        pop_time_ms = _later_pop_time_ms(handle, now_ms)
+        # Both check points may begin at the same message, so that their pop times have to differ. The handle's time is
+        # ahead of the clock after several changes in one millisecond.
+        is_same_time = 0 <= handle.pop_time_ms - now_ms < _MAX_LEAD_MS
+        pop_time_ms = handle.pop_time_ms + 1 if is_same_time else now_ms
         point = CheckPoint(
             bn=handle.broker_name,
             c=fields.consumer_group,
@@ -138,8 +136,7 @@ class AckMessageProcessor:
         result = self._journal.put_checkpoint(point, handle.revive_queue_id)
         if result.status is not PutStatus.PUT_OK:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, result.status.value)
-        ack = self._ack_of(fields.topic, fields.consumer_group, handle, fields.offset)
-        results = [result, self._put_ack(ack, handle)]
+        results = [result, self._ack_one(fields, handle)]
         response = ChangeInvisibleTimeResponse(
             pop_time=pop_time_ms, invisible_time=fields.invisible_time, revive_qid=handle.revive_queue_id
         )
@@ -161,20 +158,18 @@ class AckMessageProcessor:
         return request.response(ext_fields=write_fields(response))
 
     # --- parts ----------------------------------------------------------------------------
-    def _handle(self, text: str, topic: str, queue_id: int, offset: int) -> PopHandle:
-        """Parse a handle and check the topic, queue and offset of its request. Raises ResponseError."""
+    def _parse_handle(self, fields: AckMessage | ChangeInvisibleTime) -> PopHandle:
+        """Parse the handle of a request, and check topic, queue and offset. Raises ResponseError."""
+        topic, queue_id, offset = fields.topic, fields.queue_id, fields.offset
         config = self._state.require_topic(topic, APPLY_FIRST)
         if not 0 <= queue_id < config.read_queue_nums:
-            raise ResponseError(
-                ResponseCode.MESSAGE_ILLEGAL,
-                f"queueId[{queue_id}] is illegal, topic:[{topic}] topicConfig.readQueueNums:[{config.read_queue_nums}]",
-            )
+            raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, illegal_queue_remark(queue_id, topic, config))
         low, high = self._bounds(topic, queue_id)
         if not low <= offset <= high:
             problem = f"offset is illegal, key:{topic}@{queue_id}, commit:{offset}, store:{low}~{high}"
             raise ResponseError(ResponseCode.NO_MESSAGE, problem)
         try:
-            handle = PopHandle.decode(text)
+            handle = PopHandle.decode(fields.extra_info)
         except ValueError as error:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, str(error)) from error
         self._check_revive_queue(handle)
@@ -188,17 +183,17 @@ class AckMessageProcessor:
         store = self._state.store
         return store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
 
-    @staticmethod
-    def _ack_of(topic: str, group: str, handle: PopHandle, offset: int) -> Acknowledgement:
-        return Acknowledgement(
-            ao=offset,
+    def _ack_one(self, fields: AckMessage | ChangeInvisibleTime, handle: PopHandle) -> PutResult:
+        acknowledgement = Acknowledgement(
+            ao=fields.offset,
             bn=handle.broker_name,
-            c=group,
+            c=fields.consumer_group,
             pt=handle.pop_time_ms,
             q=handle.queue_id,
             so=handle.start_offset,
-            t=topic,
+            t=fields.topic,
         )
+        return self._put_ack(acknowledgement, handle)
 
     def _put_ack(self, ack: Acknowledgement, handle: PopHandle) -> PutResult:
         result = self._journal.put_ack(ack, handle.revive_queue_id, handle.visible_ms)
@@ -229,21 +224,9 @@ class AckMessageProcessor:
         return response
 
 
-def _later_pop_time_ms(handle: PopHandle, now_ms: int) -> int:
-    """Return a pop time for a new check point, other than that of the handle: both may begin at the same message.
-
-    The handle's time is ahead of the clock after several changes in one millisecond.
-    """
-    is_same = 0 <= handle.pop_time_ms - now_ms < _MAX_LEAD_MS
-    return handle.pop_time_ms + 1 if is_same else now_ms
-
-
 def _bits(text: str) -> list[int]:
     """Return the numbers of the set bits of a base64 bit set. Raises ValueError."""
-    try:
-        data = base64.b64decode(text, validate=True)
-    except binascii.Error as error:
-        raise ValueError(str(error)) from error
+    data = base64.b64decode(text, validate=True)
     if len(data) * 8 > _MAX_BITS:
         raise ValueError(f"{len(data) * 8} bits, more than {_MAX_BITS}")
     return [at * 8 + bit for at, byte in enumerate(data) for bit in range(8) if byte >> bit & 1]

@@ -5,7 +5,7 @@ from rmq_core.broker.state import APPLY_FIRST, HELP, BrokerState
 from rmq_core.broker.tables import names
 from rmq_core.broker.tables.subscription_filter import Filter, compile_subscription, is_tag_type, subscription
 from rmq_core.broker.tables.topics import has_batch_queues
-from rmq_core.remoting.bodies.configs import SubscriptionGroupConfig
+from rmq_core.remoting.bodies.configs import SubscriptionGroupConfig, TopicConfig
 from rmq_core.remoting.codes import ResponseCode
 from rmq_core.remoting.errors import ResponseError
 from rmq_formats.sql92 import SqlError
@@ -29,10 +29,7 @@ def check_pop_group(state: BrokerState, group_name: str, topic_name: str, queue_
     if not topic.perm & names.PERM_READ:
         raise ResponseError(ResponseCode.NO_PERMISSION, f"the topic[{topic_name}] peeking message is forbidden")
     if queue_id >= topic.read_queue_nums:
-        raise ResponseError(
-            ResponseCode.INVALID_PARAMETER,
-            f"queueId[{queue_id}] is illegal, topic:[{topic_name}] topicConfig.readQueueNums:[{topic.read_queue_nums}]",
-        )
+        raise ResponseError(ResponseCode.INVALID_PARAMETER, illegal_queue_remark(queue_id, topic_name, topic))
     refuse_lmq_group(state, group_name)
     group = state.groups.find(group_name, config.auto_create_subscription_group)
     if group is None:
@@ -41,6 +38,12 @@ def check_pop_group(state: BrokerState, group_name: str, topic_name: str, queue_
     if not group.consume_enable:
         raise ResponseError(ResponseCode.NO_PERMISSION, f"subscription group no permission, {group_name}")
     return group
+
+
+def illegal_queue_remark(queue_id: int, topic: str, config: TopicConfig) -> str:
+    """Return Java's words for a queue that a topic does not have."""
+    queue_count = f"topicConfig.readQueueNums:[{config.read_queue_nums}]"
+    return f"queueId[{queue_id}] is illegal, topic:[{topic}] {queue_count}"
 
 
 def refuse_lmq_group(state: BrokerState, group: str) -> None:

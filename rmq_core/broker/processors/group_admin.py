@@ -36,7 +36,6 @@ from rmq_core.remoting.header import request as new_request
 from rmq_core.remoting.pop import normal_topic
 from rmq_formats.codecs.message_id import decode_message_id
 from rmq_formats.codecs.record import decode_record
-from rmq_formats.errors import DecodeError
 
 log = logging.getLogger("rmq.broker.admin")
 _RELAY_TIMEOUT_S: Final = 10.0  # Broker2Client#callClient
@@ -74,11 +73,8 @@ class GroupAdmin:
     def _put(self, groups: list[SubscriptionGroupConfig], connection: Connection) -> None:
         for group in groups:
             if not names.is_group(group.group_name):
-                raise ResponseError(
-                    ResponseCode.INVALID_PARAMETER,
-                    "The specified group is blank, too long, or contains illegal characters, allowing only "
-                    "^[%|a-zA-Z0-9_-]+$",
-                )
+                problem = "The specified group is blank, too long, or contains illegal characters"
+                raise ResponseError(ResponseCode.INVALID_PARAMETER, f"{problem}, allowing only ^[%|a-zA-Z0-9_-]+$")
         table = self._state.groups
         table.put_all(
             [change_attributes(GROUP_ATTRIBUTES, table.table.get(group.group_name), group) for group in groups]
@@ -119,13 +115,14 @@ class GroupAdmin:
         groups = self._state.groups
         group = groups.table.get(name)
         groups.remove(name)
-        if cleans or (group is not None and LITE_PARENT in group.attributes):  # lite groups have many offsets
-            groups.file.call_when_written(lambda is_written: self._remove_offsets(name) if is_written else None)
-        log.info("%(client)s deleted the group %(group)s", {"client": connection.remote_address, "group": name})
 
-    def _remove_offsets(self, group: str) -> None:
-        if group not in self._state.groups.table:  # else the group was created again meanwhile
-            self._state.offsets.remove_group(group)
+        def remove_offsets(is_written: bool) -> None:
+            if is_written and name not in groups.table:  # else the group was created again meanwhile
+                self._state.offsets.remove_group(name)
+
+        if cleans or (group is not None and LITE_PARENT in group.attributes):  # lite groups have many offsets
+            groups.file.call_when_written(remove_offsets)
+        log.info("%(client)s deleted the group %(group)s", {"client": connection.remote_address, "group": name})
 
     def get_consumers(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         name = read_fields(request, requests.ConsumerGroupName).consumer_group
@@ -146,13 +143,13 @@ class GroupAdmin:
         members = self._state.producers.groups.get(name)
         if members is None:
             return request.response(int(ResponseCode.SYSTEM_ERROR), f"the producer group[{name}] not exist")
-        return request.response(
-            body=encode_body(ProducerConnection(connection_set=_connection_bodies(members.values())))
-        )
+        body = ProducerConnection(connection_set=_connection_bodies(members.values()))
+        return request.response(body=encode_body(body))
 
     def get_all_producers(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        table = {
-            group: [
+        table: dict[str, list[ProducerInfo]] = {}
+        for group, members in self._state.producers.groups.items():
+            table[group] = [
                 ProducerInfo(
                     client_id=client.client_id,
                     language=client.language,
@@ -162,8 +159,6 @@ class GroupAdmin:
                 )
                 for client in members.values()
             ]
-            for group, members in self._state.producers.groups.items()
-        }
         return request.response(body=encode_body(ProducerTable(data=table)))
 
     def get_topics(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
@@ -212,10 +207,7 @@ class Broker2Client:
         """Make a consumer consume one stored message now (CONSUME_MESSAGE_DIRECTLY, 309)."""
         fields = read_fields(request, requests.ConsumeDirectly)
         state = self._state
-        try:
-            record = state.store.record(decode_message_id(fields.msg_id or "")[1])
-        except DecodeError as error:
-            raise ResponseError(ResponseCode.SYSTEM_ERROR, str(error)) from error
+        record = state.store.record(decode_message_id(fields.msg_id or "")[1])
         if record is None:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, f"can not find message by the id, {fields.msg_id}")
         ext_fields = request.ext_fields

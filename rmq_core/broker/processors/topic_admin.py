@@ -24,7 +24,6 @@ from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.requests import CreateTopic, Topic
 from rmq_core.store.commitlog.lmq_offsets import is_lmq
 from rmq_core.store.store import MessageStore
-from rmq_formats.errors import DecodeError
 
 log = logging.getLogger("rmq.broker.admin")
 MAX_QUEUES: Final = 65_536  # of a topic: each may become a file
@@ -64,7 +63,7 @@ class TopicAdmin:
             topic_filter_type=fields.topic_filter_type,
             topic_sys_flag=fields.topic_sys_flag,
             order=fields.order,
-            attributes=_parse_changes(fields.attributes or ""),
+            attributes=parse_attribute_changes(fields.attributes or ""),
         )
         self._put([topic], connection)
         return request.response()
@@ -230,13 +229,6 @@ def topic_offset(store: MessageStore, topic: str, queue_id: int) -> TopicOffset:
         max_offset=high,
         last_update_timestamp=store.store_timestamp_ms(topic, queue_id, high - 1) or 0 if high else 0,
     )
-
-
-def _parse_changes(text: str) -> dict[str, str]:
-    try:
-        return parse_attribute_changes(text)
-    except DecodeError as error:
-        raise ResponseError(ResponseCode.SYSTEM_ERROR, str(error)) from error
 
 
 def check_deletable(state: BrokerState, topic: str) -> None:

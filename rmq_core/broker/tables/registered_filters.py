@@ -5,9 +5,11 @@ A filter is retained for a day after its group has disconnected, as bit maps of 
 Source: ``ConsumerFilterManager``, ``ConsumerFilterData``.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import structs
 
 from rmq_core.broker.config import BrokerConfig
 from rmq_core.broker.tables import names
@@ -47,7 +49,7 @@ class ConsumerFilters:
         """Load the table; discard a table with other Bloom filter settings."""
         self.bloom = BloomFilter(config.max_error_rate_of_bloom_filter, config.expect_consumer_num_use_filter)
         self.topics: dict[str, dict[str, RegisteredFilter]] = {}
-        self._file = TableFile(files, _FILE, lambda: FilterTable(filter_data_by_topic=dict(self._table())))
+        self._file = TableFile(files, _FILE, self._body)
         self._clean_after_ms = config.filter_data_clean_time_span_ms
         self._clock_ms = clock_ms
         self._load(files.load(_FILE, FilterTable))
@@ -60,9 +62,8 @@ class ConsumerFilters:
             for group, data in topic_filters.group_filter_data.items():
                 if not self._has_valid_bits(data.bloom_filter_data):
                     return
-                registered = self._compile_filter(
-                    data if data.dead_time else replace_time(data, max(dead_ms, data.born_time))
-                )
+                dated = data if data.dead_time else replace_time(data, max(dead_ms, data.born_time))
+                registered = self._compile_filter(dated)
                 if registered is not None:
                     filters_by_topic.setdefault(topic, {})[group] = registered
         self.topics = filters_by_topic
@@ -118,10 +119,8 @@ class ConsumerFilters:
         if self._count >= _MAX_FILTERS:  # removing dead filters makes room
             self._remove_dead(self._clock_ms())
             if self._count >= _MAX_FILTERS:
-                log.warning(
-                    "SQL92 filters: the limit of %(most)d is reached, no more filters are registered",
-                    {"most": _MAX_FILTERS},
-                )
+                problem = "SQL92 filters: the limit of %(most)d is reached, no more filters are registered"
+                log.warning(problem, {"most": _MAX_FILTERS})
         for subscription_data in subscribed.values():
             if not is_tag_type(subscription_data.expression_type) and subscription_data.sub_string:
                 self._put(group, subscription_data)
@@ -147,11 +146,8 @@ class ConsumerFilters:
             if subscription_data.sub_version == registered.data.client_version and registered.is_dead:
                 self._set_dead_time(subscription_data.topic, group, 0)
             return
-        kind = subscription_data.expression_type or SQL92
-        if registered is not None and (registered.data.expression, registered.data.expression_type) == (
-            subscription_data.sub_string,
-            kind,
-        ):
+        expression = subscription_data.sub_string, subscription_data.expression_type or SQL92
+        if registered is not None and (registered.data.expression, registered.data.expression_type) == expression:
             data = replace_time(registered.data, 0, subscription_data.sub_version)
         else:
             positions = self.bloom.positions(group, subscription_data.topic)
@@ -160,8 +156,8 @@ class ConsumerFilters:
                 born_time=self._clock_ms(),
                 client_version=subscription_data.sub_version,
                 consumer_group=group,
-                expression=subscription_data.sub_string,
-                expression_type=kind,
+                expression=expression[0],
+                expression_type=expression[1],
                 topic=subscription_data.topic,
             )
         self._store_filter(data)
@@ -181,14 +177,12 @@ class ConsumerFilters:
         if time_ms == 0 or not registered.is_dead:
             self._store_filter(replace_time(registered.data, time_ms))
 
-    def _table(self) -> Iterator[tuple[str, TopicFilters]]:
+    def _body(self) -> FilterTable:
+        table = {}
         for topic, groups in self.topics.items():
-            yield (
-                topic,
-                TopicFilters(
-                    group_filter_data={group: registered.data for group, registered in groups.items()}, topic=topic
-                ),
-            )
+            filters = {group: registered.data for group, registered in groups.items()}
+            table[topic] = TopicFilters(group_filter_data=filters, topic=topic)
+        return FilterTable(filter_data_by_topic=table)
 
     def save(self) -> None:
         """Remove filters that have been dead for too long, and write the file if the table has changed."""
@@ -209,14 +203,6 @@ class ConsumerFilters:
 
 def replace_time(data: GroupFilter, dead_time_ms: int, client_version: int | None = None) -> GroupFilter:
     """Copy a filter with another dead time (0: alive) and optionally another client version."""
-    return GroupFilter(
-        bloom_filter_data=data.bloom_filter_data,
-        born_time=data.born_time,
-        client_version=data.client_version if client_version is None else client_version,
-        consumer_group=data.consumer_group,
-        dead=dead_time_ms >= data.born_time,
-        dead_time=dead_time_ms,
-        expression=data.expression,
-        expression_type=data.expression_type,
-        topic=data.topic,
-    )
+    version = data.client_version if client_version is None else client_version
+    is_dead = dead_time_ms >= data.born_time
+    return structs.replace(data, client_version=version, dead=is_dead, dead_time=dead_time_ms)

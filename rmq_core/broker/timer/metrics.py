@@ -39,14 +39,15 @@ class TimerMetrics:
         self._clock_ms = clock_ms
         saved = files.load(_FILE, TimerCounts)
         self._version = saved.data_version
-        self._counts = {topic: saved_count.count for topic, saved_count in saved.timing_count.items()}
-        self._times = {topic: saved_count.time_stamp for topic, saved_count in saved.timing_count.items()}
+        self._counts = saved.timing_count
 
     def add(self, topic: str, change: int) -> None:
         """Add to a topic's count; recalls and deliveries subtract."""
-        self._counts[topic] = self._counts.get(topic, 0) + change
-        self._times[topic] = self._clock_ms()
+        self._counts[topic] = TimerCount(count=self._count(topic) + change, time_stamp=self._clock_ms())
         self._file.changes += 1
+
+    def _count(self, topic: str) -> int:
+        return self._counts[topic].count if topic in self._counts else 0
 
     def revise(self, topics: Iterable[str], by_hash: Mapping[int, int]) -> None:
         """Correct the counts by a recount, except for topics whose names share Java's hash.
@@ -57,7 +58,7 @@ class TimerMetrics:
         sharing = Counter(map(java_string_hash, names))
         for topic in names:
             topic_hash = java_string_hash(topic)
-            change = by_hash.get(topic_hash, 0) - self._counts.get(topic, 0)
+            change = by_hash.get(topic_hash, 0) - self._count(topic)
             if change and sharing[topic_hash] == 1:
                 self.add(topic, change)
 
@@ -66,10 +67,7 @@ class TimerMetrics:
             self._file.changes += 1
 
     def body(self) -> TimerCounts:
-        counts = {
-            topic: TimerCount(count=count, time_stamp=self._times[topic]) for topic, count in self._counts.items()
-        }
-        return TimerCounts(data_version=self._version, timing_count=counts)
+        return TimerCounts(data_version=self._version, timing_count=self._counts)
 
     def save(self) -> None:
         if self._file.changes != self._file.written:
