@@ -23,11 +23,11 @@ from rmq_core.broker.processors.broker_admin import BrokerAdmin
 from rmq_core.broker.processors.client_manage import ClientManageProcessor, ProxiedClientProcessor
 from rmq_core.broker.processors.durable_responder import DurableResponder, respond_after_persist
 from rmq_core.broker.processors.end_transaction import EndTransactionProcessor
-from rmq_core.broker.processors.group_admin import Broker2Client, GroupAdmin
-from rmq_core.broker.processors.offsets import OffsetProcessor, ProgressAdmin
+from rmq_core.broker.processors.group_admin import GroupAdmin
+from rmq_core.broker.processors.offsets import OffsetProcessor
 from rmq_core.broker.processors.pull import PullMessageProcessor
 from rmq_core.broker.processors.put_message import MessageWriter
-from rmq_core.broker.processors.query_message import QueryConsumeQueueProcessor, QueryMessageProcessor
+from rmq_core.broker.processors.query_message import QueryMessageProcessor
 from rmq_core.broker.processors.recall import RecallMessageProcessor
 from rmq_core.broker.processors.reply import ReplyMessageProcessor
 from rmq_core.broker.processors.send import SendBackProcessor, SendMessageProcessor
@@ -216,7 +216,7 @@ class Broker(Service):
         self._timer_service = (
             Timers(self.state) if config.timer_wheel_enable and config.broker_role != "SLAVE" else None
         )
-        count_due = None if self._timer_service is None else self._timer_service.count
+        count_due = None if self._timer_service is None else self._timer_service.files.wheel.count
         self.state.timers = TimerAdmission(lambda: self.state.config, clock_ms, count_due)
         self._pop = PopService(self.state, self._timer_service)
         self._lite = LiteService(self.state)
@@ -277,16 +277,13 @@ class Broker(Service):
             **PullMessageProcessor(state, self._parked_pulls).handlers(),
             **self._pop.handlers(responder, self.registration.route),
             **QueryMessageProcessor(state).handlers(),
-            **OffsetProcessor(state).handlers(),
-            **QueryConsumeQueueProcessor(state).handlers(),
+            **OffsetProcessor(state, self._parked_pulls, self._schedule).handlers(),
             **TopicAdmin(state).handlers(),
-            **ProgressAdmin(state, self._parked_pulls, self._schedule).handlers(),
             **self._client_manager.handlers(),
             **self._proxied_clients.handlers(),
             **GroupAdmin(state).handlers(),
             **BrokerAdmin(state, self._schedule, self._timer_service).handlers(),
             **RecallMessageProcessor(state, responder).handlers(),
-            **Broker2Client(state).handlers(),
             **EndTransactionProcessor(state, self.op_messages, responder).handlers(),
             **access_handlers(self._accounts),
         }

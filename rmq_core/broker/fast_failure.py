@@ -36,8 +36,6 @@ _WITHOUT_LIMIT: Final = frozenset({
     RequestCode.QUERY_ASSIGNMENT, RequestCode.SET_MESSAGE_REQUEST_MODE,
 })  # fmt: skip
 _REMARK: Final = "[%s]broker busy, start flow control for a while, period in queue: %dms, size of queue: %d"
-_TIMEOUT: Final = "TIMEOUT_CLEAN_QUEUE"
-_BUSY: Final = "PCBUSY_CLEAN_QUEUE"
 _LEAST_MS: Final = 1.0  # shorter waits do not count
 
 
@@ -88,11 +86,11 @@ def fail_fast(
     def handle(request: RemotingCommand, connection: Connection) -> HandlerResponse:
         waited_ms = (now_s() - connection.read_time_s) * 1000
         if is_send and page_cache.busy_ms:
-            return _refusal(request, connection, _BUSY, max(waited_ms, page_cache.busy_ms))
+            return _refusal(request, connection, "PCBUSY_CLEAN_QUEUE", max(waited_ms, page_cache.busy_ms))
         if waited_ms >= _LEAST_MS:
             settings = config()
             if settings.broker_fast_failure_enable and waited_ms >= limit(settings):
-                return _refusal(request, connection, _TIMEOUT, waited_ms)
+                return _refusal(request, connection, "TIMEOUT_CLEAN_QUEUE", waited_ms)
         return handler(request, connection)
 
     return handle

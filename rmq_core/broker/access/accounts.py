@@ -29,7 +29,6 @@ SUPER: Final = "Super"
 NORMAL: Final = "Normal"
 ENABLED: Final = "enable"
 DISABLED: Final = "disable"
-_SUBJECT: Final = "User:"
 _POLICY_TYPES: Final = {"custom": "Custom", "default": "Default"}
 
 
@@ -120,7 +119,7 @@ class AccountTable:
         if table is None:
             return None
         policies = [PolicyInfo(entries=entries, policy_type=kind) for kind, entries in table.items()]
-        return AclInfo(policies=policies, subject=f"{_SUBJECT}{name}")
+        return AclInfo(policies=policies, subject=f"User:{name}")
 
     def parse(self, name: str) -> None:
         """Parse a user's entries. Raises ResponseError."""

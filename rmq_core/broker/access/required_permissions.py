@@ -60,7 +60,6 @@ _SUB: Final = (Action.SUB,)
 _GET: Final = (Action.GET,)
 _UPDATE: Final = (Action.UPDATE,)
 _READ: Final = (Action.SUB, Action.GET)
-_COMMIT: Final = (Action.SUB, Action.UPDATE)
 _CREATE_OR_UPDATE: Final = (Action.CREATE, Action.UPDATE)
 
 
@@ -234,7 +233,7 @@ RULES: Final[dict[int, NamedRule]] = {
         _CODE.QUERY_MESSAGE: (_TOPIC_FIELD, _topic(*_READ)),
         _CODE.VIEW_MESSAGE_BY_ID: (_cluster_names, _cluster(*_GET)),
         _CODE.QUERY_CONSUMER_OFFSET: (_CONSUMER, _topic_and_group(*_READ)),
-        _CODE.UPDATE_CONSUMER_OFFSET: (_CONSUMER, _topic_and_group(*_COMMIT)),
+        _CODE.UPDATE_CONSUMER_OFFSET: (_CONSUMER, _topic_and_group(Action.SUB, Action.UPDATE)),
         _CODE.SEARCH_OFFSET_BY_TIMESTAMP: (_TOPIC_FIELD, _topic(*_READ)),
         _CODE.GET_MAX_OFFSET: (_TOPIC_FIELD, _topic(*_READ)),
         _CODE.GET_MIN_OFFSET: (_TOPIC_FIELD, _topic(*_READ)),

@@ -39,7 +39,6 @@ from rmq_formats.codecs.topics import lite_parts
 _QUEUE_ID: Final = 0
 _MAX_RETURN_COUNT: Final = 10_000  # ``MAX_RETURN_COUNT``
 _UNKNOWN: Final = -1
-_EVERY_CLIENT: Final = "*"
 
 
 @dataclass(eq=False)
@@ -112,7 +111,7 @@ class LiteManagerProcessor:
         subscribers: list[ClientGroup] = []
         for clients in self._registry.groups_of(queue):
             if clients and self._groups.is_wildcard(clients[0].group):
-                subscribers.append(ClientGroup(client_id=_EVERY_CLIENT, group=clients[0].group))
+                subscribers.append(ClientGroup(client_id="*", group=clients[0].group))
             else:
                 listed = islice(clients, _MAX_RETURN_COUNT - len(subscribers))
                 subscribers += [ClientGroup(client_id=client.client_id, group=client.group) for client in listed]

@@ -18,7 +18,6 @@ from rmq_formats.codecs.hashing import consistent_hash, java_string_hash
 from rmq_formats.codecs.properties import parse_decimal
 
 _MAX_EVENTS: Final = 100_000  # of a client: capacity of the original's queue
-_NEVER: Final = -1
 _ROUTE_MS: Final = 20_000
 _MAX_ROUTES: Final = 1000
 
@@ -71,7 +70,7 @@ class LiteGroups:
         return {name: self.ttl_minutes_of(name) for name, topic in table.items() if is_lite(topic)}
 
     def ttl_minutes_of(self, parent_of: str) -> int:
-        return parse_decimal(self._state.topics.table[parent_of].attributes.get(attributes.LITE_EXPIRATION), _NEVER)
+        return parse_decimal(self._state.topics.table[parent_of].attributes.get(attributes.LITE_EXPIRATION), -1)
 
 
 class LiteSharding:

@@ -28,7 +28,6 @@ _FILE: Final = "messageRequestMode.json"
 PULL: Final = "PULL"
 POP: Final = "POP"
 _ALL_QUEUES: Final = -1
-_BROADCASTING: Final = "BROADCASTING"
 _STRATEGIES: Final[dict[str, Allocation]] = {"AVG": averagely, "AVG_BY_CIRCLE": by_circle}
 _MAX_ROUTES: Final = 1000
 _ROUTE_MS: Final = 20_000
@@ -94,7 +93,7 @@ class QueryAssignmentProcessor:
 
     def _assign(self, query: QueryAssignment, queues: list[MessageQueue]) -> list[Assignment] | None:
         mode = self._modes.get(query.topic, {}).get(query.consumer_group) or MessageRequestMode(mode=PULL)
-        if query.message_model == _BROADCASTING:
+        if query.message_model == "BROADCASTING":
             return [Assignment(message_queue=queue, mode=PULL) for queue in queues]
         group = self._state.consumers.groups.get(query.consumer_group)
         if group is None:

@@ -15,6 +15,7 @@ from typing import Final
 from rmq_core.broker.pop.records import CHECKPOINT, Acknowledgement, CheckPoint, Key, PopRecord, encode_pop_record
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import names
+from rmq_core.remoting.errors import ResponseError
 from rmq_core.store.results import PutResult, PutStatus
 from rmq_formats.codecs.layout import PROPERTY_TAGS, PROPERTY_TIMER_DELIVER_MS, PROPERTY_UNIQ_KEY
 from rmq_formats.codecs.properties import encode_properties
@@ -42,29 +43,22 @@ class OutstandingPops:
 
     def __init__(self, most: int = _MAX_OUTSTANDING) -> None:
         self._max_count = most
-        self._pops: dict[Key, OutstandingPop] = {}
+        self.pops: dict[Key, OutstandingPop] = {}
         self._late: list[tuple[int, Key]] = []  # a heap of those that wait for a time of day that was set back
 
     def add(self, point: CheckPoint, queue_id: int, due_ms: int) -> None:
         """Add a check point after its write."""
-        self._pops.pop(point.key, None)
-        if len(self._pops) >= self._max_count:
-            del self._pops[next(iter(self._pops))]
-        self._pops[point.key] = OutstandingPop(point, queue_id, due_ms, point.bm)
+        self.pops.pop(point.key, None)
+        if len(self.pops) >= self._max_count:
+            del self.pops[next(iter(self.pops))]
+        self.pops[point.key] = OutstandingPop(point, queue_id, due_ms, point.bm)
 
     def acknowledge(self, ack: Acknowledgement) -> None:
-        pop = self._pops.get(ack.key)
+        pop = self.pops.get(ack.key)
         if pop is not None:
             pop.bits |= pop.point.bits_of(ack.offsets)
             if pop.is_done:
-                del self._pops[ack.key]
-
-    def get(self, key: Key) -> OutstandingPop | None:
-        """Return an unfinished check point; None if the check point is finished or unknown."""
-        return self._pops.get(key)
-
-    def remove(self, key: Key) -> None:
-        self._pops.pop(key, None)
+                del self.pops[ack.key]
 
     def retry(self, pop: OutstandingPop) -> None:
         """Schedule a late check point again whose revival failed for now."""
@@ -72,14 +66,14 @@ class OutstandingPops:
 
     def schedule_all(self) -> None:
         """Schedule all check points after the clock was set back: as timer messages they would be late."""
-        self._late = [(pop.due_ms, key) for key, pop in self._pops.items()]
+        self._late = [(pop.due_ms, key) for key, pop in self.pops.items()]
         heapify(self._late)
 
     def pop_due(self, steady_ms: int) -> Iterator[OutstandingPop]:
         """Yield the scheduled check points that are due, each once."""
         while self._late and self._late[0][0] <= steady_ms:
             due_ms, key = heappop(self._late)
-            pop = self._pops.get(key)
+            pop = self.pops.get(key)
             if pop is not None and pop.due_ms == due_ms:
                 yield pop
 
@@ -122,21 +116,27 @@ class PopJournal:
         topic_config = self._state.topics.table.get(self.topic)
         return self._state.config.revive_queue_num if topic_config is None else topic_config.write_queue_nums
 
-    def put_checkpoint(self, point: CheckPoint, queue_id: int) -> PutResult:
-        """Append a check point. Raises ResponseError if timer messages are switched off."""
-        state = self._state
-        due_ms = state.steady_ms() + point.visible_ms - state.clock_ms()
-        return self._put_checkpoint(point, queue_id, point.visible_ms, due_ms)
+    def put_checkpoint(self, point: CheckPoint, queue_id: int, due_ms: int | None = None) -> PutResult:
+        """Append a check point, due by its own time or at a time of the steady clock.
 
-    def put_checkpoint_again(self, point: CheckPoint, queue_id: int, due_ms: int) -> PutResult:
-        """Append an early check point, due at a time of the steady clock. Raises as ``put_checkpoint``."""
-        return self._put_checkpoint(point, queue_id, self._state.time_of_day(due_ms), due_ms)
-
-    def _put_checkpoint(self, point: CheckPoint, queue_id: int, visible_ms: int, due_ms: int) -> PutResult:
+        Raises ResponseError if there are too many due timer messages, or timer messages are switched off.
+        """
+        state, visible_ms = self._state, point.visible_ms
+        if due_ms is None:
+            due_ms = state.steady_ms() + visible_ms - state.clock_ms()
+        else:
+            visible_ms = state.time_of_day(due_ms)
         result = self._put(point, CHECKPOINT, queue_id, visible_ms - _BEFORE_MS)
         if result.status is PutStatus.PUT_OK:
             self.outstanding.add(point, queue_id, due_ms)
         return result
+
+    def try_put_checkpoint(self, point: CheckPoint, queue_id: int, due_ms: int | None = None) -> bool:
+        """Append a check point; return False if the store refuses writes, or there are too many due timer messages."""
+        try:
+            return self.put_checkpoint(point, queue_id, due_ms).status is PutStatus.PUT_OK
+        except ResponseError:
+            return False
 
     def put_ack(self, ack: Acknowledgement, queue_id: int, visible_ms: int) -> PutResult:
         """Append an acknowledgement of messages that would return at a time. Raises as ``put_checkpoint``."""

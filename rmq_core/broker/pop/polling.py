@@ -4,7 +4,6 @@ Source: ``NotificationProcessor``, ``PollingInfoProcessor``, ``PeekMessageProces
 """
 
 from functools import partial
-from typing import Final
 
 from rmq_core.broker.parked_requests import ANY_QUEUE, ParkedRequest, PopLongPolling, TopicGroup
 from rmq_core.broker.pop.checks import check_pop_group, parse_filter
@@ -29,8 +28,6 @@ from rmq_core.remoting.pop import (
     retry_topic,
 )
 from rmq_core.store.results import GetStatus
-
-_RETRIES: Final = (TopicKind.RETRY_V1, TopicKind.RETRY_V2)
 
 
 class PollingProcessor:
@@ -81,7 +78,7 @@ class PollingProcessor:
     def _has_messages(self, fields: Notification) -> bool:
         group, names = fields.consumer_group, [fields.topic]
         if not fields.order:
-            names += [retry_topic(group, fields.topic, kind) for kind in _RETRIES]
+            names += [retry_topic(group, fields.topic, kind) for kind in (TopicKind.RETRY_V1, TopicKind.RETRY_V2)]
         for name in names:
             config = self._state.topics.get(name)
             if config is None:

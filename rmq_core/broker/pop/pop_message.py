@@ -38,7 +38,7 @@ from rmq_core.remoting.pop import (
     encode_starts,
     retry_topic,
 )
-from rmq_core.store.results import GetResult, GetStatus, PutStatus, split_records
+from rmq_core.store.results import GetResult, GetStatus, split_records
 from rmq_formats.codecs.layout import PROPERTY_POP_CK
 from rmq_formats.codecs.properties import encode_properties, parse_decimal
 from rmq_formats.codecs.record import decode_record, encode_record
@@ -53,7 +53,6 @@ OFFSET_MOVED: Final = (
 )  # fmt: skip
 _RETRY_FIRST: Final = 0.2  # of pops: ``popFromRetryProbability``
 _MAX_ATTEMPT_CHARS: Final = 255  # the file of pops in order contains the attempt's id
-_FOUND: Final = "FOUND"
 
 
 @dataclass(slots=True)
@@ -159,7 +158,7 @@ class PopMessageProcessor:
             order_count_info=";".join(result.order_counts) if fields.order else None,
         )
         body = result.bodies[0] if len(result.bodies) == 1 else b"".join(result.bodies)
-        return request.response(int(ResponseCode.SUCCESS), _FOUND, write_fields(answer_fields), body)
+        return request.response(int(ResponseCode.SUCCESS), "FOUND", write_fields(answer_fields), body)
 
     @staticmethod
     def _respond_empty(request: RemotingCommand, code: ResponseCode, remark: str) -> RemotingCommand:
@@ -207,11 +206,9 @@ class PopMessageProcessor:
         store, group, (topic, queue_id) = self._state.store, fields.consumer_group, queue
         from_last = fields.init_mode == _FROM_LAST and kind is TopicKind.NORMAL
         offset = get_pop_offset(self._state, self._orders, topic, group, queue_id, from_last=from_last)
-        if (
-            result.count >= result.max_count
-            or result.size >= ENOUGH_BYTES
-            or (fields.order and self._orders.is_blocked(topic, group, queue_id, fields.attempt_id, result.pop_time_ms))
-        ):
+        has_enough = result.count >= result.max_count or result.size >= ENOUGH_BYTES
+        attempt, now_ms = fields.attempt_id, result.pop_time_ms
+        if has_enough or (fields.order and self._orders.is_blocked(topic, group, queue_id, attempt, now_ms)):
             result.rest += max(0, store.max_offset(topic, queue_id) - offset)
             return
         get_result = self._read(topic, queue_id, offset, result.max_count - result.count, message_filter)
@@ -227,15 +224,27 @@ class PopMessageProcessor:
         records = list(split_records(get_result.slices))
         offsets = [read_queue_offset(record, topic) for record in records]
         if fields.order:
-            counts = self._orders.record_pop(
-                topic, group, queue_id, offsets, fields.attempt_id, result.pop_time_ms, fields.invisible_time
-            )
+            counts = self._orders.record_pop(topic, group, queue_id, offsets, attempt, now_ms, fields.invisible_time)
             result.order_counts += [f"{int(kind)} qo{queue_id}%{popped} {times}" for popped, times in counts.items()]
             result.order_counts.append(f"{int(kind)} {queue_id} {min(counts.get(popped, 0) for popped in offsets)}")
             self._state.offsets.commit(topic, group, queue_id, offset)
-        elif not self._put_checkpoint(result, fields, queue, offset, offsets, get_result.next_offset):
-            result.rest += max(0, get_result.max_offset - offset)
-            return
+        else:
+            point = CheckPoint(
+                bn=self._state.config.broker_name,
+                c=group,
+                d=[popped - offset for popped in offsets],
+                it=fields.invisible_time,
+                n=len(offsets),
+                pt=result.pop_time_ms,
+                q=queue_id,
+                revive_time=result.pop_time_ms + fields.invisible_time,
+                so=offset,
+                t=topic,
+            )
+            if not self._journal.try_put_checkpoint(point, result.revive_queue_id):
+                result.rest += max(0, get_result.max_offset - offset)
+                return  # the messages of other queues must reach the consumer
+            self._state.offsets.commit(topic, group, queue_id, get_result.next_offset)
         self._add_records(result, fields, kind, queue_id, offset, offsets, records)
         result.rest += max(0, get_result.max_offset - get_result.next_offset)
 
@@ -249,38 +258,6 @@ class PopMessageProcessor:
             matches=message_filter.matches,
             may_match_unit=message_filter.may_match_unit,
         )
-
-    def _put_checkpoint(
-        self,
-        result: PopResult,
-        fields: PopMessage,
-        queue: tuple[str, int],
-        offset: int,
-        offsets: list[int],
-        next_offset: int,
-    ) -> bool:
-        """Append the check point of a queue, and commit the offset after it; False if the store refuses writes."""
-        topic, queue_id = queue
-        point = CheckPoint(
-            bn=self._state.config.broker_name,
-            c=fields.consumer_group,
-            d=[popped - offset for popped in offsets],
-            it=fields.invisible_time,
-            n=len(offsets),
-            pt=result.pop_time_ms,
-            q=queue_id,
-            revive_time=result.pop_time_ms + fields.invisible_time,
-            so=offset,
-            t=topic,
-        )
-        try:
-            status = self._journal.put_checkpoint(point, result.revive_queue_id).status
-        except ResponseError:  # too many due timer messages: the messages of other queues must reach the consumer
-            return False
-        if status is not PutStatus.PUT_OK:
-            return False
-        self._state.offsets.commit(topic, fields.consumer_group, queue_id, next_offset)
-        return True
 
     def _add_records(
         self,

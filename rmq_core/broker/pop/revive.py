@@ -66,25 +66,19 @@ class ReviveQueue:
         point = next(iter(self.points.values()), None)
         if point is None or self._end_ms - point.visible_ms <= _LATE_MS:
             return False
-        pop = self._journal.outstanding.get(point.key)
+        pop = self._journal.outstanding.pops.get(point.key)
         if pop is not None and pop.due_ms > self._state.steady_ms() + _EARLY_MS:
-            if not self._reschedule(point, pop):
+            # The check point is early since the clock was set.
+            early_point = msgspec.structs.replace(point, bm=point.bm | pop.bits, ro=0)
+            if not self._journal.try_put_checkpoint(early_point, self._queue_id, pop.due_ms):
                 return False
         elif not self._revive(point):
             return False
         else:
-            self._journal.outstanding.remove(point.key)
+            self._journal.outstanding.pops.pop(point.key, None)
         del self.points[point.key]
         self._state.offsets.commit(self._journal.topic, REVIVE_GROUP, self._queue_id, point.ro)
         return True
-
-    def _reschedule(self, point: CheckPoint, pop: OutstandingPop) -> bool:
-        """Rewrite a check point that is early since the clock was set; return False if the store refuses writes."""
-        point = msgspec.structs.replace(point, bm=point.bm | pop.bits, ro=0)
-        try:
-            return self._journal.put_checkpoint_again(point, self._queue_id, pop.due_ms).status is PutStatus.PUT_OK
-        except ResponseError:
-            return False
 
     def set_clock(self, step_ms: int) -> None:
         """Shift the queue's time after the time of day was set."""
@@ -109,7 +103,7 @@ class ReviveQueue:
         )
         with suppress(ResponseError):  # then they come once more
             self._journal.put_ack(ack, self._queue_id, point.visible_ms)
-        self._journal.outstanding.remove(point.key)
+        self._journal.outstanding.pops.pop(point.key, None)
         return True
 
     def _read(self) -> bool:
@@ -200,10 +194,7 @@ class ReviveQueue:
         later = msgspec.structs.replace(
             point, bm=0, d=[0], it=invisible_ms, n=1, revive_time=point.pt + invisible_ms, ro=0, rp=tries, so=first
         )
-        try:
-            return self._journal.put_checkpoint(later, self._queue_id).status is PutStatus.PUT_OK
-        except ResponseError:
-            return False
+        return self._journal.try_put_checkpoint(later, self._queue_id)
 
 
 class PopReviveService:

@@ -93,7 +93,7 @@ def runtime_info(state: BrokerState, schedule: Schedule, timers: Timers | None, 
         info[f"{pool}ThreadPoolQueueSize"] = "0"
         info[f"{pool}ThreadPoolQueueCapacity"] = _POOL_CAPACITY
         info[f"{pool}ThreadPoolQueueHeadWaitTimeMills"] = "0"
-    for level in range(1, schedule.level_count + 1):
+    for level in range(1, len(schedule.delays_ms) + 1):
         offset, end = schedule.offsets.get(level, 0), store.max_offset(SCHEDULE_TOPIC, level - 1)
         if offset or end:
             info[f"scheduleMessageOffset_{level}"] = f"{offset},{end}"

@@ -34,7 +34,6 @@ from rmq_formats.codecs.properties import parse_decimal
 from rmq_formats.errors import DecodeError
 
 log = logging.getLogger("rmq.broker.transactions")
-_NOT_FOUND: Final = "Find prepared transaction message failed"
 _ILLEGAL: Final = (
     "The message is illegal, maybe msg body or properties length not matched. msg body length limit {}B, "
     "msg properties length limit 32KB."
@@ -68,7 +67,7 @@ class EndTransactionProcessor:
         record = state.store.record(fields.commit_log_offset)
         half = None if record is None else decode_half_record(record)
         if half is None:
-            raise ResponseError(ResponseCode.SYSTEM_ERROR, _NOT_FOUND)
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed")
         properties = half.end_properties()
         if not fields.from_transaction_check and self._is_too_late(half, properties):
             return request.response(int(ResponseCode.ILLEGAL_OPERATION))

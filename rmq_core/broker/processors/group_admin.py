@@ -42,7 +42,7 @@ _RELAY_TIMEOUT_S: Final = 10.0  # Broker2Client#callClient
 
 
 class GroupAdmin:
-    """Handles requests that administer consumer groups."""
+    """Handlers of requests that administer consumer groups, or are relayed to a consumer as by ``Broker2Client``."""
 
     def __init__(self, state: BrokerState) -> None:
         self._state = state
@@ -60,6 +60,8 @@ class GroupAdmin:
             RequestCode.GET_ALL_PRODUCER_INFO: self.get_all_producers,
             RequestCode.QUERY_TOPICS_BY_CONSUMER: self.get_topics,
             RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: self.get_subscription,
+            RequestCode.GET_CONSUMER_RUNNING_INFO: self.get_running_info,
+            RequestCode.CONSUME_MESSAGE_DIRECTLY: self.consume_directly,
         }
 
     def put(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
@@ -171,31 +173,6 @@ class GroupAdmin:
         body = QuerySubscription(group=fields.group, topic=fields.topic or "", subscription_data=subscription)
         return request.response(body=encode_body(body))
 
-
-def _connection_bodies(clients: Iterable[Client]) -> list[ConnectionBody]:
-    return [
-        ConnectionBody(
-            client_addr=client.connection.remote_address,
-            client_id=client.client_id,
-            language=client.language,
-            version=client.version,
-        )
-        for client in clients
-    ]
-
-
-class Broker2Client:
-    """Relay of administrators' requests to consumers."""
-
-    def __init__(self, state: BrokerState) -> None:
-        self._state = state
-
-    def handlers(self) -> dict[int, Handler]:
-        return {
-            RequestCode.GET_CONSUMER_RUNNING_INFO: self.get_running_info,
-            RequestCode.CONSUME_MESSAGE_DIRECTLY: self.consume_directly,
-        }
-
     async def get_running_info(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         fields = read_fields(request, requests.RunningInfo)
         permissions = [group_permission(fields.consumer_group, Action.SUB)]
@@ -240,3 +217,15 @@ class Broker2Client:
             remark = f"invoke consumer <{group}> <{client_id}> Exception: {error}"
             raise ResponseError(ResponseCode.SYSTEM_ERROR, remark) from error
         return request.response(response.code, response.remark, dict(response.ext_fields), bytes(response.body))
+
+
+def _connection_bodies(clients: Iterable[Client]) -> list[ConnectionBody]:
+    return [
+        ConnectionBody(
+            client_addr=client.connection.remote_address,
+            client_id=client.client_id,
+            language=client.language,
+            version=client.version,
+        )
+        for client in clients
+    ]

@@ -37,10 +37,13 @@ _MAX_QUEUES: Final = 131_072  # of one response, whose size a frame limits
 
 
 class OffsetProcessor:
-    """Handlers of requests for offsets: bounds of a queue, a group's offset, offset by time."""
+    """Handlers of requests for bounds of queues and offsets by time, and for the progress of consumer groups."""
 
-    def __init__(self, state: BrokerState) -> None:
+    def __init__(self, state: BrokerState, polls: PullLongPolling, schedule: Schedule) -> None:
         self._state = state
+        self._parked_pulls = polls
+        self._schedule = schedule
+        self._in_slices = state.slices.each
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -50,6 +53,13 @@ class OffsetProcessor:
             RequestCode.GET_MAX_OFFSET: self.max_offset,
             RequestCode.GET_MIN_OFFSET: self.min_offset,
             RequestCode.GET_EARLIEST_MSG_STORETIME: self.earliest_time,
+            RequestCode.GET_ALL_CONSUMER_OFFSET: self.get_all_offsets,
+            RequestCode.GET_ALL_DELAY_OFFSET: self.get_delay_offsets,
+            RequestCode.GET_CONSUME_STATS: self.get_stats,
+            RequestCode.GET_BROKER_CONSUME_STATS: self.get_all_stats,
+            RequestCode.QUERY_CONSUME_TIME_SPAN: self.get_times,
+            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: self.reset,
+            RequestCode.CLONE_GROUP_OFFSET: self.clone,
         }
 
     def query_consumer_offset(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
@@ -97,33 +107,10 @@ class OffsetProcessor:
         return request.response(ext_fields={"offset": str(self._state.store.min_offset(fields.topic, fields.queue_id))})
 
     def earliest_time(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        fields = read_fields(request, requests.Queue)
-        store = self._state.store
-        timestamp_ms = store.store_timestamp_ms(
-            fields.topic, fields.queue_id, store.min_offset(fields.topic, fields.queue_id)
-        )
+        fields, store = read_fields(request, requests.Queue), self._state.store
+        first = store.min_offset(fields.topic, fields.queue_id)
+        timestamp_ms = store.store_timestamp_ms(fields.topic, fields.queue_id, first)
         return request.response(ext_fields={"timestamp": str(-1 if timestamp_ms is None else timestamp_ms)})
-
-
-class ProgressAdmin:
-    """Handlers of requests that query or change the progress of consumer groups."""
-
-    def __init__(self, state: BrokerState, polls: PullLongPolling, schedule: Schedule) -> None:
-        self._state = state
-        self._parked_pulls = polls
-        self._schedule = schedule
-        self._in_slices = state.slices.each
-
-    def handlers(self) -> dict[int, Handler]:
-        return {
-            RequestCode.GET_ALL_CONSUMER_OFFSET: self.get_all_offsets,
-            RequestCode.GET_ALL_DELAY_OFFSET: self.get_delay_offsets,
-            RequestCode.GET_CONSUME_STATS: self.get_stats,
-            RequestCode.GET_BROKER_CONSUME_STATS: self.get_all_stats,
-            RequestCode.QUERY_CONSUME_TIME_SPAN: self.get_times,
-            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: self.reset,
-            RequestCode.CLONE_GROUP_OFFSET: self.clone,
-        }
 
     def get_all_offsets(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         return request.response(body=encode_body(self._state.offsets.body()))
@@ -138,11 +125,8 @@ class ProgressAdmin:
         elif fields.topic:
             topics = [fields.topic]
         else:
-            topics = [
-                topic
-                for topic in self._state.offsets.topics_of(fields.consumer_group)
-                if self._is_consumed(fields.consumer_group, topic)
-            ]
+            group = fields.consumer_group
+            topics = [topic for topic in self._state.offsets.topics_of(group) if self._is_consumed(group, topic)]
         table: dict[str, ConsumeOffset] = {}
         rate = 0.0
         async with self._state.long_requests:

@@ -36,7 +36,6 @@ _MAX_MESSAGES: Final = 1024  # of one pull: maximum of Java's consumers; a filte
 _COMMIT_FLAG: Final = 1  # bits of a pull's sys_flag
 _SUSPEND_FLAG: Final = 2
 _SUBSCRIPTION_FLAG: Final = 4
-_OFFSET_RESET: Final = "OFFSET_RESET"
 _CODES: Final = {
     GetStatus.FOUND: ResponseCode.SUCCESS,
     GetStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
@@ -166,7 +165,7 @@ class PullMessageProcessor:
             "minOffset": str(store.min_offset(fields.topic, fields.queue_id)),
             "maxOffset": str(store.max_offset(fields.topic, fields.queue_id)),
         }
-        return request.response(int(ResponseCode.PULL_OFFSET_MOVED), _OFFSET_RESET, ext_fields)
+        return request.response(int(ResponseCode.PULL_OFFSET_MOVED), "OFFSET_RESET", ext_fields)
 
     def _park(
         self, request: RemotingCommand, connection: Connection, fields: PullMessage, message_filter: Filter

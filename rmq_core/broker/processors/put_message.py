@@ -38,7 +38,6 @@ _PROPERTIES_WITHOUT_PRIORITY: Final = (
     layout.PROPERTY_TIMER_DELIVER_MS,
 )
 _PRIORITY_DIGITS: Final = 9
-_TRANSIENT_PREFIX: Final = "__RMQ.TRANSIENT."
 # Properties that need handling; without them the client's text goes into the record unchanged.
 # The text gets a leading separator, as an expression that begins with a fixed character is much faster.
 _SPECIAL_PROPERTY: Final = re.compile(
@@ -310,7 +309,7 @@ class MessageWriter:
             problem = f"the broker[{self._state.address}] sending transaction message is forbidden"
             raise ResponseError(ResponseCode.NO_PERMISSION, problem)
         for name in [
-            name for name in properties if name == layout.PROPERTY_POP_CK or name.startswith(_TRANSIENT_PREFIX)
+            name for name in properties if name == layout.PROPERTY_POP_CK or name.startswith("__RMQ.TRANSIENT.")
         ]:
             del properties[name]
         if layout.PROPERTY_PRIORITY in properties:

@@ -39,7 +39,7 @@ _MAX_UNITS: Final = 4096  # units of an answer: some 400 KiB
 
 
 class QueryMessageProcessor:
-    """Handler of QUERY_MESSAGE and VIEW_MESSAGE_BY_ID."""
+    """Handler of QUERY_MESSAGE, VIEW_MESSAGE_BY_ID and QUERY_CONSUME_QUEUE."""
 
     def __init__(self, state: BrokerState) -> None:
         self._state = state
@@ -48,6 +48,7 @@ class QueryMessageProcessor:
         return {
             RequestCode.QUERY_MESSAGE: self.query,
             RequestCode.VIEW_MESSAGE_BY_ID: self.view,
+            RequestCode.QUERY_CONSUME_QUEUE: self.query_consume_queue,
         }
 
     def query(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
@@ -81,33 +82,7 @@ class QueryMessageProcessor:
             return request.response(int(ResponseCode.NO_PERMISSION), "The topic does not match the message")
         return request.response(body=record)
 
-
-def _is_of_topic(message: StoredMessage | None, topic: str) -> bool:
-    """Return whether a message belongs to a topic or waits for it. Source: ``#matchesRequestTopic`` of 5.5.1."""
-    if message is not None and message.topic in _WAITING_TOPICS:
-        return message.properties.get(PROPERTY_REAL_TOPIC) == topic
-    return message is not None and message.topic == topic
-
-
-def _select_fitting(records: list[memoryview]) -> list[memoryview]:
-    """Return the newest records that fit into one response, oldest first.
-
-    Source: ``DefaultMessageStore#queryMessage``, which sorts its results by physical offset.
-    """
-    sizes = accumulate(map(len, records))
-    return [record for record, end in zip(records, sizes, strict=True) if end <= _MAX_BYTES][::-1]
-
-
-class QueryConsumeQueueProcessor:
-    """Handler of QUERY_CONSUME_QUEUE."""
-
-    def __init__(self, state: BrokerState) -> None:
-        self._state = state
-
-    def handlers(self) -> dict[int, Handler]:
-        return {RequestCode.QUERY_CONSUME_QUEUE: self.query}
-
-    def query(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+    def query_consume_queue(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         """Return up to 4,096 units of one file from a queue offset on (QUERY_CONSUME_QUEUE, 321)."""
         fields = read_fields(request, QueryConsumeQueue)
         queue = self._state.store.queue(fields.topic, fields.queue_id)
@@ -136,6 +111,22 @@ class QueryConsumeQueueProcessor:
                 compile_subscription(subscription_data) if is_tag_type(subscription_data.expression_type) else None
             ), "null"
         return registered.filter, encode_body(registered.data).decode()
+
+
+def _is_of_topic(message: StoredMessage | None, topic: str) -> bool:
+    """Return whether a message belongs to a topic or waits for it. Source: ``#matchesRequestTopic`` of 5.5.1."""
+    if message is not None and message.topic in _WAITING_TOPICS:
+        return message.properties.get(PROPERTY_REAL_TOPIC) == topic
+    return message is not None and message.topic == topic
+
+
+def _select_fitting(records: list[memoryview]) -> list[memoryview]:
+    """Return the newest records that fit into one response, oldest first.
+
+    Source: ``DefaultMessageStore#queryMessage``, which sorts its results by physical offset.
+    """
+    sizes = accumulate(map(len, records))
+    return [record for record, end in zip(records, sizes, strict=True) if end <= _MAX_BYTES][::-1]
 
 
 def _read_units(queue: Queue, index: int, count: int) -> list[tuple[int, int, int]]:

@@ -23,8 +23,6 @@ from rmq_formats.codecs.index import AUTO
 from rmq_formats.codecs.properties import encode_properties, parse_decimal
 from rmq_formats.codecs.timer import PROPERTY_DELETED_KEY, PROPERTY_OUT_MS
 
-_TAG: Final = "_RECALL_TAG_"
-_BODY: Final = b"0"
 _UNAVAILABLE: Final = "recall failed, broker service not available"
 
 
@@ -54,7 +52,7 @@ class RecallMessageProcessor:
         handle = self._parse_handle(fields)
         now_ms = state.clock_ms()
         properties = {
-            layout.PROPERTY_TAGS: _TAG,
+            layout.PROPERTY_TAGS: "_RECALL_TAG_",
             PROPERTY_DELETED_KEY: self._deleted_key(handle),
             layout.PROPERTY_UNIQ_KEY: handle.uniq_key,
             layout.PROPERTY_TIMER_DELIVER_MS: str(handle.due_ms),
@@ -65,7 +63,7 @@ class RecallMessageProcessor:
         result = state.store.appender.put(
             topic,
             queue_id,
-            _BODY,
+            b"0",
             encode_properties({name: text for name, text in properties.items() if text}),
             now_ms,
             connection.remote_host,

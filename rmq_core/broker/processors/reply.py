@@ -22,7 +22,6 @@ from rmq_core.remoting.requests import PushReply, SendMessage, SendMessageV2
 from rmq_formats.codecs.layout import PROPERTY_CORRELATION_ID, PROPERTY_REPLY_TO_CLIENT
 from rmq_formats.codecs.properties import decode_properties, encode_properties
 
-_PUSHED_AT: Final = "PUSH_REPLY_TIME"
 _TIMEOUT_S: Final = 10.0  # Broker2Client#callClient
 
 
@@ -87,7 +86,7 @@ class ReplyMessageProcessor:
         if client is None:
             return f"push reply message fail, channel of <{client_id}> not found."
         now_ms = self._state.clock_ms()
-        properties[_PUSHED_AT] = str(now_ms)
+        properties["PUSH_REPLY_TIME"] = str(now_ms)
         push_fields = PushReply(
             producer_group=fields.producer_group,
             topic=fields.topic,

@@ -17,7 +17,6 @@ from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
 
 log = logging.getLogger("rmq.broker.offsets")
 _FILE: Final = "consumerOffset.json"
-_LMQ_FILE: Final = "lmqConsumerOffset.json"
 _SEPARATOR: Final = "@"
 _LMQ_GROUP: Final = _SEPARATOR + LIGHT_QUEUE_PREFIX  # part of the key of an LMQ group
 _MAX_LMQ_ENTRIES: Final = 1_000_000  # of some 200 bytes each; clients name light queues and their groups freely
@@ -31,7 +30,7 @@ class ConsumerOffsets:
         """Load the table; limit offsets to their queue's end, which a loss of power may have moved."""
         self._clock_ms = clock_ms
         self._has_light_queues = store.config.lmq_enabled
-        name = _LMQ_FILE if self._has_light_queues else _FILE
+        name = "lmqConsumerOffset.json" if self._has_light_queues else _FILE
         # With light queues just enabled, the earlier file is loaded; the original starts without offsets.
         saved = files.load(name if files.has(name) else _FILE, OffsetTable)
         self._version: DataVersion = saved.data_version

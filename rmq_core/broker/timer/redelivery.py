@@ -3,8 +3,6 @@
 The original delivers such messages twice.
 """
 
-from typing import Final
-
 from rmq_core.broker.timer.records import DEQUEUE_MS, ROLL_TIMES
 from rmq_core.store.store import MessageStore
 from rmq_formats.codecs.layout import PROPERTY_UNIQ_KEY
@@ -15,7 +13,6 @@ from rmq_formats.codecs.topics import TIMER_TOPIC
 from rmq_formats.errors import FormatError
 
 Key = tuple[str, str, str, str]  # topic, id from the producer, due time, number of rolls
-_MARK: Final = DEQUEUE_MS.encode()
 
 
 class PastDeliveries:
@@ -28,7 +25,7 @@ class PastDeliveries:
         if begin < store.max_physical_offset:
             from rmq_core.broker.timer.log_search import records_with  # noqa: PLC0415 # numba, see ``kernel_loading``
 
-            for record in records_with(store, _MARK, begin):
+            for record in records_with(store, DEQUEUE_MS.encode(), begin):
                 self._note(record)
 
     @property

@@ -40,7 +40,7 @@ class Schedule:
 
     def __init__(self, state: BrokerState, levels: DelayLevels) -> None:
         self._state = state
-        self._delays_ms = levels.delays_ms
+        self.delays_ms = levels.delays_ms
         saved = state.files.load(_FILE, DelayOffsets)
         self._version = saved.data_version
         self.offsets: dict[int, int] = saved.offset_table
@@ -60,14 +60,10 @@ class Schedule:
                     {"level": level, "offset": offset, "end": end},
                 )
 
-    @property
-    def level_count(self) -> int:
-        return len(self._delays_ms)
-
     def deliver(self) -> None:
         """Deliver the due messages; to be called every ``INTERVAL_S``."""
         now_ms, steady_ms, delivered = self._state.clock_ms(), self._state.steady_ms(), False
-        for level in range(1, len(self._delays_ms) + 1):
+        for level in range(1, len(self.delays_ms) + 1):
             if steady_ms >= self._due_ms.get(level, steady_ms):
                 while self._deliver(level, now_ms):
                     delivered = True
@@ -92,7 +88,7 @@ class Schedule:
                 return result.next_offset != offset
             return False
         for message in stored_messages(result.slices):
-            delay_ms = self._delays_ms[level - 1]
+            delay_ms = self.delays_ms[level - 1]
             age_ms = self._state.clock_ms.age_ms(message.store_timestamp_ms, message.physical_offset)
             if 0 <= age_ms < delay_ms:  # below 0 if the clock was set back before the start
                 self._due_ms[level] = self._state.steady_ms() + delay_ms - age_ms

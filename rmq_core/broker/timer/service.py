@@ -304,9 +304,6 @@ class Timers:
             return True
         return files.next_due_ms(self._state.clock_ms()) is not None
 
-    def count(self, due_ms: int) -> int:
-        return self.files.wheel.count(due_ms)
-
     def save(self) -> None:
         """Write a checkpoint if the progress has changed. An I/O error is logged, and the next call retries."""
         store, files = self._store, self.files

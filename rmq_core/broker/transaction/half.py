@@ -28,7 +28,6 @@ from rmq_formats.codecs.record_layout import HEAD_BYTES, HEADS, PROPERTIES_LENGT
 HALF_QUEUE: Final = 0  # the only queue of the half topic, and of the op topic
 CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"
 PREPARED_QUEUE_OFFSET: Final = "TRAN_PREPARED_QUEUE_OFFSET"
-_TRANSACTION_ID: Final = "__transactionId__"
 _TOPIC: Final = TOPIC_LENGTH[layout.MAGIC_V1].pack(len(names.HALF_TOPIC)) + names.HALF_TOPIC.encode()
 _SEPARATOR: Final = bytes([layout.PROPERTY_SEPARATOR])
 # After a separator: faster than an alternative with the beginning.
@@ -106,7 +105,7 @@ def redirect_to_half(topic: str, queue_id: int, properties: dict[str, str]) -> t
     A delay is removed, as by Java's producer: in the original it would replace the real topic.
     """
     properties.pop(layout.PROPERTY_DELAY, None)
-    properties[_TRANSACTION_ID] = properties[layout.PROPERTY_UNIQ_KEY]
+    properties["__transactionId__"] = properties[layout.PROPERTY_UNIQ_KEY]
     properties[layout.PROPERTY_REAL_TOPIC] = topic
     properties[layout.PROPERTY_REAL_QUEUE_ID] = str(queue_id)
     return names.HALF_TOPIC, HALF_QUEUE
