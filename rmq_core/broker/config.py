@@ -131,8 +131,6 @@ class BrokerConfig(AccessSettings):
         broker_role: ASYNC_MASTER, SYNC_MASTER, whose sends wait for ``in_sync_replicas``, or SLAVE.
         namesrv_addr: ``host:port`` of name servers, separated by semicolons; empty for none.
         broker_permission: 4 read, 2 write.
-        auto_create_topic_enable: a send creates a missing topic.
-        auto_create_subscription_group: a consumer creates its missing group.
         default_topic_queue_nums: queues of the template topic, and maximal queues of a created topic.
         cluster_topic_enable: the topic with the cluster's name can be read and written.
         broker_topic_enable: the topic with the broker's name can be read and written.
@@ -151,7 +149,6 @@ class BrokerConfig(AccessSettings):
             deleteTopicWithBrokerRegistration. (The original registers each changed topic in its own request then.)
         sync_flush_timeout_ms: how long a send waits for the disk with SYNC_FLUSH.
         enable_property_filter: SQL92 subscriptions are accepted.
-        enable_mixed_message_type: a topic's ``message.type`` may be MIXED.
         filter_support_retry: messages of a retry topic are filtered by the group's SQL92 subscription of their original
             topic.
         expect_consumer_num_use_filter: number of groups with SQL92 subscriptions for which a bit map is sized.

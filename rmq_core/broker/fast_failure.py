@@ -35,6 +35,16 @@ _WITHOUT_LIMIT: Final = frozenset({
     RequestCode.CHECK_CLIENT_CONFIG, RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2,
     RequestCode.QUERY_ASSIGNMENT, RequestCode.SET_MESSAGE_REQUEST_MODE,
 })  # fmt: skip
+# Settings with the longest wait of a request by code; all other requests have that of the administrators' queue.
+_LIMITS: Final[dict[int, str | None]] = {
+    **dict.fromkeys(_SENDS, "wait_time_mills_in_send_queue"),
+    **dict.fromkeys(_PULLS, "wait_time_mills_in_pull_queue"),
+    RequestCode.LITE_PULL_MESSAGE: "wait_time_mills_in_lite_pull_queue",
+    RequestCode.HEART_BEAT: "wait_time_mills_in_heartbeat_queue",
+    RequestCode.END_TRANSACTION: "wait_time_mills_in_transaction_queue",
+    **dict.fromkeys(_ACKS, "wait_time_mills_in_ack_queue"),
+    **dict.fromkeys(_WITHOUT_LIMIT, None),
+}
 _REMARK: Final = "[%s]broker busy, start flow control for a while, period in queue: %dms, size of queue: %d"
 _LEAST_MS: Final = 1.0  # shorter waits do not count
 
@@ -57,28 +67,11 @@ class PageCache:
         self.busy_ms = 0
 
 
-def wait_limit(code: int) -> Callable[[BrokerConfig], int] | None:
-    """Return a function from the settings to the longest wait of a request, ms; None without a limit."""
-    if code in _SENDS:
-        return lambda config: config.wait_time_mills_in_send_queue
-    if code in _PULLS:
-        return lambda config: config.wait_time_mills_in_pull_queue
-    if code == RequestCode.LITE_PULL_MESSAGE:
-        return lambda config: config.wait_time_mills_in_lite_pull_queue
-    if code == RequestCode.HEART_BEAT:
-        return lambda config: config.wait_time_mills_in_heartbeat_queue
-    if code == RequestCode.END_TRANSACTION:
-        return lambda config: config.wait_time_mills_in_transaction_queue
-    if code in _ACKS:
-        return lambda config: config.wait_time_mills_in_ack_queue
-    return None if code in _WITHOUT_LIMIT else lambda config: config.wait_time_mills_in_admin_broker_queue
-
-
 def fail_fast(
     code: int, handler: Handler, config: Callable[[], BrokerConfig], page_cache: PageCache, now_s: Callable[[], float]
 ) -> Handler:
     """Wrap the handler of a request code: refuse requests that waited too long."""
-    limit = wait_limit(code)
+    limit = _LIMITS.get(code, "wait_time_mills_in_admin_broker_queue")
     if limit is None:
         return handler
     is_send = code in _SENDS
@@ -89,7 +82,7 @@ def fail_fast(
             return _refusal(request, connection, "PCBUSY_CLEAN_QUEUE", max(waited_ms, page_cache.busy_ms))
         if waited_ms >= _LEAST_MS:
             settings = config()
-            if settings.broker_fast_failure_enable and waited_ms >= limit(settings):
+            if settings.broker_fast_failure_enable and waited_ms >= getattr(settings, limit):
                 return _refusal(request, connection, "TIMEOUT_CLEAN_QUEUE", waited_ms)
         return handler(request, connection)
 

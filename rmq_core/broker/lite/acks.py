@@ -6,9 +6,9 @@ the group; the original skips the messages before.
 Source: ``AckMessageProcessor#ackLite``, ``ChangeInvisibleTimeProcessor#processChangeInvisibleTimeForLite``.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from rmq_core.broker.lite.dispatcher import LiteEventDispatcher
 from rmq_core.broker.lite.metadata import LiteGroups
@@ -29,6 +29,7 @@ from rmq_core.remoting.pop import (
     PopHandle,
 )
 
+_Fields = TypeVar("_Fields", AckMessage, ChangeInvisibleTime)
 _LITE_TOPIC: Final = "liteTopic"
 _QUEUE_ID: Final = 0
 _NOTHING: Final = ChangeInvisibleTimeResponse(pop_time=0, invisible_time=0, revive_qid=0)
@@ -45,20 +46,10 @@ class LiteAckProcessor:
 
     def handlers(self, pop_handlers: Mapping[int, Handler]) -> dict[int, Handler]:
         ack, change = pop_handlers[RequestCode.ACK_MESSAGE], pop_handlers[RequestCode.CHANGE_MESSAGE_INVISIBLETIME]
-
-        def ack_any(request: RemotingCommand, connection: Connection) -> HandlerResponse:
-            if not has_field(request, _LITE_TOPIC):
-                return ack(request, connection)
-            fields = read_fields(request, AckMessage)
-            return self.ack(request, fields) if (fields.lite_topic or "").strip() else ack(request, connection)
-
-        def change_any(request: RemotingCommand, connection: Connection) -> HandlerResponse:
-            if not has_field(request, _LITE_TOPIC):
-                return change(request, connection)
-            fields = read_fields(request, ChangeInvisibleTime)
-            return self.change(request, fields) if (fields.lite_topic or "").strip() else change(request, connection)
-
-        return {RequestCode.ACK_MESSAGE: ack_any, RequestCode.CHANGE_MESSAGE_INVISIBLETIME: change_any}
+        return {
+            RequestCode.ACK_MESSAGE: _lite_or_pop(AckMessage, self.ack, ack),
+            RequestCode.CHANGE_MESSAGE_INVISIBLETIME: _lite_or_pop(ChangeInvisibleTime, self.change, change),
+        }
 
     def ack(self, request: RemotingCommand, fields: AckMessage) -> RemotingCommand:
         queue, handle = self._parse_handle(fields)
@@ -131,3 +122,18 @@ class LiteAckProcessor:
         if fields.queue_id != _QUEUE_ID or handle.revive_queue_id != IN_ORDER:
             raise ResponseError(ResponseCode.INVALID_PARAMETER, "ack queue illegal.")
         return queue, handle
+
+
+def _lite_or_pop(
+    kind: type[_Fields], handle_lite: Callable[[RemotingCommand, _Fields], RemotingCommand], handle_pop: Handler
+) -> Handler:
+    """Return a handler that chooses by the presence of a lite topic in the request."""
+
+    def handle(request: RemotingCommand, connection: Connection) -> HandlerResponse:
+        if has_field(request, _LITE_TOPIC):
+            fields = read_fields(request, kind)
+            if (fields.lite_topic or "").strip():
+                return handle_lite(request, fields)
+        return handle_pop(request, connection)
+
+    return handle

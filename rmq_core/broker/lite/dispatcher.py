@@ -104,12 +104,8 @@ class LiteEventDispatcher:
         max_events = self._groups.max_events(group)
         for number in range(min(count, _MAX_TRIED_CLIENTS)):
             client = clients[(start + number) % count]
-            if (
-                client is avoid
-                or client.connection is None
-                or client.avoid_until_ms > now_ms
-                or queue in client.evicted
-            ):
+            is_inactive = client.connection is None or client.avoid_until_ms > now_ms
+            if client is avoid or is_inactive or queue in client.evicted:
                 fallbacks.append(client)
             elif self._enqueue_event(client, queue, max_events):
                 return

@@ -30,7 +30,7 @@ class LiteService:
         self._tasks = BackgroundTasks()
         self._registry = LiteSubscriptionRegistry()
         self._groups = LiteGroups(state)
-        self._orders = ConsumerOrderInfo(None, state.store, state.clock_ms, state.steady_ms)
+        self._orders = ConsumerOrderInfo(None, state.store, state.clock_ms)
         self._pops = ParkedRequests[str](state, MAX_REQUESTS_PER_KEY)
         self._notifications = ParkedRequests[str](state, MAX_REQUESTS_PER_KEY)
         self._dispatcher = LiteEventDispatcher(

@@ -165,7 +165,6 @@ class Subscriptions:
                 yield from self.unregister(client.client_id)
             yield
 
-    # --- parts ----------------------------------------------------------------------------
     def _client_of(self, client_id: str, group: str, parent: str) -> LiteClient | None:
         client = self._registry.clients.get(client_id)
         return client if client is not None and (client.group, client.parent) == (group, parent) else None

@@ -157,7 +157,6 @@ class AckMessageProcessor:
         )
         return request.response(ext_fields=write_fields(response))
 
-    # --- parts ----------------------------------------------------------------------------
     def _parse_handle(self, fields: AckMessage | ChangeInvisibleTime) -> PopHandle:
         """Parse the handle of a request, and check topic, queue and offset. Raises ResponseError."""
         topic, queue_id, offset = fields.topic, fields.queue_id, fields.offset

@@ -41,15 +41,14 @@ class OutstandingPop:
 class OutstandingPops:
     """Unfinished check points, by key."""
 
-    def __init__(self, most: int = _MAX_OUTSTANDING) -> None:
-        self._max_count = most
+    def __init__(self) -> None:
         self.pops: dict[Key, OutstandingPop] = {}
         self._late: list[tuple[int, Key]] = []  # a heap of those that wait for a time of day that was set back
 
     def add(self, point: CheckPoint, queue_id: int, due_ms: int) -> None:
         """Add a check point after its write."""
         self.pops.pop(point.key, None)
-        if len(self.pops) >= self._max_count:
+        if len(self.pops) >= _MAX_OUTSTANDING:
             del self.pops[next(iter(self.pops))]
         self.pops[point.key] = OutstandingPop(point, queue_id, due_ms, point.bm)
 

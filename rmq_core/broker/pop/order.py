@@ -47,8 +47,10 @@ class OrderInfo(BodyStruct, frozen=True, kw_only=True):
     def offsets(self) -> list[int]:
         return [self.o[0] + (distance if number else 0) for number, distance in enumerate(self.o)]
 
-    def is_acknowledged(self, number: int) -> bool:
-        return bool(self.cm >> number & 1)
+    @property
+    def unacknowledged(self) -> list[int]:
+        """Queue offsets of the messages that are not acknowledged."""
+        return [offset for number, offset in enumerate(self.offsets) if not self.cm >> number & 1]
 
     def visible_ms(self, offset: int) -> int:
         return self.ot.get(offset, self.pop_time + self.i)
@@ -56,9 +58,7 @@ class OrderInfo(BodyStruct, frozen=True, kw_only=True):
     @property
     def free_ms(self) -> int | None:
         """Time at which the queue is free without further acknowledgements; None if all messages are acknowledged."""
-        offsets = enumerate(self.offsets)
-        unacknowledged = (self.visible_ms(offset) for number, offset in offsets if not self.is_acknowledged(number))
-        return max(unacknowledged, default=None)
+        return max(map(self.visible_ms, self.unacknowledged), default=None)
 
     def is_blocked(self, now_ms: int) -> bool:
         """Return whether a message is neither acknowledged nor visible again."""
@@ -68,10 +68,7 @@ class OrderInfo(BodyStruct, frozen=True, kw_only=True):
     @property
     def next_offset(self) -> int:
         """Queue offset of the first message that is not acknowledged, or one past the last."""
-        offsets = self.offsets
-        return next(
-            (offset for number, offset in enumerate(offsets) if not self.is_acknowledged(number)), offsets[-1] + 1
-        )
+        return next(iter(self.unacknowledged), self.offsets[-1] + 1)
 
 
 class OrderInfos(BodyStruct, frozen=True, kw_only=True):
@@ -83,12 +80,9 @@ class OrderInfos(BodyStruct, frozen=True, kw_only=True):
 class ConsumerOrderInfo:
     """Last pops in order of each queue and group."""
 
-    def __init__(
-        self, files: TableFiles | None, store: MessageStore, clock_ms: WallClock, steady_ms: Callable[[], int]
-    ) -> None:
+    def __init__(self, files: TableFiles | None, store: MessageStore, clock_ms: WallClock) -> None:
         """Load the file; without ``files`` the table is in memory only, as for lite topics."""
         self._clock_ms = clock_ms
-        self._steady_ms = steady_ms
         # Lead of the time of day over the steady clock, at the last pop of a queue.
         self._leads_ms: dict[tuple[str, str, int], int] = {}
         saved = OrderInfos().table if files is None else files.load(_FILE, OrderInfos).table
@@ -100,9 +94,8 @@ class ConsumerOrderInfo:
             self._file = TableFile(files, _FILE, lambda: OrderInfos(table=self._table), progress_store=store)
         self._free_times: list[tuple[int, str, str, int]] = []  # a heap: time, topic, group, queue id
         self._next_free_ms: dict[tuple[str, str, int], int] = {}  # earliest time of each queue in the heap
-        for key, queues in self._table.items():
-            topic, _, group = key.partition("@")
-            for queue_id, info in queues.items():
+        for topic, group in self.topic_groups():
+            for queue_id, info in self._table[f"{topic}@{group}"].items():
                 self._schedule_free(topic, group, queue_id, info)
 
     @property
@@ -225,12 +218,8 @@ class ConsumerOrderInfo:
             return
         counts = {offset: max(0, times - 1) for offset, times in info.oc.items()}
         visible_ms += self._shift_ms(topic, group, queue_id)
-        self._put(
-            topic,
-            group,
-            queue_id,
-            msgspec.structs.replace(info, oc=counts, ot={}, i=visible_ms - info.pop_time),
-        )
+        info = msgspec.structs.replace(info, oc=counts, ot={}, i=visible_ms - info.pop_time)
+        self._put(topic, group, queue_id, info)
 
     def last_pop_ms(self, topic: str, group: str, queue_id: int) -> int | None:
         info = self._get(topic, group, queue_id)

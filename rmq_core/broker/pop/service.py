@@ -21,7 +21,7 @@ class PopService:
         """Load the last pops in order. Without ``timers``, as at a slave, there is no revival."""
         self._state = state
         self.polls = PopLongPolling(state)
-        self.orders = ConsumerOrderInfo(state.files, state.store, state.clock_ms, state.steady_ms)
+        self.orders = ConsumerOrderInfo(state.files, state.store, state.clock_ms)
         self._journal = PopJournal(state)
         self._reviver = None if timers is None else PopReviveService(state, self._journal, timers)
 

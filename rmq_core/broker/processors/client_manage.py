@@ -206,9 +206,9 @@ class ClientManageProcessor:
         permissions = (group_permission(group.name, Action.SUB),)
         for connection, client in group.clients.items():
             # The clients of a proxy have no queues.
-            if not isinstance(connection, Proxied) and state.rights.may_receive(
-                client.login, connection.remote_address, permissions
-            ):
+            if isinstance(connection, Proxied):
+                continue
+            if state.rights.may_receive(client.login, connection.remote_address, permissions):
                 connection.send_oneway(new_request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, dict(fields)))
 
     def disconnected(self, connection: Peer) -> None:

@@ -210,11 +210,10 @@ class PullMessageProcessor:
         if not topic.perm & names.PERM_READ:
             raise ResponseError(ResponseCode.NO_PERMISSION, f"the topic[{fields.topic}] pulling message is forbidden")
         if not 0 <= fields.queue_id < topic.read_queue_nums:
-            raise ResponseError(
-                ResponseCode.INVALID_PARAMETER,
-                f"queueId[{fields.queue_id}] is illegal, topic:[{fields.topic}] "
-                f"topicConfig.readQueueNums:[{topic.read_queue_nums}] consumer:[{connection.remote_address}]",
-            )
+            illegal_queue = f"queueId[{fields.queue_id}] is illegal, topic:[{fields.topic}]"
+            queue_count = f"topicConfig.readQueueNums:[{topic.read_queue_nums}]"
+            problem = f"{illegal_queue} {queue_count} consumer:[{connection.remote_address}]"
+            raise ResponseError(ResponseCode.INVALID_PARAMETER, problem)
         return group, topic
 
     def _filter(self, fields: PullMessage, group: SubscriptionGroupConfig) -> Filter:
@@ -232,11 +231,8 @@ class PullMessageProcessor:
             subscription_data = self._get_subscription(fields, group)
         if is_tag_type(subscription_data.expression_type):
             return compile_subscription(subscription_data)
-        expression_filter = (
-            _compile_filter(subscription_data)
-            if fields.sys_flag & _SUBSCRIPTION_FLAG
-            else self._registered_filter(fields)
-        )
+        has_subscription = fields.sys_flag & _SUBSCRIPTION_FLAG
+        expression_filter = _compile_filter(subscription_data) if has_subscription else self._registered_filter(fields)
         config = self._state.config
         if not config.enable_property_filter:
             problem = f"The broker does not support consumer to filter message by {subscription_data.expression_type}"

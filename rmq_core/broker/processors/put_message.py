@@ -267,10 +267,8 @@ class MessageWriter:
     ) -> WriteResult:
         """Store a batch as one record. Source: ``SendMessageProcessor#sendBatchMessage``."""
         properties = decode_properties((fields.properties or "").encode("utf-8", "replace")) | self._broker_properties
-        declared_count, _ = (
-            properties.pop(layout.PROPERTY_INNER_NUM, None),
-            properties.pop(layout.PROPERTY_INNER_BASE, None),
-        )
+        declared_count = properties.pop(layout.PROPERTY_INNER_NUM, None)
+        properties.pop(layout.PROPERTY_INNER_BASE, None)
         body = bytes(request.body)
         is_delayed = _read_delay_level(properties) > 0 or any(
             name in properties for name in _PROPERTIES_WITHOUT_PRIORITY[1:]

@@ -76,9 +76,8 @@ class QueryMessageProcessor:
         if record is None:
             remark = f"can not find message by the offset, {fields.offset}"
             return request.response(int(ResponseCode.SYSTEM_ERROR), remark)
-        if (fields.topic or "").strip() and not _is_of_topic(
-            self._state.store.message(fields.offset), fields.topic or ""
-        ):
+        topic = fields.topic or ""
+        if topic.strip() and not _is_of_topic(self._state.store.message(fields.offset), topic):
             return request.response(int(ResponseCode.NO_PERMISSION), "The topic does not match the message")
         return request.response(body=record)
 

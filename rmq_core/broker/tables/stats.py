@@ -71,18 +71,20 @@ class StoreTimes:
             self._last_puts, self._puts = self._puts, Counter()
             self._window_end_ms = now_ms + _MINUTE_MS
 
+    def _histogram(self, ends_ms: tuple[int, ...]) -> list[int]:
+        counts = [0] * (len(ends_ms) + 1)
+        for took_ms, count in self._last_puts.items():
+            counts[bisect_left(ends_ms, took_ms)] += count
+        return counts
+
     def format_put_ranges(self) -> str:
         """Format the number of puts of the last full minute in each of Java's thirteen ranges of durations."""
-        counts = [0] * len(_RANGES)
-        for took_ms, count in self._last_puts.items():
-            counts[bisect_left(_RANGE_ENDS_MS, took_ms)] += count
+        counts = self._histogram(_RANGE_ENDS_MS)
         return "".join(f"{name}:{count} " for name, count in zip(_RANGES, counts, strict=True))
 
     def put_percentile_ms(self, share: float) -> float:
         """Estimate a percentile of the durations of the last full minute's puts, as Java does."""
-        counts = [0] * (len(_BUCKET_ENDS_MS) + 1)
-        for took_ms, count in self._last_puts.items():
-            counts[bisect_left(_BUCKET_ENDS_MS, took_ms)] += count
+        counts = self._histogram(_BUCKET_ENDS_MS)
         rank, passed, begin_ms = int(sum(counts) * share), 0, 0
         for end_ms, count in zip((*_BUCKET_ENDS_MS, _LONGEST_MS), counts, strict=True):
             if rank <= passed + count:
@@ -168,13 +170,8 @@ class Stats:
         summed_name = _BROKER_COUNTERS.get(name)
         if summed_name is None:
             return None
-        return self._sum_periods(
-            [
-                (counter_name, key)
-                for counter_name, key in self._counters
-                if counter_name == summed_name and not is_system(key.partition("@")[0])
-            ]
-        )
+        keys = [(summed_name, key) for key in self.keys(summed_name) if not is_system(key.partition("@")[0])]
+        return self._sum_periods(keys)
 
     def _sum_periods(self, keys: list[Key]) -> BrokerStats:
         minute, hour, day = (self._sum_since(self._samples[period][0], keys) for period in _SAMPLES)

@@ -315,16 +315,14 @@ class PendingChanges(Generic[T]):
         names = []
         for change in reversed([change for change in self._changes if since < change.number <= until]):
             self._changes.remove(change)
-            later_change = next(
-                (other for other in self._changes if other.name == change.name and other.number > until),
-                None,
-            )
+            later_changes = (other for other in self._changes if other.name == change.name and other.number > until)
+            later_change = next(later_changes, None)
             if later_change is not None:
                 later_change.before = change.before
-            elif change.before is None:
+                continue
+            names.append(change.name)
+            if change.before is None:
                 self._table.pop(change.name, None)
-                names.append(change.name)
             else:
                 self._table[change.name] = change.before
-                names.append(change.name)
         return names

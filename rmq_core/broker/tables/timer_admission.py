@@ -76,22 +76,20 @@ class TimerAdmission:
         Source: ``TimerMessageStore#isReject``.
         """
         limit = self._config().timer_congest_num_each_slot
-        if waiting_count > limit and (
-            waiting_count >= 2 * limit or random.random() > (waiting_count - limit) / (limit + 0.1)
-        ):
-            raise ResponseError(
-                ResponseCode.SYSTEM_ERROR,
+        if waiting_count <= limit:
+            return
+        if waiting_count >= 2 * limit or random.random() > (waiting_count - limit) / (limit + 0.1):
+            problem = (
                 f"timer message is under flow control, max num limit is {2 * limit} or the current value is greater "
-                f"than {limit} and less than {2 * limit}, trigger random flow control",
+                f"than {limit} and less than {2 * limit}, trigger random flow control"
             )
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, problem)
 
     def _illegal_message_error(self) -> ResponseError:
-        return ResponseError(
-            ResponseCode.MESSAGE_ILLEGAL,
-            "timer message illegal, the delay time should not be bigger than the max delay "
-            f"{self._config().timer_max_delay_sec * 1000}ms; or if set del msg, the delay time should be bigger than "
-            "the current time",
-        )
+        max_delay = f"the max delay {self._config().timer_max_delay_sec * 1000}ms"
+        problem = f"timer message illegal, the delay time should not be bigger than {max_delay}"
+        recall_problem = "or if set del msg, the delay time should be bigger than the current time"
+        return ResponseError(ResponseCode.MESSAGE_ILLEGAL, f"{problem}; {recall_problem}")
 
 
 def is_timer(topic: str, properties: Mapping[str, str]) -> bool:

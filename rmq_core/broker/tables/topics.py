@@ -80,12 +80,9 @@ class Topics:
         Source: ``createTopicInSendMessageMethod``.
         """
         template_config = self.table.get(template)
-        if (
-            self.is_full
-            or template_config is None
-            or not template_config.perm & names.PERM_INHERIT
-            or (template == TEMPLATE_TOPIC and not auto)
-        ):
+        if self.is_full or template_config is None or not template_config.perm & names.PERM_INHERIT:
+            return None
+        if template == TEMPLATE_TOPIC and not auto:
             return None
         count = max(0, min(queue_count, template_config.write_queue_nums))
         return self.put(
