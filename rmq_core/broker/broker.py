@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 from typing import Final
 
 from rmq_core.broker.access.accounts import Accounts
-from rmq_core.broker.access.guard import Guard, GuardedTable, PushRights, create_guard, guard_handlers
+from rmq_core.broker.access.guard import Guard, GuardedTable, PushRights, guard_handlers
 from rmq_core.broker.access.required_permissions import CHANGES
 from rmq_core.broker.addresses import free_ports, local_address
 from rmq_core.broker.cluster.registration import Registration
@@ -182,11 +182,10 @@ class Broker(Service):
         clock_ms = WallClock(self._clock_ms, steady_ms, lambda: store.max_physical_offset)
         files = TableFiles(store.config.root, store.disk, self._threads)
         self._accounts = Accounts(files) if config.authentication_enabled else None
+        guard = None
         if self._accounts is not None:
             self._accounts.create_super_users(initial_super_users(config))
-        guard = create_guard(
-            config, self._accounts, steady_ms, store.message, has_light_queues=store.config.lmq_enabled
-        )
+            guard = Guard(config, self._accounts, store, steady_ms)
         self.state = BrokerState(
             config=config,
             store=store,

@@ -1,6 +1,4 @@
-"""Broker settings: those of access control, the broker's own and its store's.
-
-They come from one file, the environment and the command line.
+"""Settings of a broker, its access control and its store, from one file, the environment and the command line.
 
 Source: ``BrokerConfig``, ``AuthConfig``.
 """

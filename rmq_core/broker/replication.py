@@ -1,7 +1,5 @@
 """Work after an append: dispatch, replication, and callbacks that wait for the flush or the replication.
 
-A master sends its log to slaves, a slave follows its master.
-
 Source: ``DefaultHAService``, ``BrokerController#handleRegisterBrokerResult``, ``CommitLog#handleDiskFlush``.
 """
 
@@ -179,10 +177,7 @@ class Replication:
         return self.slave is not None and self.slave.has_diverged
 
     def ha_server_address(self, address: str) -> str:
-        """Return the address for slaves at ``brokerIP2``, else at the host of an address; empty without HA service.
-
-        Source: ``BrokerController#getHAServerAddr``.
-        """
+        """Return the address for slaves, with ``brokerIP2`` or the host of an address; empty without HA service."""
         broker_ip2 = self._config.broker_ip2
         host = (f"[{broker_ip2}]" if ":" in broker_ip2 else broker_ip2) or address.rpartition(":")[0]
         return f"{host}:{self.port}" if self.port else ""

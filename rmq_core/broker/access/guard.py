@@ -24,7 +24,7 @@ from rmq_core.remoting.connection import Connection, Handler, HandlerResponse
 from rmq_core.remoting.error_responses import not_supported
 from rmq_core.remoting.errors import ResponseError
 from rmq_core.remoting.header import RemotingCommand
-from rmq_formats.codecs.record import StoredMessage
+from rmq_core.store.store import MessageStore
 
 audit = logging.getLogger("rmq.broker.audit")
 FREE_REFUSALS: Final = 50  # refusals of a host in a window; later ones are delayed
@@ -55,30 +55,19 @@ class RefusalCounter:
 
 
 class Guard:
-    """Checks of requests against users and policies."""
+    """Checks of requests against users and policies; without authorization, a login is enough for each request."""
 
     def __init__(
-        self,
-        accounts: Accounts,
-        cluster: str,
-        steady_ms: Callable[[], int],
-        *,
-        authorizes: bool,
-        more_rules: Mapping[int, Rule] | None = None,
-        open_codes: frozenset[int] = frozenset(),
-        codes_for_all_users: frozenset[int] = frozenset(),
+        self, config: BrokerConfig, accounts: Accounts, store: MessageStore, steady_ms: Callable[[], int]
     ) -> None:
-        """Create a guard; unless it ``authorizes``, a login is enough for each request.
-
-        Requests of ``open_codes`` need neither login nor policies, those of ``codes_for_all_users`` only a login.
-        ``more_rules`` replace those of ``RULES``.
-        """
         self._accounts = accounts
-        self._cluster = cluster
-        self._authorizes = authorizes
-        self._rules = RULES | dict(more_rules or {})
-        self._open_codes = open_codes
-        self._free = open_codes | codes_for_all_users
+        self._cluster = config.broker_cluster_name
+        self._authorizes = config.authorization_enabled
+        lmq_rules = lmq_send_rules() if store.config.lmq_enabled else {}
+        self._rules: dict[int, Rule] = {**RULES, **rules_by_physical_offset(store.message), **lmq_rules}
+        # Requests without login and policies, and all requests without policies.
+        self._open_codes = whitelist(config.authentication_whitelist, "authenticationWhitelist")
+        self._free = self._open_codes | whitelist(config.authorization_whitelist, "authorizationWhitelist")
         self._failures = RefusalCounter(steady_ms)
         self._decisions: dict[tuple[str, Permission, str], bool | None] = {}
         self._changes = 0  # version of the accounts in the decisions
@@ -220,29 +209,6 @@ class GuardedTable(dict[int, Handler]):
 
     def get(self, code: int, default: object = None) -> Handler:  # noqa: ARG002
         return super().get(code, self._unknown)
-
-
-def create_guard(
-    config: BrokerConfig,
-    accounts: Accounts | None,
-    steady_ms: Callable[[], int],
-    message_at: Callable[[int], StoredMessage | None],
-    *,
-    has_light_queues: bool,
-) -> Guard | None:
-    """Create the guard of a broker's handlers, if there are users; for ``message_at`` see the rules."""
-    if accounts is None:
-        return None
-    light = lmq_send_rules() if has_light_queues else {}
-    return Guard(
-        accounts,
-        config.broker_cluster_name,
-        steady_ms,
-        authorizes=config.authorization_enabled,
-        more_rules=rules_by_physical_offset(message_at) | light,
-        open_codes=whitelist(config.authentication_whitelist, "authenticationWhitelist"),
-        codes_for_all_users=whitelist(config.authorization_whitelist, "authorizationWhitelist"),
-    )
 
 
 def guard_handlers(guard: Guard | None, handlers: Mapping[int, Handler]) -> dict[int, Handler]:

@@ -65,10 +65,7 @@ class Registration:
         self._missing_topics.pop(address, None)
 
     def respond_after_registration(self, handler: Handler) -> Handler:
-        """Wrap a handler: after a change of topics its response waits for the registration.
-
-        A client that has created a topic fetches its route next.
-        """
+        """Wrap a handler: after a change of topics the response waits, as clients fetch the route next."""
         topics = self._state.topics
 
         def handle(request: RemotingCommand, connection: Connection) -> HandlerResponse:

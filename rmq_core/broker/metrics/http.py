@@ -1,8 +1,6 @@
 """HTTP server of a broker's Prometheus metrics: ``http://127.0.0.1:PORT/metrics``.
 
-The server uses TLS if the broker requires TLS (``tls.server.mode=enforcing``).
-
-HTTP/1.1 as far as scrapes use it: a GET, a response, the end of the connection.
+The server uses TLS if the broker requires TLS (``tls.server.mode=enforcing``). A connection has one GET.
 """
 
 import asyncio

@@ -12,10 +12,7 @@ from rmq_formats.sql92 import SqlError
 
 
 def check_pop_group(state: BrokerState, group_name: str, topic_name: str, queue_id: int) -> SubscriptionGroupConfig:
-    """Return the group if the broker, the topic and the group permit to pop. Raises ResponseError.
-
-    Source: ``PopMessageProcessor#processRequest``.
-    """
+    """Return the group, if it may pop the topic. Raises ResponseError. Source: ``PopMessageProcessor``."""
     config = state.config
     if not config.broker_permission & names.PERM_READ:
         raise ResponseError(ResponseCode.NO_PERMISSION, f"the broker[{state.address}] pop message is forbidden")
@@ -47,10 +44,7 @@ def illegal_queue_remark(queue_id: int, topic: str, config: TopicConfig) -> str:
 
 
 def refuse_lmq_group(state: BrokerState, group: str) -> None:
-    """Refuse a group of light queues (LMQ). Raises ResponseError.
-
-    Clients make up names of such groups, while POP has tables and a retry topic for each group.
-    """
+    """Refuse a group of light queues: clients make up their names, and POP has tables and a topic for each group."""
     if state.groups.is_lmq_group(group):
         raise ResponseError(ResponseCode.NO_PERMISSION, f"[{group}] is a group of light queues (LMQ): let it pull")
 

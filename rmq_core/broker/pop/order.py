@@ -1,8 +1,6 @@
 """Pops in order: the unacknowledged messages of queues by group, in ``consumerOrderInfo.json``.
 
-A queue is blocked while a message of the last pop is neither acknowledged nor visible again.
-
-Source: ``ConsumerOrderInfo``, ``ConsumerOrderInfoLockManager``.
+A queue is blocked while a message of the last pop is neither acknowledged nor visible. Source: ``ConsumerOrderInfo``.
 """
 
 from collections.abc import Callable
@@ -183,11 +181,7 @@ class ConsumerOrderInfo:
         return counts
 
     def acknowledge(self, topic: str, group: str, queue_id: int, offset: int, pop_time_ms: int) -> int | None:
-        """Acknowledge a message; return the queue offset to commit, or None for a handle of an earlier pop.
-
-        Raises:
-            ValueError: the last pop does not contain the message.
-        """
+        """Acknowledge a message; return the offset to commit, None for an earlier pop's handle. Raises ValueError."""
         info = self._get_popped(topic, group, queue_id, offset, pop_time_ms)
         if info is None:
             return None
@@ -196,11 +190,7 @@ class ConsumerOrderInfo:
         return info.next_offset
 
     def change(self, topic: str, group: str, queue_id: int, offset: int, pop_time_ms: int, visible_ms: int) -> bool:
-        """Change the time at which a message is visible again; return False for a handle of an earlier pop.
-
-        Raises:
-            ValueError: the last pop does not contain the message.
-        """
+        """Change when a message is visible again; return False for an earlier pop's handle. Raises ValueError."""
         info = self._get_popped(topic, group, queue_id, offset, pop_time_ms)
         if info is None:
             return False
@@ -209,10 +199,7 @@ class ConsumerOrderInfo:
         return True
 
     def suspend(self, topic: str, group: str, queue_id: int, pop_time_ms: int, visible_ms: int) -> None:
-        """Hide all messages of a pop until a time, without counting the pop; only the last pop of a queue.
-
-        Source: ``MemoryConsumerOrderInfoManager#suspendQueue``.
-        """
+        """Hide the messages of a queue's last pop until a time, without counting the pop. Source: ``suspendQueue``."""
         info = self._get(topic, group, queue_id)
         if info is None or info.pop_time != pop_time_ms:
             return
@@ -226,6 +213,7 @@ class ConsumerOrderInfo:
         return None if info is None else info.pop_time
 
     def _get_popped(self, topic: str, group: str, queue_id: int, offset: int, pop_time_ms: int) -> OrderInfo | None:
+        """Return the last pop, None for another time. Raises ValueError if the last pop does not contain a message."""
         info = self._get(topic, group, queue_id)
         if info is None or offset not in info.offsets:
             raise ValueError(f"{topic}@{queue_id}: offset {offset} is not in the last pop of group {group}")

@@ -1,8 +1,6 @@
 """Pop requests (code 200050), with long polling where there are no messages.
 
-A pop reads the queues of a topic and of its retry topics, and writes a check point for each queue.
-
-Source: ``PopMessageProcessor``.
+A pop reads the queues of a topic and its retry topics, with a check point for each. Source: ``PopMessageProcessor``.
 """
 
 import random
@@ -174,10 +172,7 @@ class PopMessageProcessor:
         )
 
     def _is_by_priority(self, fields: PopMessage) -> bool:
-        """Return whether a pop reads by priority: the group's share of the pops of a topic with priorities.
-
-        Source: ``PopMessageProcessor#processRequest``, ``SubscriptionGroupConfig#getPriorityFactor`` of 5.4.
-        """
+        """Return whether a pop reads by priority, for the group's share. Source: ``getPriorityFactor`` of 5.4."""
         topic, group = self._state.topics.get(fields.topic), self._state.groups.table.get(fields.consumer_group)
         if fields.order or topic is None or topic.attributes.get(MESSAGE_TYPE) != PRIORITY:
             return False

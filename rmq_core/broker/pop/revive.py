@@ -85,10 +85,7 @@ class ReviveQueue:
         self._end_ms += step_ms
 
     def revive_late(self, pop: OutstandingPop) -> bool:
-        """Revive and acknowledge messages whose check point is late since the clock was set back.
-
-        Returns False if the store refuses writes now.
-        """
+        """Revive and acknowledge messages that are late since the clock was set back; False if writes are refused."""
         point = msgspec.structs.replace(pop.point, bm=pop.bits)
         unacknowledged = [point.so + point.d[number] for number in range(point.n) if not point.bm >> number & 1]
         queued_point = self.points.get(point.key)

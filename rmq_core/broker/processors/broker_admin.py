@@ -1,8 +1,6 @@
 """Broker administration: settings, statistics, runtime info, cleaning, timer messages.
 
-Request codes 25, 26, 28, 60, 61, 306, 315, 316, 329, 907, 908.
-
-Source: ``AdminBrokerProcessor``, ``StoreStatsService#getRuntimeInfo``.
+Request codes 25, 26, 28, 60, 61, 306, 315, 316, 329, 907, 908. Source: ``AdminBrokerProcessor``, ``StoreStatsService``.
 """
 
 import logging

@@ -1,7 +1,6 @@
 """Administration of consumer groups and their connected clients.
 
 Request codes 200, 201, 203, 204, 207, 225, 328, 343, 345, 352, 5003; 307 and 309 are relayed to a consumer.
-
 Source: ``AdminBrokerProcessor``.
 """
 

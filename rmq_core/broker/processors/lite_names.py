@@ -41,12 +41,9 @@ def parse_lite_queue(parent: str, child: str) -> str:
 
 
 def add_lite_queue(fields: _Send, body: bytes | memoryview, *, has_light_queues: bool) -> _Send:
-    """Add the light queue of the child to a message for a topic of the type LITE.
+    """Add the light queue of the child to a message for a topic of the type LITE. Raises ResponseError.
 
-    The original stores messages that cannot reach the child.
-
-    Raises:
-        ResponseError: invalid child, no light queues, or a batch or half message.
+    Messages that cannot reach the child are refused; the original stores them.
     """
     text = fields.properties or ""
     if fields.batch and (layout.PROPERTY_LITE_TOPIC in text or _IN_BATCH in bytes(body)):

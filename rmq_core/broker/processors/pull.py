@@ -277,10 +277,7 @@ def check_expression_size(size: int, config: BrokerConfig) -> None:
 
 
 def _compile_filter(subscription_data: SubscriptionData) -> Filter:
-    """Return the filter of an expression in a pull; an invalid expression matches all messages.
-
-    Source: ``ConsumerFilterManager#build``, whose null the original does not handle.
-    """
+    """Compile a pull's expression; an invalid expression matches all messages. Source: ``ConsumerFilterManager``."""
     try:
         return compile_subscription(subscription_data)
     except SqlError:

@@ -120,10 +120,7 @@ def _is_of_topic(message: StoredMessage | None, topic: str) -> bool:
 
 
 def _select_fitting(records: list[memoryview]) -> list[memoryview]:
-    """Return the newest records that fit into one response, oldest first.
-
-    Source: ``DefaultMessageStore#queryMessage``, which sorts its results by physical offset.
-    """
+    """Return the newest records that fit into one response, oldest first, as ``DefaultMessageStore#queryMessage``."""
     sizes = accumulate(map(len, records))
     return [record for record, end in zip(records, sizes, strict=True) if end <= _MAX_BYTES][::-1]
 

@@ -1,8 +1,6 @@
 """Send requests: messages, batches (codes 10, 310, 320), and messages that consumers send back (36).
 
-Messages that come back are stored again for a retry, or as dead letters.
-
-Source: ``SendMessageProcessor``, ``AbstractSendMessageProcessor#consumerSendMsgBack``.
+Messages that come back are stored again for a retry, or as dead letters. Source: ``SendMessageProcessor``.
 """
 
 import random

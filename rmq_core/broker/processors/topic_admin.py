@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import Awaitable
-from functools import partial
 from typing import Final
 
 from rmq_core.broker.slices import SLICE_S
@@ -162,34 +161,26 @@ class TopicAdmin:
             state.topics.remove(name)
             log.info("%(client)s deletes the topic %(topic)s", {"client": connection.remote_address, "topic": name})
         deleted: asyncio.Future[OSError | None] = asyncio.get_running_loop().create_future()
-        state.topics.file.call_when_written(partial(self._end_deletion, topics, configs, end, deleted))
-        return self._respond_when_deleted(request, deleted)
 
-    def _end_deletion(
-        self,
-        topics: list[str],
-        configs: list[TopicConfig],
-        end: int,
-        deleted: asyncio.Future[OSError | None],
-        is_written: bool,
-    ) -> None:
-        """Delete queues and consumer offsets of removed topics; ``end`` was the log's end at the removal."""
-        state = self._state
-        if not is_written:  # the topics come back
-            return
-        try:
-            state.store.delete_topics(topics, {name: end for name in topics if name in state.topics.table})
-        except OSError as error:
-            state.topics.put_all([config for config in configs if config.topic_name not in state.topics.table])
-            log.error("the queues of %(topics)s cannot be deleted: %(error)s", {"topics": topics, "error": error})
-            if not deleted.done():
-                deleted.set_result(error)
-            return
-        for name in topics:
-            state.offsets.remove_topic(name)
-        removal = asyncio.get_running_loop().create_task(self._remove_files(deleted))
-        self._removals.add(removal)  # a task without a reference may be garbage-collected
-        removal.add_done_callback(self._removals.discard)
+        def delete_queues(is_written: bool) -> None:
+            if not is_written:  # the topics come back
+                return
+            try:
+                state.store.delete_topics(topics, {name: end for name in topics if name in state.topics.table})
+            except OSError as error:
+                state.topics.put_all([config for config in configs if config.topic_name not in state.topics.table])
+                log.error("the queues of %(topics)s cannot be deleted: %(error)s", {"topics": topics, "error": error})
+                if not deleted.done():
+                    deleted.set_result(error)
+                return
+            for name in topics:
+                state.offsets.remove_topic(name)
+            removal = asyncio.get_running_loop().create_task(self._remove_files(deleted))
+            self._removals.add(removal)  # a task without a reference may be garbage-collected
+            removal.add_done_callback(self._removals.discard)
+
+        state.topics.file.call_when_written(delete_queues)
+        return self._respond_when_deleted(request, deleted)
 
     async def _remove_files(self, deleted: asyncio.Future[OSError | None]) -> None:
         failure = None

@@ -89,10 +89,7 @@ _Config = TypeVar("_Config", TopicConfig, SubscriptionGroupConfig)
 
 
 def change_attributes(attributes: Attributes, current: _Config | None, changed: _Config) -> _Config:
-    """Copy the configuration of a topic or group, and apply its attribute changes. Raises ResponseError.
-
-    Source: ``updateSingleTopicConfigWithoutPersist``, ``updateSubscriptionGroupConfigWithoutPersist``.
-    """
+    """Copy a topic or group, and apply its attribute changes. Source: ``updateSingleTopicConfigWithoutPersist``."""
     before = None if current is None else current.attributes
     return structs.replace(changed, attributes=apply_attribute_changes(attributes, before, changed.attributes))
 

@@ -97,10 +97,7 @@ class ConsumerFilters:
         return self.topics.get(topic, {}).get(group)
 
     def matches_before_retry(self, retry_topic: str) -> Matches:
-        """Return the filter for a retry topic: the group's filters of the messages' original topics.
-
-        Source: ``ExpressionForRetryMessageFilter#isMatchedByCommitLog``, ``KeyBuilder#parseGroup``.
-        """
+        """Return a retry topic's filter: those of the original topics. Source: ``ExpressionForRetryMessageFilter``."""
         group = retry_topic.removeprefix(names.RETRY_PREFIX).partition("+")[0]
 
         def matches(record: memoryview) -> bool:

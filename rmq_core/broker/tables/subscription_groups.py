@@ -27,10 +27,7 @@ class Groups:
         self.file.on_written(self._pending.drop)
 
     def get(self, group: str) -> SubscriptionGroupConfig | None:
-        """Return a group's configuration; None for an unknown group.
-
-        Source: ``LmqSubscriptionGroupManager#findSubscriptionGroupConfig``.
-        """
+        """Return a group's configuration; None for an unknown group. Source: ``LmqSubscriptionGroupManager``."""
         config = self.table.get(group)
         return SubscriptionGroupConfig(group_name=group) if config is None and self.is_lmq_group(group) else config
 
@@ -39,10 +36,7 @@ class Groups:
         return self._has_light_queues and names.is_valid_lmq_group(group)
 
     def find(self, group: str, auto: bool) -> SubscriptionGroupConfig | None:
-        """Find a group, or create it if it is a system group or ``auto`` is true; else return None.
-
-        Source: ``findSubscriptionGroupConfig``.
-        """
+        """Find a group; create a missing system group, or any if ``auto``. Source: ``findSubscriptionGroupConfig``."""
         config = self.get(group)
         auto = auto and len(self.table) < names.MAX_AUTO_CREATED_TOPICS
         if config is None and (auto or names.is_system_group(group)) and names.is_group(group):

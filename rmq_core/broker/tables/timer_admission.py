@@ -71,10 +71,7 @@ class TimerAdmission:
         return TIMER_TOPIC, 0
 
     def _check_congestion(self, waiting_count: int) -> None:
-        """Refuse messages of a congested interval at random, and all messages above twice the limit.
-
-        Source: ``TimerMessageStore#isReject``.
-        """
+        """Refuse messages of a congested interval at random, and all above twice the limit. Source: ``isReject``."""
         limit = self._config().timer_congest_num_each_slot
         if waiting_count <= limit:
             return

@@ -49,10 +49,7 @@ class Topics:
         self._listeners.append(listener)
 
     def get(self, topic: str) -> TopicConfig | None:
-        """Return the configuration of a topic or light queue; None if neither exists.
-
-        Source: ``LmqTopicConfigManager#selectTopicConfig``.
-        """
+        """Return the configuration of a topic or light queue; None if unknown. Source: ``LmqTopicConfigManager``."""
         config = self.table.get(topic)
         if config is None and self._has_light_queues and is_lmq(topic):
             return TopicConfig(topic_name=topic, read_queue_nums=1, write_queue_nums=1, perm=names.PERM_READ_WRITE)
@@ -75,10 +72,7 @@ class Topics:
     def create_topic_in_send_message(
         self, topic: str, template: str, queue_count: int, sys_flag: int, auto: bool
     ) -> TopicConfig | None:
-        """Create the topic of a message from a template topic; return None if that is not allowed.
-
-        Source: ``createTopicInSendMessageMethod``.
-        """
+        """Create a message's topic from a template, if allowed. Source: ``createTopicInSendMessageMethod``."""
         template_config = self.table.get(template)
         if self.is_full or template_config is None or not template_config.perm & names.PERM_INHERIT:
             return None
@@ -128,10 +122,7 @@ class Topics:
         self._changed(names)
 
     def update_order(self, ordered: set[str]) -> None:
-        """Mark topics that the name server lists as ordered; no topic loses its mark.
-
-        Source: ``updateOrderTopicConfig``.
-        """
+        """Mark the ordered topics of the name server; no topic loses its mark. Source: ``updateOrderTopicConfig``."""
         changed = [topic for topic in self.table.values() if topic.topic_name in ordered and not topic.order]
         if changed:
             self.put_all([structs.replace(topic, order=True) for topic in changed])
@@ -183,10 +174,7 @@ class Topics:
         self.unwritten = {topic: change for topic, change in self.unwritten.items() if change > changes}
 
     def registered(self, permission: int, only: Collection[str] | None = None) -> TopicConfigAndMapping:
-        """Return topics for a registration, all or ``only`` some: the broker's permission restricts that of each topic.
-
-        Source: ``BrokerController#registerBrokerAll``, ``registerIncrementBrokerData``.
-        """
+        """Return topics for a registration, restricted to the broker's permission. Source: ``registerBrokerAll``."""
         table = self.table if only is None else {name: self.table[name] for name in only if name in self.table}
         if permission & names.PERM_READ_WRITE != names.PERM_READ_WRITE:
             table = {name: structs.replace(topic, perm=topic.perm & permission) for name, topic in table.items()}

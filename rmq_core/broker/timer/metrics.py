@@ -50,10 +50,7 @@ class TimerMetrics:
         return self._counts[topic].count if topic in self._counts else 0
 
     def revise(self, topics: Iterable[str], by_hash: Mapping[int, int]) -> None:
-        """Correct the counts by a recount, except for topics whose names share Java's hash.
-
-        Source: ``TimerMessageStore#checkAndReviseMetrics``.
-        """
+        """Correct counts by a recount, unless topics share Java's hash. Source: ``checkAndReviseMetrics``."""
         names = {*topics, *self._counts}
         sharing = Counter(map(java_string_hash, names))
         for topic in names:

@@ -102,10 +102,7 @@ class Schedule:
         return True
 
     def _store_again(self, message: StoredMessage, now_ms: int) -> bool:
-        """Store a message in its real topic; return False for a retry if the store refuses writes.
-
-        The properties are unchanged, with the delay, as in the original (``messageTimeUp``).
-        """
+        """Store a message unchanged in its real topic, as ``messageTimeUp``; False if the store refuses writes."""
         properties = message.properties
         topic = properties.get(PROPERTY_REAL_TOPIC, "")
         queue_id = parse_decimal(properties.get(PROPERTY_REAL_QUEUE_ID), None)

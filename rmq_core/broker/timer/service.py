@@ -1,8 +1,6 @@
 """Timer messages: enqueue into the timer wheel, and delivery when due.
 
-The work runs on the event loop, in slices of some milliseconds, so that requests run in between.
-
-Source: ``TimerMessageStore``, whose five services are one here.
+The work runs in slices of some milliseconds. Source: ``TimerMessageStore``, whose five services are one here.
 """
 
 import asyncio

@@ -230,10 +230,7 @@ def _log_failed_put(half: StoredMessage, result: PutResult) -> None:
 
 
 class EndedHalfMessages:
-    """Ended half messages that a round has not passed yet, with their op messages.
-
-    Source: ``TransactionalMessageServiceImpl#fillOpRemoveMap``, ``#calculateOpOffset``.
-    """
+    """Ended half messages that a round has not passed yet, with their op messages. Source: ``fillOpRemoveMap``."""
 
     def __init__(self, op_offset: int, half_offset: int) -> None:
         """Begin with no op messages, at the offsets of the first op message and the first open half message."""

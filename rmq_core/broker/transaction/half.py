@@ -159,10 +159,7 @@ def put_half_again(
 
 
 class OpMessageWriter:
-    """Pending op messages: records of half messages whose transaction is ended.
-
-    After a crash, lost op messages are checked again with their producers.
-    """
+    """Pending op messages of ended half messages; after a crash, lost ones are checked again with their producers."""
 
     def __init__(self, state: BrokerState) -> None:
         self._state = state
