@@ -4,6 +4,7 @@ import asyncio
 import socket
 from collections.abc import Callable, Collection
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Final
 
 from rmq_core.broker.access.accounts import Accounts
@@ -135,10 +136,9 @@ class Broker(Service):
                 port = int(sockets[0].getsockname()[1])
                 for bound_socket in sockets:
                     closing_steps.callback(bound_socket.close)
-            host = self._host(port)
-            self.store = MessageStore.open(
-                self._store_config, self._clock_ms(), store_host=host, disk=self._disk, threads=self._threads
-            )
+            host = self._advertised_host(port)
+            now_ms, disk, threads = self._clock_ms(), self._disk, self._threads
+            self.store = MessageStore.open(self._store_config, now_ms, store_host=host, disk=disk, threads=threads)
             log_recovery(self.store)
             closing_steps.callback(self._shut_down_store)
             self._build(host)
@@ -288,8 +288,7 @@ class Broker(Service):
         }
         return self._lite.handlers(handlers, self.registration.route)
 
-    def _host(self, port: int) -> Host:
-        """Return the address to advertise."""
+    def _advertised_host(self, port: int) -> Host:
         advertised = self._config.broker_ip1 or local_address(self._config.bind_address)
         try:
             return Host.parse(f"[{advertised}]:{port}" if ":" in advertised else f"{advertised}:{port}")
@@ -341,15 +340,13 @@ class Broker(Service):
             self._call_periodically("timer checkpoint", config.timer_flush_interval_ms / 1000, self._timer_service.save)
         self._call_periodically("offsets", config.flush_consumer_offset_interval_ms / 1000, self._save_offsets)
         self._call_periodically("delay offsets", config.flush_delay_offset_interval_ms / 1000, self._schedule.save)
-        self._call_periodically(
-            "ended transactions", config.transaction_op_batch_interval_ms / 1000, self._write_op_messages
-        )
+        op_interval_s = config.transaction_op_batch_interval_ms / 1000
+        self._call_periodically("ended transactions", op_interval_s, self._write_op_messages)
         self._call_periodically("filters", _HOUSEKEEPING_S, state.filters.save)
         self._call_periodically("topics and groups", _TABLE_RETRY_S, self._retry_failed_writes)
         self._call_periodically("housekeeping", _HOUSEKEEPING_S, self._clean_up)
-        self._call_periodically(
-            "dropped topics", _DELETED_FILES_S, lambda: self.store.remove_deleted(SLICE_S), _MORE_DELETED_FILES_S
-        )
+        remove_deleted = partial(self.store.remove_deleted, SLICE_S)
+        self._call_periodically("dropped topics", _DELETED_FILES_S, remove_deleted, _MORE_DELETED_FILES_S)
         for clock in self._lite.clocks():
             self._call_periodically(*clock)
         self._call_periodically("stats", SAMPLE_S, state.stats.sample)

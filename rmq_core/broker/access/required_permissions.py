@@ -14,13 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from rmq_core.broker.access.policies import (
-    Action,
-    Permission,
-    cluster_permission,
-    group_permission,
-    topic_permission,
-)
+from rmq_core.broker.access.policies import Action, Permission, cluster_permission, group_permission, topic_permission
 from rmq_core.remoting.bodies.clients import CheckClientBody, HeartbeatData, LockBatchRequest
 from rmq_core.remoting.bodies.codec import decode_body
 from rmq_core.remoting.bodies.configs import (

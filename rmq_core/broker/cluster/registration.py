@@ -38,11 +38,8 @@ class Registration:
 
     def __init__(self, state: BrokerState) -> None:
         self._state = state
-        self._client = RemotingClient(
-            on_disconnect=self._on_disconnect,
-            tls=state.config.tls.client(),
-            credentials=state.config.broker_credentials,
-        )
+        tls, credentials = state.config.tls.client(), state.config.broker_credentials
+        self._client = RemotingClient(on_disconnect=self._on_disconnect, tls=tls, credentials=credentials)
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._failing: set[str] = set()
@@ -126,10 +123,9 @@ class Registration:
         self._missing_topics[address] = {}
         now = asyncio.get_running_loop().time
         begin_s = now()
-        wrapper = state.topics.registered(config.broker_permission, missing_topics)
-        body = encode_registration(
-            RegisterBrokerBody(topic_config_serialize_wrapper=wrapper), compressed=config.compressed_register
-        )
+        topics = state.topics.registered(config.broker_permission, missing_topics)
+        registration = RegisterBrokerBody(topic_config_serialize_wrapper=topics)
+        body = encode_registration(registration, compressed=config.compressed_register)
         self._took_s = now() - begin_s
         fields = RegisterBroker(
             broker_name=config.broker_name,
@@ -156,9 +152,8 @@ class Registration:
         if address in self._failing:
             self._failing.discard(address)
             log.info("registered with %(namesrv)s again", {"namesrv": address})
-        state.replication.update_master_addresses(
-            response.ext_fields.get("masterAddr"), response.ext_fields.get("haServerAddr")
-        )
+        addresses = response.ext_fields
+        state.replication.update_master_addresses(addresses.get("masterAddr"), addresses.get("haServerAddr"))
         state.topics.update_order(set(ordered))
 
     async def route(self, topic: str) -> TopicRouteData | None:

@@ -92,8 +92,9 @@ class ConsumerOrderInfo:
             self._file = TableFile(files, _FILE, lambda: OrderInfos(table=self._table), progress_store=store)
         self._free_times: list[tuple[int, str, str, int]] = []  # a heap: time, topic, group, queue id
         self._next_free_ms: dict[tuple[str, str, int], int] = {}  # earliest time of each queue in the heap
-        for topic, group in self.topic_groups():
-            for queue_id, info in self._table[f"{topic}@{group}"].items():
+        for key, queues in self._table.items():
+            topic, _, group = key.partition("@")
+            for queue_id, info in queues.items():
                 self._schedule_free(topic, group, queue_id, info)
 
     @property

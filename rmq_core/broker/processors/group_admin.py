@@ -82,8 +82,7 @@ class GroupAdmin:
         )
         changed = ", ".join(group.group_name for group in groups)
         log.info(
-            "%(client)s made or changed the groups %(groups)s",
-            {"client": connection.remote_address, "groups": changed},
+            "%(client)s made or changed the groups %(groups)s", {"client": connection.remote_address, "groups": changed}
         )
 
     def get_all(self, request: RemotingCommand, _: Connection) -> RemotingCommand:

@@ -68,18 +68,12 @@ class PullMessageProcessor:
         if fields.lite_topic:  # as the permission is that of the topic
             self._check_permission(fields, connection)
             fields = structs.replace(fields, topic=parse_lite_queue(fields.topic, fields.lite_topic))
-        return self._pull(request, connection, fields, may_wait=fields.sys_flag & _SUSPEND_FLAG != 0)
+        return self._pull(request, connection, fields)
 
     def _pull(
-        self,
-        request: RemotingCommand,
-        connection: Connection,
-        fields: PullMessage,
-        *,
-        may_wait: bool,
-        again: bool = False,
+        self, request: RemotingCommand, connection: Connection, fields: PullMessage, *, again: bool = False
     ) -> RemotingCommand | None:
-        state = self._state
+        state, may_wait = self._state, not again and fields.sys_flag & _SUSPEND_FLAG
         group, topic = self._check_permission(fields, connection)
         message_filter = self._filter(fields, group)
         reset = state.offsets.pop_reset(fields.topic, fields.consumer_group, fields.queue_id)
@@ -107,18 +101,7 @@ class PullMessageProcessor:
             code = self._slave_code(code, result)
         if code is ResponseCode.PULL_NOT_FOUND and may_wait and self._park(request, connection, fields, message_filter):
             return None
-        return self._respond(request, fields, result, code, (topic, group))
-
-    def _respond(
-        self,
-        request: RemotingCommand,
-        fields: PullMessage,
-        result: GetResult,
-        code: ResponseCode,
-        configs: tuple[TopicConfig, SubscriptionGroupConfig],
-    ) -> RemotingCommand:
-        topic, group = configs
-        self._state.offsets.record_next_pull(fields.topic, fields.consumer_group, fields.queue_id, result.next_offset)
+        state.offsets.record_next_pull(fields.topic, fields.consumer_group, fields.queue_id, result.next_offset)
         ext_fields = {
             "suggestWhichBrokerId": str(self._suggest_broker_id(group, result)),
             "nextBeginOffset": str(result.next_offset),
@@ -130,7 +113,7 @@ class PullMessageProcessor:
         slices = result.slices
         if slices:
             key = stats.pull_key(fields.topic, fields.consumer_group)
-            self._state.stats.count_messages(stats.GOT, key, result.message_count, result.size)
+            state.stats.count_messages(stats.GOT, key, result.message_count, result.size)
         body = b"" if not slices else slices[0] if len(slices) == 1 else b"".join(slices)
         return request.response(int(code), result.status.value, ext_fields, body)
 
@@ -174,7 +157,7 @@ class PullMessageProcessor:
         wait_ms = fields.suspend_timeout_millis if config.long_polling_enable else config.short_polling_time_ms
 
         def pull_again(pull: ParkedRequest[tuple[str, int]], _: bool) -> RemotingCommand | None:
-            return self._pull(pull.request, pull.connection, fields, may_wait=False, again=True)
+            return self._pull(pull.request, pull.connection, fields, again=True)
 
         return self._parked_pulls.park(
             ParkedRequest(

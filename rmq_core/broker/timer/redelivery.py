@@ -26,13 +26,13 @@ class PastDeliveries:
             from rmq_core.broker.timer.log_search import records_with  # noqa: PLC0415 # numba, see ``kernel_loading``
 
             for record in records_with(store, DEQUEUE_MS.encode(), begin):
-                self._note(record)
+                self._add(record)
 
     @property
     def is_empty(self) -> bool:
         return not self._deliveries
 
-    def _note(self, record: memoryview) -> None:
+    def _add(self, record: memoryview) -> None:
         try:
             message = decode_record(record)
         except FormatError:

@@ -29,7 +29,7 @@ _hash_of: Final = lru_cache(maxsize=4096)(java_string_hash)  # of topics, of whi
 _SLICE_S: Final = 0.005
 _AT_ONCE: Final = 32
 _LAG_MS: Final = 7 * 86_400_000  # half the wheel: due messages are delivered before more are enqueued
-_PLACE = head_struct("queue_offset", "physical_offset")
+_OFFSETS = head_struct("queue_offset", "physical_offset")
 
 
 class Timers:
@@ -99,7 +99,7 @@ class Timers:
         self._deliveries_begin: int | None = None if self._past_deliveries.is_empty else begin
         self._queue_end = self._store.max_offset(TIMER_TOPIC, 0)
 
-    def _note_progress(self) -> None:
+    def _record_progress(self) -> None:
         end = self._store.max_physical_offset
         self.files.record_progress(end, end if self._deliveries_begin is None else self._deliveries_begin)
 
@@ -109,7 +109,7 @@ class Timers:
             yield from self._enqueue_all()
             yield from self._deliver_due()
             if not self.files.is_progress_recent(self._store.max_physical_offset):
-                self._note_progress()
+                self._record_progress()
             yield False
 
     # --- enqueue ------------------------------------------------------------------------
@@ -137,13 +137,13 @@ class Timers:
                     {"next": result.next_offset, "offset": files.queue_offset, "why": result.status.value},
                 )
             files.queue_offset = result.next_offset
-            self._note_progress()
+            self._record_progress()
             yield True
 
     def _enqueue(self, record: memoryview, now_ms: int) -> bool:
         """Enqueue a message, or deliver a due one; return False if the message has to wait."""
         files = self.files
-        queue_offset, physical_offset = _PLACE.unpack_from(record)
+        queue_offset, physical_offset = _OFFSETS.unpack_from(record)
         if physical_offset in files.enqueued_offsets:
             files.queue_offset = queue_offset + 1
             return True
@@ -226,7 +226,7 @@ class Timers:
             files.mark_delivered(due_ms, self._store.max_physical_offset)
             if self._past_deliveries.is_empty:
                 self._deliveries_begin = None
-            self._note_progress()
+            self._record_progress()
 
     def _read_record(self, physical_offset: int) -> TimerRecord | None:
         record = self._store.record(physical_offset)
@@ -287,8 +287,7 @@ class Timers:
             return True
         if result.status.is_permanent:
             log.error(
-                "a timer message for %(topic)s cannot be stored: %(why)s",
-                {"topic": topic, "why": result.status.value},
+                "a timer message for %(topic)s cannot be stored: %(why)s", {"topic": topic, "why": result.status.value}
             )
             return True
         return False
@@ -333,7 +332,7 @@ class Timers:
         """Write a last checkpoint and close the files, after a flush of the open store."""
         self._is_closed = True
         self._pause()
-        self._note_progress()
+        self._record_progress()
         self._store.flush()
         self.save()
         self.files.close()

@@ -121,14 +121,12 @@ class _Round:
 
     def _read_op_messages(self) -> bool:
         """Read the next op messages; return False if there are none."""
-        result = self._state.store.get(
-            names.OP_HALF_TOPIC, HALF_QUEUE, self.ended.next_op_offset, _MAX_OP_MESSAGES_PER_READ
-        )
+        offset = self.ended.next_op_offset
+        result = self._state.store.get(names.OP_HALF_TOPIC, HALF_QUEUE, offset, _MAX_OP_MESSAGES_PER_READ)
         if result.status is not GetStatus.FOUND:
             # True after old files were deleted, or the log's end was lost.
-            has_moved = result.next_offset != self.ended.next_op_offset
             self.ended.next_op_offset = result.next_offset
-            return has_moved
+            return result.next_offset != offset
         for op_message in stored_messages(result.slices):
             self.ended.add(op_message.queue_offset, half_offsets(op_message.body) if op_message.tags == OP_TAG else ())
         self.ended.next_op_offset = result.next_offset
@@ -178,13 +176,8 @@ class _Round:
         result = put_half_again(state, half, properties)
         if result.status.is_permanent:
             _log_failed_put(half, result)
-            result = PutResult(
-                PutStatus.PUT_OK,
-                half.physical_offset,
-                half.size,
-                half.queue_offset,
-                store_host=half.store_host.to_bytes(),
-            )
+            host = half.store_host.to_bytes()
+            result = PutResult(PutStatus.PUT_OK, half.physical_offset, half.size, half.queue_offset, store_host=host)
         if result.status is not PutStatus.PUT_OK:
             return False
         send_check(state, half, properties, result)
