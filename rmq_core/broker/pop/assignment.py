@@ -117,11 +117,8 @@ class QueryAssignmentProcessor:
             config = self._state.topics.table.get(topic)
             if config is None:
                 return None
-            name = self._state.config.broker_name
-            return [
-                MessageQueue(broker_name=name, queue_id=queue_id, topic=topic)
-                for queue_id in range(config.read_queue_nums)
-            ]
+            name, queue_ids = self._state.config.broker_name, range(config.read_queue_nums)
+            return [MessageQueue(broker_name=name, queue_id=queue_id, topic=topic) for queue_id in queue_ids]
         queues = sorted(
             MessageQueue(broker_name=data.broker_name, queue_id=queue_id, topic=topic)
             for data in route.queue_datas

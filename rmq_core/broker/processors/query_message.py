@@ -106,9 +106,8 @@ class QueryMessageProcessor:
             return None, f"{group}@{topic} is not online!"
         registered = self._state.filters.get(topic, group)
         if registered is None:
-            return (
-                compile_subscription(subscription_data) if is_tag_type(subscription_data.expression_type) else None
-            ), "null"
+            has_tags = is_tag_type(subscription_data.expression_type)
+            return compile_subscription(subscription_data) if has_tags else None, "null"
         return registered.filter, encode_body(registered.data).decode()
 
 

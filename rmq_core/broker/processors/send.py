@@ -131,7 +131,10 @@ class SendBackProcessor:
             return request.response()
         retry_topic = names.retry_topic(fields.group)
         if state.groups.is_lmq_group(fields.group) and retry_topic not in state.topics.table:
-            self._check_lmq_retry_topic(retry_topic)
+            if not is_safe_topic(retry_topic):  # the client made up the group's name
+                raise ResponseError(ResponseCode.SYSTEM_ERROR, f"there cannot be a topic {retry_topic}")
+            if state.topics.is_full:
+                raise ResponseError(ResponseCode.SYSTEM_ERROR, f"too many topics to make {retry_topic}")
         topic = state.topics.get_or_create(retry_topic, group.retry_queue_nums, 2 * fields.unit_mode)
         if not topic.perm & names.PERM_WRITE:
             problem = f"the topic[{topic.topic_name}] sending message is forbidden"
@@ -143,13 +146,6 @@ class SendBackProcessor:
         if self._responder.must_wait or state.topics.unwritten:
             return self._responder.respond_when_durable(request, request.response(), result)
         return request.response()
-
-    def _check_lmq_retry_topic(self, retry_topic: str) -> None:
-        """Refuse a new retry topic for a group of light queues, whose name the client made up."""
-        if not is_safe_topic(retry_topic):
-            raise ResponseError(ResponseCode.SYSTEM_ERROR, f"there cannot be a topic {retry_topic}")
-        if self._state.topics.is_full:
-            raise ResponseError(ResponseCode.SYSTEM_ERROR, f"too many topics to make {retry_topic}")
 
     def _put(
         self, message: StoredMessage, fields: SendBackFields, group: SubscriptionGroupConfig, most_retries: int
