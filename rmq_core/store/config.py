@@ -1,7 +1,7 @@
 """Settings of a store, and their names in RocketMQ's ``broker.conf``."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Any, Final
 
@@ -33,8 +33,9 @@ class FlushDiskType(Enum):
     SYNC = "SYNC_FLUSH"
 
 
-def _java_property(java_name: str) -> dict[str, Any]:
-    return {"java": java_name}
+def _setting(default: Any, java_name: str | None = None, *, low: int | None = None) -> Any:
+    """Declare a setting with its name in ``broker.conf``, and its least value."""
+    return field(default=default, metadata={"java": java_name, "low": low})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,13 +46,12 @@ class StoreConfig:
 
     Attributes:
         commitlog_path: directory of the CommitLog; ``<root>/commitlog`` by default.
-        consumequeue_file_bytes: size of a ConsumeQueue file, rounded up to whole units.
-        batchconsumequeue_file_bytes: size of a BatchConsumeQueue file, a multiple of a unit's.
+        consumequeue_file_bytes: rounded up to whole units.
+        batchconsumequeue_file_bytes: a multiple of a unit's.
         consumequeue_ext_enabled: write tags codes and store times to ConsumeQueueExt; units hold their addresses.
         index_entries: entries of an IndexFile, the unused number 0 included.
         index_tags: index TAGS, as the original does from 5.4 on: ``yes``, ``no``, or ``auto``: only if the end of the
             store's Index has TAGS; a new store has none. The original has no such setting.
-        flush_disk_type: ASYNC answers at once; SYNC waits for a flush, which many appends share.
         flush_interval_ms: ASYNC: interval between flushes of the log.
         flush_consumequeue_interval_ms: how often busy ConsumeQueues are flushed, and checkpoint and watermark written.
         flush_thorough_interval_ms: interval after which all ConsumeQueues are flushed, however few units are new.
@@ -80,9 +80,7 @@ class StoreConfig:
         disk_warning_ratio: percent above which the store refuses appends.
         delete_batch: CommitLog files that one round of cleaning deletes at most.
         max_transfer_bytes_in_memory: maximal bytes of one read, not counting the first message.
-        max_transfer_count_in_memory: maximal messages of one read.
         max_transfer_bytes_on_disk: maximal bytes of a read of messages that are probably no longer in memory.
-        max_transfer_count_on_disk: maximal messages of such a read.
         memory_ratio: percent of the machine's memory that the newest part of the log is estimated to fill.
         max_filter_bytes: ConsumeQueue bytes that one filtered read scans, at least.
         max_query_count: maximal messages that one query by key returns.
@@ -94,109 +92,69 @@ class StoreConfig:
         offset_check_in_slave: a slave corrects queue offsets that are out of range, as a master does.
     """
 
-    root: str = field(metadata=_java_property("storePathRootDir"))
-    commitlog_path: str = field(default="", metadata=_java_property("storePathCommitLog"))
-    commitlog_file_bytes: int = field(default=COMMITLOG_FILE_BYTES, metadata=_java_property("mappedFileSizeCommitLog"))
-    consumequeue_file_bytes: int = field(
-        default=CONSUMEQUEUE_FILE_BYTES, metadata=_java_property("mappedFileSizeConsumeQueue")
+    root: str = field(metadata={"java": "storePathRootDir"})
+    commitlog_path: str = _setting("", "storePathCommitLog")
+    commitlog_file_bytes: int = _setting(
+        COMMITLOG_FILE_BYTES, "mappedFileSizeCommitLog", low=RECORD_FIXED_BYTES_V2 + BLANK_BYTES
     )
-    batchconsumequeue_file_bytes: int = field(
-        default=BATCH_FILE_BYTES, metadata=_java_property("mapperFileSizeBatchConsumeQueue")
+    consumequeue_file_bytes: int = _setting(CONSUMEQUEUE_FILE_BYTES, "mappedFileSizeConsumeQueue", low=UNIT_BYTES)
+    batchconsumequeue_file_bytes: int = _setting(
+        BATCH_FILE_BYTES, "mapperFileSizeBatchConsumeQueue", low=BATCH_UNIT_BYTES
     )
-    consumequeue_ext_enabled: bool = field(default=False, metadata=_java_property("enableConsumeQueueExt"))
-    consumequeue_ext_file_bytes: int = field(
-        default=EXT_FILE_BYTES, metadata=_java_property("mappedFileSizeConsumeQueueExt")
-    )
-    index_enabled: bool = field(default=True, metadata=_java_property("messageIndexEnable"))
-    index_slots: int = field(default=INDEX_SLOTS, metadata=_java_property("maxHashSlotNum"))
-    index_entries: int = field(default=INDEX_ENTRIES, metadata=_java_property("maxIndexNum"))
-    index_tags: str = field(default=AUTO, metadata=_java_property("indexTags"))
-    flush_disk_type: FlushDiskType = field(default=FlushDiskType.ASYNC, metadata=_java_property("flushDiskType"))
-    flush_interval_ms: int = field(default=500, metadata=_java_property("flushIntervalCommitLog"))
-    flush_consumequeue_interval_ms: int = field(default=1000, metadata=_java_property("flushIntervalConsumeQueue"))
-    flush_thorough_interval_ms: int = field(
-        default=60_000, metadata=_java_property("flushConsumeQueueThoroughInterval")
-    )
-    flush_least_pages: int = field(default=0, metadata=_java_property("flushCommitLogLeastPages"))
-    flush_log_thorough_interval_ms: int = field(
-        default=10_000, metadata=_java_property("flushCommitLogThoroughInterval")
-    )
-    flush_timed: bool = field(default=True, metadata=_java_property("flushCommitLogTimed"))
-    flush_consumequeue_least_pages: int = field(default=0, metadata=_java_property("flushConsumeQueueLeastPages"))
-    delete_log_interval_ms: int = field(default=100, metadata=_java_property("deleteCommitLogFilesInterval"))
-    delete_queue_interval_ms: int = field(default=100, metadata=_java_property("deleteConsumeQueueFilesInterval"))
-    destroy_forcibly_interval_ms: int = field(
-        default=120_000, metadata=_java_property("destroyMapedFileIntervalForcibly")
-    )
-    redelete_interval_ms: int = field(default=0, metadata=_java_property("redeleteHangedFileInterval"))
-    os_page_cache_busy_timeout_ms: int = field(default=1000, metadata=_java_property("osPageCacheBusyTimeOutMills"))
-    flush_index_interval_ms: int = 10_000
-    delay_levels: str = field(default=DEFAULT_DELAY_LEVELS, metadata=_java_property("messageDelayLevel"))
-    max_message_bytes: int = field(default=MAX_BODY_BYTES, metadata=_java_property("maxMessageSize"))
-    append_crc_property: bool = field(default=False, metadata=_java_property("enabledAppendPropCRC"))
-    check_crc_on_recover: bool = field(default=True, metadata=_java_property("checkCRCOnRecover"))
+    consumequeue_ext_enabled: bool = _setting(False, "enableConsumeQueueExt")
+    consumequeue_ext_file_bytes: int = _setting(EXT_FILE_BYTES, "mappedFileSizeConsumeQueueExt", low=EXT_MIN_FILE_BYTES)
+    index_enabled: bool = _setting(True, "messageIndexEnable")
+    index_slots: int = _setting(INDEX_SLOTS, "maxHashSlotNum", low=1)
+    index_entries: int = _setting(INDEX_ENTRIES, "maxIndexNum", low=2)
+    index_tags: str = _setting(AUTO, "indexTags")
+    flush_disk_type: FlushDiskType = field(default=FlushDiskType.ASYNC, metadata={"java": "flushDiskType"})
+    flush_interval_ms: int = _setting(500, "flushIntervalCommitLog", low=1)
+    flush_consumequeue_interval_ms: int = _setting(1000, "flushIntervalConsumeQueue", low=1)
+    flush_thorough_interval_ms: int = _setting(60_000, "flushConsumeQueueThoroughInterval", low=1)
+    flush_least_pages: int = _setting(0, "flushCommitLogLeastPages", low=0)
+    flush_log_thorough_interval_ms: int = _setting(10_000, "flushCommitLogThoroughInterval", low=1)
+    flush_timed: bool = _setting(True, "flushCommitLogTimed")
+    flush_consumequeue_least_pages: int = _setting(0, "flushConsumeQueueLeastPages", low=0)
+    delete_log_interval_ms: int = _setting(100, "deleteCommitLogFilesInterval", low=0)
+    delete_queue_interval_ms: int = _setting(100, "deleteConsumeQueueFilesInterval", low=0)
+    destroy_forcibly_interval_ms: int = _setting(120_000, "destroyMapedFileIntervalForcibly", low=0)
+    redelete_interval_ms: int = _setting(0, "redeleteHangedFileInterval", low=0)
+    os_page_cache_busy_timeout_ms: int = _setting(1000, "osPageCacheBusyTimeOutMills", low=1)
+    flush_index_interval_ms: int = _setting(10_000, low=1)
+    delay_levels: str = _setting(DEFAULT_DELAY_LEVELS, "messageDelayLevel")
+    max_message_bytes: int = _setting(MAX_BODY_BYTES, "maxMessageSize", low=1)
+    append_crc_property: bool = _setting(False, "enabledAppendPropCRC")
+    check_crc_on_recover: bool = _setting(True, "checkCRCOnRecover")
     preallocate: bool = True
-    file_reserved_hours: int = field(default=72, metadata=_java_property("fileReservedTime"))
-    delete_when: str = field(default="04", metadata=_java_property("deleteWhen"))
-    disk_max_used_ratio: int = field(default=75, metadata=_java_property("diskMaxUsedSpaceRatio"))
-    disk_clean_forcibly_ratio: int = field(default=85, metadata=_java_property("diskSpaceCleanForciblyRatio"))
-    disk_warning_ratio: int = field(default=90, metadata=_java_property("diskSpaceWarningLevelRatio"))
-    clean_forcibly: bool = field(default=True, metadata=_java_property("cleanFileForciblyEnable"))
-    delete_batch: int = field(default=10, metadata=_java_property("deleteFileBatchMax"))
-    max_transfer_bytes_in_memory: int = field(
-        default=256 << 10, metadata=_java_property("maxTransferBytesOnMessageInMemory")
-    )
-    max_transfer_count_in_memory: int = field(default=32, metadata=_java_property("maxTransferCountOnMessageInMemory"))
-    max_transfer_bytes_on_disk: int = field(
-        default=64 << 10, metadata=_java_property("maxTransferBytesOnMessageInDisk")
-    )
-    max_transfer_count_on_disk: int = field(default=8, metadata=_java_property("maxTransferCountOnMessageInDisk"))
-    memory_ratio: int = field(default=40, metadata=_java_property("accessMessageInMemoryMaxRatio"))
-    max_filter_bytes: int = field(default=16_000, metadata=_java_property("maxFilterMessageSize"))
-    max_query_count: int = field(default=64, metadata=_java_property("maxMsgsNumBatch"))
-    lmq_enabled: bool = field(default=False, metadata=_java_property("enableLmq"))
-    multi_dispatch_enabled: bool = field(default=False, metadata=_java_property("enableMultiDispatch"))
-    max_lmq_queues: int = field(default=20_000, metadata=_java_property("maxLmqConsumeQueueNum"))
+    file_reserved_hours: int = _setting(72, "fileReservedTime", low=0)
+    delete_when: str = _setting("04", "deleteWhen")
+    disk_max_used_ratio: int = _setting(75, "diskMaxUsedSpaceRatio")
+    disk_clean_forcibly_ratio: int = _setting(85, "diskSpaceCleanForciblyRatio")
+    disk_warning_ratio: int = _setting(90, "diskSpaceWarningLevelRatio")
+    clean_forcibly: bool = _setting(True, "cleanFileForciblyEnable")
+    delete_batch: int = _setting(10, "deleteFileBatchMax", low=1)
+    max_transfer_bytes_in_memory: int = _setting(256 << 10, "maxTransferBytesOnMessageInMemory")
+    max_transfer_count_in_memory: int = _setting(32, "maxTransferCountOnMessageInMemory")
+    max_transfer_bytes_on_disk: int = _setting(64 << 10, "maxTransferBytesOnMessageInDisk")
+    max_transfer_count_on_disk: int = _setting(8, "maxTransferCountOnMessageInDisk")
+    memory_ratio: int = _setting(40, "accessMessageInMemoryMaxRatio")
+    max_filter_bytes: int = _setting(16_000, "maxFilterMessageSize")
+    max_query_count: int = _setting(64, "maxMsgsNumBatch", low=1)
+    lmq_enabled: bool = _setting(False, "enableLmq")
+    multi_dispatch_enabled: bool = _setting(False, "enableMultiDispatch")
+    max_lmq_queues: int = _setting(20_000, "maxLmqConsumeQueueNum", low=0)
     slave: bool = False
-    offset_check_in_slave: bool = field(default=False, metadata=_java_property("offsetCheckInSlave"))
+    offset_check_in_slave: bool = _setting(False, "offsetCheckInSlave")
 
     def __post_init__(self) -> None:
         rounded_bytes = -(-self.consumequeue_file_bytes // UNIT_BYTES) * UNIT_BYTES
         object.__setattr__(self, "consumequeue_file_bytes", rounded_bytes)
         if not self.commitlog_path:
             object.__setattr__(self, "commitlog_path", commitlog_dir(self.root))
-        self._check()
-
-    def _check(self) -> None:
-        """Refuse a setting beyond its bounds with an OptionError that names the setting and its value."""
-        lower_bounds = {
-            "commitlog_file_bytes": RECORD_FIXED_BYTES_V2 + BLANK_BYTES,
-            "consumequeue_file_bytes": UNIT_BYTES,
-            "batchconsumequeue_file_bytes": BATCH_UNIT_BYTES,
-            "consumequeue_ext_file_bytes": EXT_MIN_FILE_BYTES,
-            "index_slots": 1,
-            "index_entries": 2,
-            "flush_interval_ms": 1,
-            "flush_consumequeue_interval_ms": 1,
-            "flush_thorough_interval_ms": 1,
-            "flush_index_interval_ms": 1,
-            "flush_least_pages": 0,
-            "flush_log_thorough_interval_ms": 1,
-            "flush_consumequeue_least_pages": 0,
-            "delete_log_interval_ms": 0,
-            "delete_queue_interval_ms": 0,
-            "destroy_forcibly_interval_ms": 0,
-            "redelete_interval_ms": 0,
-            "os_page_cache_busy_timeout_ms": 1,
-            "max_message_bytes": 1,
-            "file_reserved_hours": 0,
-            "delete_batch": 1,
-            "max_query_count": 1,
-            "max_lmq_queues": 0,
-        }
-        for name, bound in lower_bounds.items():
-            if getattr(self, name) < bound:
-                raise OptionError(f"{JAVA_NAMES.get(name, name)} must be at least {bound}, not {getattr(self, name)}")
+        for setting in fields(self):
+            low, value = setting.metadata.get("low"), getattr(self, setting.name)
+            if low is not None and value < low:
+                raise OptionError(f"{setting.metadata['java'] or setting.name} must be at least {low}, not {value}")
         for name in ("disk_max_used_ratio", "disk_clean_forcibly_ratio", "disk_warning_ratio", "memory_ratio"):
             if not 0 <= getattr(self, name) <= 100:
                 raise OptionError(f"{JAVA_NAMES[name]} is a percentage, not {getattr(self, name)}")
@@ -226,23 +184,17 @@ class StoreConfig:
         Raises:
             OptionError: no root, or a value that cannot be used.
         """
-        values = {STORE_PROPERTIES[name][0]: text for name, text in properties.items() if name in STORE_PROPERTIES}
-        if "root" not in values:
+        if "storePathRootDir" not in properties:
             raise OptionError("storePathRootDir is not set")
-        return cls(**{name: parse_property(JAVA_NAMES[name], text) for name, text in values.items()})
-
-
-def parse_property(java_name: str, text: str) -> Any:
-    """Parse the value of a ``broker.conf`` property.
-
-    Raises:
-        OptionError: the text is no value of the property's type.
-    """
-    _, parse = STORE_PROPERTIES[java_name]
-    try:
-        return parse(text.strip())
-    except ValueError:
-        raise OptionError(f"{java_name} has a bad value: {text!r}") from None
+        values = {}
+        for java_name, text in properties.items():
+            if java_name in STORE_PROPERTIES:
+                name, parse = STORE_PROPERTIES[java_name]
+                try:
+                    values[name] = parse(text.strip())
+                except ValueError:
+                    raise OptionError(f"{java_name} has a bad value: {text!r}") from None
+        return cls(**values)
 
 
 def delete_hours(delete_when: str) -> frozenset[int]:
@@ -269,9 +221,7 @@ _PARSERS: dict[Any, Callable[[str], Any]] = {int: int, bool: _parse_bool, str: s
 
 # Java's name of each setting; the broker's loader of settings uses the table, too.
 JAVA_NAMES: Final[Mapping[str, str]] = {
-    attribute.name: attribute.metadata["java"]
-    for attribute in StoreConfig.__dataclass_fields__.values()
-    if "java" in attribute.metadata
+    setting.name: setting.metadata["java"] for setting in fields(StoreConfig) if setting.metadata.get("java")
 }
 STORE_PROPERTIES: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     java_name: (name, _PARSERS[StoreConfig.__dataclass_fields__[name].type]) for name, java_name in JAVA_NAMES.items()

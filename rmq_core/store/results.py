@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 from rmq_formats.codecs.hosts import Host
 from rmq_formats.codecs.message_id import encode_message_id
+from rmq_formats.codecs.record_layout import HOST_V4_BYTES
 
 _SIZE: Final = Struct(">i")
 
@@ -63,8 +64,8 @@ class PutResult(NamedTuple):
         status: PUT_OK, or why nothing was stored.
         physical_offset: physical offset of the record, or of a batch's first record; -1 if nothing was stored.
         size: bytes of all appended records.
-        queue_offset: queue offset of the message, or of a batch's first message.
-        physical_offsets: physical offset of each message of a batch; empty for a single message.
+        queue_offset: of the message, or of a batch's first message.
+        physical_offsets: one for each message of a batch; empty for a single message.
         store_host: address and port as in the record.
     """
 
@@ -84,12 +85,9 @@ class PutResult(NamedTuple):
     @property
     def msg_id(self) -> str:
         """Offset message id; for a batch, all ids separated by commas."""
-        host = Host.from_bytes(self.store_host, 0, len(self.store_host) != _HOST_V4_BYTES)
+        host = Host.from_bytes(self.store_host, 0, len(self.store_host) != HOST_V4_BYTES)
         offsets = self.physical_offsets or (self.physical_offset,)
         return ",".join(encode_message_id(host, offset) for offset in offsets)
-
-
-_HOST_V4_BYTES = 8
 
 
 class GetResult(NamedTuple):
@@ -97,10 +95,7 @@ class GetResult(NamedTuple):
 
     Attributes:
         status: FOUND, or why there are no records.
-        next_offset: queue offset of the next read.
         slices: slices of the mapped log with whole records; neighbouring records share a slice.
-        message_count: number of records in ``slices``.
-        size: bytes of ``slices``.
         is_far: the last record is so far from the log's end that it is probably no longer in memory.
     """
 
