@@ -9,7 +9,7 @@ Source: ``ConfigManager#persist``, ``#load``, ``MixAll#string2File``.
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from rmq_core.store.files.disk import Disk
 from rmq_formats.codecs import paths
@@ -17,7 +17,6 @@ from rmq_formats.codecs.fastjson import loads
 from rmq_formats.errors import DecodeError
 
 T = TypeVar("T")
-_DELETED_TOPICS: Final = "droppedTopics.json"
 
 
 def save(path: str, text: bytes, disk: Disk, *, is_retry: bool = False, backs_up_former_text: bool = True) -> None:
@@ -50,7 +49,7 @@ def load(path: str, parse: Callable[[str], T], disk: Disk) -> T | None:
     """Read and parse a config file, or its ``.bak`` if that fails; None if neither can be read.
 
     Args:
-        parse: converts the text to a value; raises DecodeError or ValueError if the text is invalid.
+        parse: raises DecodeError or ValueError if the text is invalid.
     """
     for candidate in (path, f"{path}.bak"):
         try:
@@ -90,7 +89,7 @@ class DeletedTopics:
     """
 
     def __init__(self, root: str, disk: Disk) -> None:
-        self._path = f"{paths.config_dir(root)}/{_DELETED_TOPICS}"
+        self._path = f"{paths.config_dir(root)}/droppedTopics.json"
         self._disk = disk
         self.ends = load_numbers(self._path, disk)
 
@@ -98,14 +97,11 @@ class DeletedTopics:
         """Record deleted topics durably, each with the log's end at the time of the deletion.
 
         Args:
-            ends: physical offset by topic; a lower offset than the recorded one changes nothing.
+            ends: a lower offset than the recorded one changes nothing.
             log_min: begin of the log; topics that were deleted before that are removed from the file.
 
         Returns:
-            Whether the file has changed.
-
-        Raises:
-            OSError: the file cannot be written; nothing has changed then.
+            Whether the file has changed. After an ``OSError`` nothing has changed.
         """
         new_ends = {topic: end for topic, end in ends.items() if end > self.ends.get(topic, 0) and end >= log_min}
         if new_ends:

@@ -26,7 +26,6 @@ class Disk:
         systems without unnamed files a crash may leave such a file.
 
         Args:
-            path: of the new file; its directory exists.
             allocate: allocate the blocks too, so that writes through a map cannot fail; else the file is sparse.
         """
         try:

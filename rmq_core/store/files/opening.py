@@ -7,9 +7,8 @@ import logging
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import NamedTuple
 
 from rmq_core.store.files.disk import Disk
 from rmq_formats.codecs import paths, topics_json
@@ -19,12 +18,10 @@ from rmq_formats.storage.store_layouts import StoreLayout
 from rmq_formats.storage.store_lock import store_lock
 
 _LOGGER = logging.getLogger(__name__)
-_LOCK_CONTENT: Final = b"lock"  # DefaultMessageStore#start
 _locked_roots: set[str] = set()
 
 
-@dataclass(frozen=True, slots=True)
-class _DirectoryEntry:
+class _DirectoryEntry(NamedTuple):
     name: str
     is_directory: bool
 
@@ -36,9 +33,7 @@ class LocalTree:
         """Return the sorted entries of a directory; empty without such a directory."""
         try:
             with os.scandir(path) as scan:
-                return sorted(
-                    (_DirectoryEntry(item.name, item.is_dir()) for item in scan), key=lambda entry: entry.name
-                )
+                return sorted(_DirectoryEntry(entry.name, entry.is_dir()) for entry in scan)
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
@@ -100,7 +95,7 @@ def lock_store(root: str, disk: Disk) -> ExitStack:
     stack = ExitStack()
     path = paths.lock_file(root)
     if not os.path.exists(path):  # noqa: PTH110 # paths are strings here
-        disk.write_file(path, _LOCK_CONTENT)
+        disk.write_file(path, b"lock")  # as ``DefaultMessageStore#start``
     stack.enter_context(store_lock(root))
     _locked_roots.add(real_root)
     stack.callback(_locked_roots.discard, real_root)

@@ -36,14 +36,12 @@ class Worker:
             self._thread.join(_JOIN_SECONDS)
 
     def _run(self) -> None:
-        wait_s = self._wait_s
-        while True:
-            self._woken.wait(wait_s)
+        is_last = False
+        while not is_last:
+            self._woken.wait(self._wait_s)
             self._woken.clear()
             is_last = self._is_stopping
-            wait_s = self._run_once()
-            if is_last:
-                return
+            self._wait_s = self._run_once()
 
 
 class Threads:

@@ -7,9 +7,8 @@ unchanged since the watermark was written: else the original has written to the 
 """
 
 import os
-from dataclasses import dataclass, replace
 from struct import Struct
-from typing import Final
+from typing import Final, NamedTuple
 
 from isal import isal_zlib
 
@@ -27,8 +26,7 @@ from rmq_formats.errors import FormatError
 SECTOR_BYTES: Final = 512
 COPIES: Final = 2
 _MAGIC: Final = b"RMQMARK1"
-# magic, sequence, flags, log flushed, dispatched, units, index dispatched, index name, index files,
-# index header, checkpoint before, checkpoint after
+# magic, sequence, flags, and the fields of ``Watermark`` from ``log_flushed`` on
 _FIELDS = Struct(f">8sqqqqqqqq{INDEX_HEADER_BYTES}s{CHECKPOINT_USED_BYTES}s{CHECKPOINT_USED_BYTES}s")
 _SUM = Struct(">I")
 _CLEAN: Final = 1
@@ -36,8 +34,7 @@ _REBUILD: Final = 2
 assert _FIELDS.size + _SUM.size <= SECTOR_BYTES
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Watermark:
+class Watermark(NamedTuple):
     """Offsets up to which log, queues and Index are on the disk.
 
     Attributes:
@@ -68,20 +65,7 @@ class Watermark:
     def encode(self) -> bytes:
         """Encode one copy, which fills a disk sector."""
         flags = _CLEAN * self.clean + _REBUILD * self.rebuild
-        data = _FIELDS.pack(
-            _MAGIC,
-            self.sequence,
-            flags,
-            self.log_flushed,
-            self.dispatched,
-            self.unit_total,
-            self.index_dispatched,
-            self.index_name,
-            self.index_files,
-            self.index_header,
-            self.checkpoint_before,
-            self.checkpoint_after,
-        )
+        data = _FIELDS.pack(_MAGIC, self.sequence, flags, *self[_LOG_FLUSHED_AT:])
         return (data + _SUM.pack(isal_zlib.crc32(data))).ljust(SECTOR_BYTES, b"\0")
 
     @classmethod
@@ -92,22 +76,11 @@ class Watermark:
             return None
         if _SUM.unpack_from(sector, _FIELDS.size)[0] != isal_zlib.crc32(data):
             return None
-        _, sequence, flags, *numbers, header, before, after = _FIELDS.unpack(data)
-        flushed, dispatched, units, index_dispatched, index_name, index_files = numbers
-        return cls(
-            sequence=sequence,
-            clean=bool(flags & _CLEAN),
-            rebuild=bool(flags & _REBUILD),
-            log_flushed=flushed,
-            dispatched=dispatched,
-            unit_total=units,
-            index_dispatched=index_dispatched,
-            index_name=index_name,
-            index_files=index_files,
-            index_header=header,
-            checkpoint_before=before,
-            checkpoint_after=after,
-        )
+        _, sequence, flags, *values = _FIELDS.unpack(data)
+        return cls(sequence, bool(flags & _CLEAN), bool(flags & _REBUILD), *values)
+
+
+_LOG_FLUSHED_AT: Final = Watermark._fields.index("log_flushed")
 
 
 class CheckpointFiles:
@@ -118,15 +91,13 @@ class CheckpointFiles:
         self._checkpoint_path = paths.checkpoint_file(root)
         self._watermark_path = watermark_file(root)
         self._root = root
-        self._checkpoint_bytes = self._read(self._checkpoint_path)[:CHECKPOINT_SIXTH_END].ljust(
-            CHECKPOINT_SIXTH_END, b"\0"
-        )
+        checkpoint_bytes = self._read(self._checkpoint_path)[:CHECKPOINT_SIXTH_END]
+        self._checkpoint_bytes = checkpoint_bytes.ljust(CHECKPOINT_SIXTH_END, b"\0")
         data = self._read(self._watermark_path)
-        copies = [
-            Watermark.decode(data[at : at + SECTOR_BYTES]) for at in range(0, COPIES * SECTOR_BYTES, SECTOR_BYTES)
-        ]
-        self._sequence = max((copy.sequence for copy in copies if copy is not None), default=0)
-        self._copies = copies
+        sectors = (data[at : at + SECTOR_BYTES] for at in range(0, COPIES * SECTOR_BYTES, SECTOR_BYTES))
+        copies = [copy for copy in map(Watermark.decode, sectors) if copy is not None]
+        self._newest = max(copies, key=lambda copy: copy.sequence, default=None)
+        self._sequence = 0 if self._newest is None else self._newest.sequence
 
     def _read(self, path: str) -> bytes:
         try:
@@ -149,24 +120,21 @@ class CheckpointFiles:
 
     def trusted(self) -> Watermark | None:
         """Return the newest watermark; None if another program has written the checkpoint since."""
-        copies = [copy for copy in self._copies if copy is not None]
-        if not copies:
-            return None
-        newest = max(copies, key=lambda copy: copy.sequence)
-        matches_checkpoint = self.checkpoint_bytes in (newest.checkpoint_before, newest.checkpoint_after)
-        return newest if matches_checkpoint else None
+        newest = self._newest
+        if newest is not None and self.checkpoint_bytes in (newest.checkpoint_before, newest.checkpoint_after):
+            return newest
+        return None
 
     def write(self, watermark: Watermark, checkpoint: Checkpoint) -> None:
         """Write and fsync the watermark, then the checkpoint: the watermark always matches one of two checkpoints."""
         self._sequence += 1
         after = checkpoint.encode()[:CHECKPOINT_SIXTH_END]
-        mark = replace(
-            watermark,
+        copy = watermark._replace(
             sequence=self._sequence,
             checkpoint_before=self.checkpoint_bytes,
             checkpoint_after=after[:CHECKPOINT_USED_BYTES],
-        )
-        self._write(self._watermark_path, mark.encode(), self._sequence % COPIES * SECTOR_BYTES, COPIES * SECTOR_BYTES)
+        ).encode()
+        self._write(self._watermark_path, copy, self._sequence % COPIES * SECTOR_BYTES, COPIES * SECTOR_BYTES)
         if after != self._checkpoint_bytes:
             self._write(self._checkpoint_path, after, 0, CHECKPOINT_FILE_BYTES)
             self._checkpoint_bytes = after
