@@ -29,86 +29,12 @@ from rmq_formats.errors import FormatError
 
 Matches = Callable[[memoryview], bool]
 _RECORD_IDENTITY: Final = head_struct("size", "magic", "physical_offset")
-_MIN_RECORD_BYTES: Final = RECORD_FIXED_BYTES_V1
 _NO_VIEW: Final = memoryview(b"")
 _new = tuple.__new__
-_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
-MEMORY_BYTES: Final = os.sysconf("SC_PHYS_PAGES") * _PAGE_BYTES
+MEMORY_BYTES: Final = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 MAX_PULL_BYTES: Final = 128 << 20  # DefaultMessageStore#MAX_PULL_MSG_SIZE
 MIN_PULL_BYTES: Final = 100
 _MAX_CANDIDATES: Final = 4096  # Index entries that one query reads at most, as hot keys and collisions have long chains
-
-
-class BatchReader:
-    """Reads the records of one store's BatchConsumeQueues."""
-
-    def __init__(self, config: StoreConfig, log: CommitLog, memory_bytes: int) -> None:
-        """Read from a log, whose last ``memory_bytes`` are estimated to be in memory."""
-        self._config = config
-        self._log = log
-        self._memory_bytes = memory_bytes
-
-    def get(
-        self,
-        queue: BatchQueue,
-        queue_offset: int,
-        limits: tuple[int, int],
-        tags_codes: Set[int] | None,
-        matches: Matches | None,
-    ) -> GetResult:
-        """Read the records of a queue from a queue offset on; the queue must have the offset.
-
-        Args:
-            queue_offset: queue offset of any message of the first record.
-            limits: maximal messages and bytes; the settings limit both, too. The first record is always returned.
-            tags_codes: return only records with one of these tags codes, and all inner batches, of which clients filter
-                the messages. The original returns no inner batch to a read with tags.
-        """
-        max_count, max_bytes = limits
-        max_scanned_units = max(self._config.max_filter_bytes // BATCH_UNIT_BYTES, max_count)
-        slices: list[memoryview] = []
-        count = size = removed_count = 0
-        next_offset, last_physical = queue_offset, self._log.max_offset
-        is_filtered = tags_codes is not None or matches is not None
-        units = queue.read(queue.find_row(queue_offset), max_scanned_units if is_filtered else max_count)
-        first_base = -1
-        for unit in BATCH_UNIT.iter_unpack(units):
-            physical_offset, record_bytes, tags_code, _, base, message_count, _, _ = unit
-            if first_base < 0:
-                first_base = base
-            if base - first_base >= max_scanned_units or (
-                count and self._is_full(unit, count, size, max_count, max_bytes)
-            ):
-                break
-            next_offset, last_physical = base + message_count, physical_offset
-            record = self._log.record(physical_offset)
-            if record is None or len(record) != record_bytes:
-                removed_count += 1
-                continue
-            if tags_codes is not None and tags_code not in tags_codes and not _is_inner_batch(record):
-                continue
-            if matches is None or matches(record):
-                slices.append(record)
-                count, size = count + message_count, size + record_bytes
-        status = GetStatus.FOUND
-        if not count:
-            status = GetStatus.MESSAGE_WAS_REMOVING if removed_count else GetStatus.NO_MATCHED_MESSAGE
-        is_far = last_physical < self._log.max_offset - self._memory_bytes
-        return GetResult(status, next_offset, queue.min_offset, queue.max_offset, slices, count, size, is_far)
-
-    def _is_full(self, unit: tuple[int, ...], count: int, size: int, max_count: int, max_bytes: int) -> bool:
-        """Return whether a read has no room for a unit's record. Source: ``DefaultMessageStore#isTheBatchFull``."""
-        physical_offset, record_bytes, message_count = unit[0], unit[1], unit[5]
-        config, size_after = self._config, size + record_bytes
-        if count + message_count > max_count or size_after > max_bytes:
-            return True
-        if physical_offset >= self._log.max_offset - self._memory_bytes:
-            return size_after > config.max_transfer_bytes_in_memory or count >= config.max_transfer_count_in_memory
-        return size_after > config.max_transfer_bytes_on_disk or count >= config.max_transfer_count_on_disk
-
-
-def _is_inner_batch(record: memoryview) -> bool:
-    return bool(SYS_FLAG.unpack_from(record)[0] & FLAG_INNER_BATCH)
 
 
 class StoreReader:
@@ -119,8 +45,11 @@ class StoreReader:
         self._log = log
         self._queues = queues
         self._index = index
-        self._memory_bytes = MEMORY_BYTES * config.memory_ratio // 100
-        self._batches = BatchReader(config, log, self._memory_bytes)
+        self._memory_bytes = (
+            MEMORY_BYTES * config.memory_ratio // 100
+        )  # the log's end that is estimated to be in memory
+        self._limits_in_memory = config.max_transfer_bytes_in_memory, config.max_transfer_count_in_memory
+        self._limits_on_disk = config.max_transfer_bytes_on_disk, config.max_transfer_count_on_disk
         self._keeps_offsets = config.slave and not config.offset_check_in_slave
 
     def get(
@@ -158,11 +87,10 @@ class StoreReader:
             return self._empty_result(GetStatus.OFFSET_OVERFLOW_BADLY, queue_offset, max_offset, min_offset, max_offset)
         max_bytes = min(max(max_bytes, MIN_PULL_BYTES), MAX_PULL_BYTES)
         if isinstance(queue, BatchQueue):
-            return self._batches.get(queue, queue_offset, (max_count, max_bytes), tags_codes, matches)
+            return self._collect_batches(queue, queue_offset, (max_count, max_bytes), tags_codes, matches)
+        is_filtered = tags_codes is not None or matches is not None
         max_scanned_units = max(self._config.max_filter_bytes // UNIT_BYTES, max_count)
-        units = queue.read(
-            queue_offset, max_scanned_units if tags_codes is not None or matches is not None else max_count
-        )
+        units = queue.read(queue_offset, max_scanned_units if is_filtered else max_count)
         if not units:
             units_per_file = queue.files.file_bytes // UNIT_BYTES
             next_offset = queue_offset - queue_offset % units_per_file + units_per_file
@@ -172,9 +100,8 @@ class StoreReader:
     def _empty_result(
         self, status: GetStatus, requested_offset: int, corrected_offset: int, min_offset: int, max_offset: int
     ) -> GetResult:
-        return GetResult(
-            status, requested_offset if self._keeps_offsets else corrected_offset, min_offset, max_offset, [], 0, 0
-        )
+        next_offset = requested_offset if self._keeps_offsets else corrected_offset
+        return GetResult(status, next_offset, min_offset, max_offset, [], 0, 0)
 
     def _collect(
         self,
@@ -187,7 +114,8 @@ class StoreReader:
         may_match_unit: MayMatchUnit | None,
     ) -> GetResult:
         """Collect the messages of units, up to the limits. Calls in this loop dominate the cost of a pull."""
-        log, config, read_identity = self._log, self._config, _RECORD_IDENTITY.unpack_from
+        log, read_identity = self._log, _RECORD_IDENTITY.unpack_from
+        limits_in_memory, limits_on_disk = self._limits_in_memory, self._limits_on_disk
         max_count, max_bytes = limits
         near_from = log.max_offset - self._memory_bytes
         slices: list[memoryview] = []
@@ -199,16 +127,7 @@ class StoreReader:
         ext = None if queue.ext is None or may_match_unit is None else ExtReader(queue.ext)
         for physical_offset, size, tags_code in UNIT.iter_unpack(units):
             if total_bytes:
-                if physical_offset >= near_from:
-                    transfer_bytes, transfer_count = (
-                        config.max_transfer_bytes_in_memory,
-                        config.max_transfer_count_in_memory,
-                    )
-                else:
-                    transfer_bytes, transfer_count = (
-                        config.max_transfer_bytes_on_disk,
-                        config.max_transfer_count_on_disk,
-                    )
+                transfer_bytes, transfer_count = limits_in_memory if physical_offset >= near_from else limits_on_disk
                 if (
                     count >= max_count
                     or count >= transfer_count
@@ -226,15 +145,14 @@ class StoreReader:
                     continue
             if not start <= physical_offset < end:
                 file = log.file_at(physical_offset)
-                if file is None or first >= 0:
-                    first = last = _append_slice(slices, view, first, last)
+                first = last = _append_slice(slices, view, first, last)
                 if file is None:
                     removed_count += 1
                     continue
                 start, view = file.start, file.view
                 end = min(start + file.size, log.max_offset)
             position = physical_offset - start
-            if size < _MIN_RECORD_BYTES or physical_offset + size > end:
+            if size < RECORD_FIXED_BYTES_V1 or physical_offset + size > end:
                 removed_count += 1
                 continue
             record_size, magic, recorded_offset = read_identity(view, position)
@@ -249,11 +167,61 @@ class StoreReader:
             count += 1
             total_bytes += size
         _append_slice(slices, view, first, last)
-        status = GetStatus.FOUND
-        if not count:
-            status = GetStatus.MESSAGE_WAS_REMOVING if removed_count else GetStatus.NO_MATCHED_MESSAGE
+        status = _read_status(count, removed_count)
         min_offset, max_offset, is_far = queue.min_offset, queue.max_offset, last_physical < near_from
         return _new(GetResult, (status, next_offset, min_offset, max_offset, slices, count, total_bytes, is_far))
+
+    def _collect_batches(
+        self,
+        queue: BatchQueue,
+        queue_offset: int,
+        limits: tuple[int, int],
+        tags_codes: Set[int] | None,
+        matches: Matches | None,
+    ) -> GetResult:
+        """Collect the records of a batch queue from the one with a queue offset on; the queue must have the offset.
+
+        All inner batches match a filter of tags codes, as clients filter their messages. The original returns none.
+
+        Source: ``DefaultMessageStore#isTheBatchFull``.
+        """
+        max_count, max_bytes = limits
+        near_from = self._log.max_offset - self._memory_bytes
+        max_scanned_units = max(self._config.max_filter_bytes // BATCH_UNIT_BYTES, max_count)
+        slices: list[memoryview] = []
+        count = size = removed_count = 0
+        next_offset, last_physical = queue_offset, self._log.max_offset
+        is_filtered = tags_codes is not None or matches is not None
+        units = queue.read(queue.find_row(queue_offset), max_scanned_units if is_filtered else max_count)
+        first_base = -1
+        for physical_offset, record_bytes, tags_code, _, base, message_count, _, _ in BATCH_UNIT.iter_unpack(units):
+            if first_base < 0:
+                first_base = base
+            if base - first_base >= max_scanned_units:
+                break
+            if count:
+                is_near = physical_offset >= near_from
+                transfer_bytes, transfer_count = self._limits_in_memory if is_near else self._limits_on_disk
+                if (
+                    count + message_count > max_count
+                    or count >= transfer_count
+                    or size + record_bytes > min(transfer_bytes, max_bytes)
+                ):
+                    break
+            next_offset, last_physical = base + message_count, physical_offset
+            record = self._log.record(physical_offset)
+            if record is None or len(record) != record_bytes:
+                removed_count += 1
+                continue
+            is_excluded = tags_codes is not None and tags_code not in tags_codes
+            if is_excluded and not SYS_FLAG.unpack_from(record)[0] & FLAG_INNER_BATCH:
+                continue
+            if matches is None or matches(record):
+                slices.append(record)
+                count, size = count + message_count, size + record_bytes
+        status = _read_status(count, removed_count)
+        is_far = last_physical < near_from
+        return GetResult(status, next_offset, queue.min_offset, queue.max_offset, slices, count, size, is_far)
 
     def queue(self, topic: str, queue_id: int) -> Queue | None:
         """Return a queue; None if the queue does not exist."""
@@ -278,18 +246,14 @@ class StoreReader:
             return 0
         if isinstance(queue, BatchQueue):
             return queue.offset_by_time(time_ms, upper=boundary is Boundary.UPPER)
-        log = self._log
+        bound_ms = time_ms if boundary is Boundary.LOWER else time_ms + 1
 
-        def since(bound_ms: int) -> int:
-            def is_since(unit: StoredUnit) -> bool:
-                timestamp_ms = log.store_timestamp_ms(unit.physical_offset)
-                return timestamp_ms is not None and timestamp_ms >= bound_ms
+        def is_since_bound(unit: StoredUnit) -> bool:
+            timestamp_ms = self._log.store_timestamp_ms(unit.physical_offset)
+            return timestamp_ms is not None and timestamp_ms >= bound_ms
 
-            return queue.find(is_since)
-
-        if boundary is Boundary.LOWER:
-            return since(time_ms)
-        return max(since(time_ms + 1) - 1, queue.min_offset)
+        offset = queue.find(is_since_bound)
+        return offset if boundary is Boundary.LOWER else max(offset - 1, queue.min_offset)
 
     def query(
         self,
@@ -361,6 +325,12 @@ class StoreReader:
         queue = self._queues.get(topic, queue_id)
         unit = None if queue is None else _unit_of(queue, queue_offset)
         return unit is not None and self._log.max_offset - unit.physical_offset <= self._memory_bytes
+
+
+def _read_status(count: int, removed_count: int) -> GetStatus:
+    if count:
+        return GetStatus.FOUND
+    return GetStatus.MESSAGE_WAS_REMOVING if removed_count else GetStatus.NO_MATCHED_MESSAGE
 
 
 def _unit_of(queue: Queue, queue_offset: int) -> StoredUnit | BatchUnit | None:

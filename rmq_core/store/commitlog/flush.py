@@ -131,7 +131,7 @@ class LogFlusher:
 
     def _fsync_files_from(self, begin: int) -> None:
         for file in self._log.files.copy():  # in the order of the log, so that a crash leaves no hole
-            if file.start + file.size > begin:
+            if file.end > begin:
                 self._disk.sync(file.descriptor)
 
     def stop(self) -> None:

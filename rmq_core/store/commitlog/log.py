@@ -30,7 +30,7 @@ _INT32 = Struct(">i")
 _INT64 = Struct(">q")
 _PHYSICAL_OFFSET = head_struct("physical_offset")
 _WINDOW_BYTES: Final = 64 << 10
-_WIDER: Final = 4  # factor by which the next window grows if a window has no record
+_GROWTH_FACTOR: Final = 4  # of the next window, after a window without a record
 
 
 class LogFile(MappedFile):
@@ -39,6 +39,7 @@ class LogFile(MappedFile):
     def __init__(self, path: str, start: int, size: int, disk: Disk, descriptor: int | None = None) -> None:
         super().__init__(path, size, disk, descriptor)
         self.start = start
+        self.end = start + size  # physical offset after its last byte
 
 
 class CommitLog:
@@ -285,7 +286,7 @@ class Boundaries:
             record_offset = self._first_record(begin, physical_offset)
             if record_offset is not None:
                 return record_offset
-            about_bytes *= _WIDER
+            about_bytes *= _GROWTH_FACTOR
             begin = physical_offset - about_bytes
         record_offset = self._first_record(log.min_offset, physical_offset)
         return log.min_offset if record_offset is None else record_offset
@@ -298,7 +299,7 @@ class Boundaries:
             if record_offset is not None:
                 boundary = record_offset
                 break
-            width *= _WIDER
+            width *= _GROWTH_FACTOR
         while True:
             end = self._end_of(boundary)
             if end is None or end > physical_offset:
@@ -331,5 +332,5 @@ class Boundaries:
             record_offset = file.start + int(result[0])
             if status == scan.SOUND:
                 return record_offset if record_offset < end else None
-            begin = file.start + file.size
+            begin = file.end
         return None

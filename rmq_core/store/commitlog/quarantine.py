@@ -85,9 +85,9 @@ class Quarantine:
                 metadata = msgspec.json.decode(path.read_bytes(), type=_RangeMetadata)
                 start, size = metadata.physical_offset, metadata.size
                 file = next((file for file in reversed(files) if file.start <= start), None)
-                if file is not None and start + size <= file.start + file.size:
+                if file is not None and start + size <= file.end:
                     head = self._disk.read(file.descriptor, HEAD_BYTES, start - file.start)
-                    if _is_filler(head, start, file.start + file.size - start):
+                    if _is_filler(head, start, file.end - start):
                         damages.append(Damage(start, size, DamageCode.MAGIC))
         return damages
 

@@ -188,7 +188,7 @@ class Dispatch:
                 index.append(keys, run_numbers[RUN_LAST_OFFSET], self.timestamp_ms)
         position = run_numbers[RUN_POSITION]
         if collector.is_at_blank:
-            self.offset = file.start + file.size
+            self.offset = file.end
             return True
         self.offset = file.start + position
         if collector.is_at_damage:  # a recovery quarantines damage, but a master's log may have some

@@ -22,19 +22,12 @@ from rmq_formats.codecs.index import NO_TAGS
 from rmq_formats.codecs.layout import UNIT_BYTES
 
 _LOGGER = logging.getLogger(__name__)
-_FEW_FILES: Final = (
-    64  # with more dirty queue files, flushes wait for the thorough interval or ``_MAX_UNFLUSHED_LOG_BYTES``
-)
-_MAX_UNFLUSHED_LOG_BYTES: Final = (
-    256 << 20
-)  # log bytes since the last watermark; bounds the bytes that a recovery dispatches again
+# With more dirty queue files, flushes wait for the thorough interval or ``_MAX_UNFLUSHED_LOG_BYTES``.
+_FEW_FILES: Final = 64
+_MAX_UNFLUSHED_LOG_BYTES: Final = 256 << 20  # bounds the bytes that a recovery dispatches again
 _RETRY_S: Final = 1.0  # between two tries to remove a file, unless ``redelete_interval_ms`` is longer
-RETRIABLE_ERRNOS: Final = {
-    errno.EMFILE,
-    errno.ENFILE,
-    errno.ENOMEM,
-    errno.ENOSPC,
-}  # resources are exhausted, so that the next try may succeed
+# Resources are exhausted, so that the next try may succeed.
+RETRIABLE_ERRNOS: Final = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC}
 
 
 @dataclass(slots=True)
@@ -56,14 +49,12 @@ class Background:
 
     def __init__(self, parts: StoreParts) -> None:
         self.watermark = Watermark()  # the last written watermark
+        self._parts = parts
         self._config = parts.config
         self._disk = parts.disk
         self._log = parts.log
-        self._open_files = parts.queues.open_files
         self._index = parts.index
-        self._dispatch = parts.dispatch
         self._flusher = parts.flusher
-        self._checkpoint_files = parts.checkpoint_files
         self._making = threading.Lock()  # held while a log file is created
         self._lacks_file = False  # the last log file could not be created; logged once
         self._wanted_start: int | None = None
@@ -180,23 +171,26 @@ class Background:
         """
         while self._to_remove and (self._is_stopping or self._monotonic_s() >= self._remove_at):
             removal = self._to_remove[0]
-            if self._has_to_wait(removal):
-                self._pause_removals(self._config.redelete_interval_ms / 1000)
-                return
-            try:
-                removal.remove()
-            except OSError as error:  # the files stay and use disk space
-                if not self._is_removal_stuck:
-                    _LOGGER.error(
-                        "%(store)s: an old file cannot be removed, the removal is retried: %(error)s",
-                        {"store": self._config.root, "error": error},
-                    )
-                self._is_removal_stuck = True
-                self._pause_removals(self._config.redelete_interval_ms / 1000)
+            is_removed = not self._has_to_wait(removal) and self._try_to_remove(removal)
+            pause_s = removal.pause_s if is_removed else self._config.redelete_interval_ms / 1000
+            self._remove_at = self._monotonic_s() + pause_s if pause_s else 0.0
+            if not is_removed:
                 return
             self._to_remove.popleft()
-            self._is_removal_stuck = False
-            self._pause_removals(removal.pause_s)
+
+    def _try_to_remove(self, removal: _Removal) -> bool:
+        try:
+            removal.remove()
+        except OSError as error:  # the files stay and use disk space
+            if not self._is_removal_stuck:
+                _LOGGER.error(
+                    "%(store)s: an old file cannot be removed, the removal is retried: %(error)s",
+                    {"store": self._config.root, "error": error},
+                )
+            self._is_removal_stuck = True
+            return False
+        self._is_removal_stuck = False
+        return True
 
     def _has_to_wait(self, removal: _Removal) -> bool:
         """Return whether readers delay the removal, and their time is not over. Source: ``ReferenceResource``."""
@@ -207,21 +201,21 @@ class Background:
             removal.forced_at = now + self._config.destroy_forcibly_interval_ms / 1000
         return now < removal.forced_at
 
-    def _pause_removals(self, seconds: float) -> None:
-        self._remove_at = self._monotonic_s() + seconds if seconds else 0.0
-
     def flush_if_due(self) -> None:
         """Flush queues and Index if their interval is over, or many bytes were dispatched since their last flush."""
         now = self._monotonic_s()
         config = self._config
-        progress = self._dispatch.progress
+        progress = self._parts.dispatch.progress
         is_requested, self._is_flush_requested = self._is_flush_requested, False
         if not is_requested and config.flush_least_pages and not self._flusher.is_due:
             return
+        least_pages = config.flush_consumequeue_least_pages
+        dirty_files = len(self._parts.queues.open_files.dirty) + self._parts.dispatch.writer.dirty_count
+        new_unit_bytes = (progress.unit_total - self.watermark.unit_total) * UNIT_BYTES
         with_units = (
             is_requested
-            or (not config.flush_consumequeue_least_pages and self._has_few_files)
-            or 0 < config.flush_consumequeue_least_pages <= self._new_unit_pages(progress)
+            or (not least_pages and dirty_files <= _FEW_FILES)
+            or 0 < least_pages <= new_unit_bytes // PAGE_BYTES
             or progress.offset - self.watermark.dispatched > _MAX_UNFLUSHED_LOG_BYTES
             or now - self._thorough_at >= config.flush_thorough_interval_ms / 1000
         )
@@ -231,14 +225,6 @@ class Background:
         )
         if with_units or with_index:
             self.flush(units=with_units, keys=with_index)
-
-    @property
-    def _has_few_files(self) -> bool:
-        return len(self._open_files.dirty) + self._dispatch.writer.dirty_count <= _FEW_FILES
-
-    def _new_unit_pages(self, progress: DispatchProgress) -> int:
-        """Return the number of pages of new units in all ConsumeQueues together."""
-        return (progress.unit_total - self.watermark.unit_total) * UNIT_BYTES // PAGE_BYTES
 
     def flush(self, *, units: bool = True, keys: bool = True, clean: bool = False) -> bool:
         """Flush the log and the dispatched units and keys, then write watermark and checkpoint.
@@ -250,11 +236,9 @@ class Background:
             Whether everything is flushed and written.
         """
         with self._fsync_lock:
-            progress, last_watermark = self._dispatch.progress, self.watermark
-            units = units and (progress.offset, progress.unit_total) != (
-                last_watermark.dispatched,
-                last_watermark.unit_total,
-            )
+            progress, last_watermark = self._parts.dispatch.progress, self.watermark
+            flushed_units = last_watermark.dispatched, last_watermark.unit_total
+            units = units and (progress.offset, progress.unit_total) != flushed_units
             keys = keys and self._index is not None and progress.offset != last_watermark.index_dispatched
             if not self._flusher.flush():
                 return False
@@ -262,14 +246,14 @@ class Background:
                 return True
             try:
                 is_done = not units or self._fsync_queues()
-                is_done = is_done and (not keys or self._fsync_index())
                 if is_done:
+                    if keys:
+                        self._fsync_index()
                     has_index = self._index is not None
                     self._write(progress, units=units or clean, keys=has_index and (keys or clean), clean=clean)
             except OSError as error:
-                if error.errno in RETRIABLE_ERRNOS:
-                    return False
-                self._flusher.fail(error)
+                if error.errno not in RETRIABLE_ERRNOS:
+                    self._flusher.fail(error)
                 return False
             now = self._monotonic_s()
             self._thorough_at = now if units else self._thorough_at
@@ -277,8 +261,8 @@ class Background:
             return is_done
 
     def _fsync_queues(self) -> bool:
-        files = self._open_files
-        for file in self._dispatch.writer.collect_dirty_files():
+        files = self._parts.queues.open_files
+        for file in self._parts.dispatch.writer.collect_dirty_files():
             files.note_dirty(file)
         for _ in range(len(files.dirty)):
             file = files.dirty.popleft()
@@ -314,15 +298,13 @@ class Background:
             return
         try:
             self._disk.sync(descriptor)
-        except (
-            OSError
-        ) as error:  # also if the disk is full: a second fsync would find the pages clean, and write nothing
+        except OSError as error:  # even of a full disk: a second fsync would find the pages clean, and write nothing
             self._flusher.fail(error)
             raise
         finally:
             self._disk.close(descriptor)
 
-    def _fsync_index(self) -> bool:
+    def _fsync_index(self) -> None:
         index = self._index
         assert index is not None
         for _ in range(len(index.dirty)):
@@ -333,24 +315,25 @@ class Background:
                 self._flusher.fail(error)
                 raise
         self._fsync_directories(index.new_directories)
-        return True
 
     def _write(self, progress: DispatchProgress, *, units: bool, keys: bool, clean: bool) -> None:
         """Write watermark and checkpoint for the units and keys that were flushed up to ``progress``."""
-        last_watermark, flushed_offset = self.watermark, self._flusher.flushed_offset
-        old_checkpoint = self._checkpoint_files.checkpoint
-        self.watermark = Watermark(
-            clean=clean,
-            log_flushed=flushed_offset,
-            dispatched=progress.offset if units else last_watermark.dispatched,
-            unit_total=progress.unit_total if units else last_watermark.unit_total,
-            index_dispatched=progress.offset if keys else last_watermark.index_dispatched,
-            index_name=progress.index_name if keys else last_watermark.index_name,
-            index_files=progress.index_files if keys else last_watermark.index_files,
-            index_header=progress.index_header if keys else last_watermark.index_header,
-        )
-        timestamp_ms = progress.timestamp_ms if units else old_checkpoint.logics_msg_timestamp_ms
-        index_timestamp_ms = progress.index_full_ms if keys else old_checkpoint.index_msg_timestamp_ms
+        old_checkpoint = self._parts.checkpoint_files.checkpoint
+        watermark = self.watermark._replace(clean=clean, log_flushed=self._flusher.flushed_offset)
+        timestamp_ms = old_checkpoint.logics_msg_timestamp_ms
+        index_timestamp_ms = old_checkpoint.index_msg_timestamp_ms
+        if units:
+            watermark = watermark._replace(dispatched=progress.offset, unit_total=progress.unit_total)
+            timestamp_ms = progress.timestamp_ms
+        if keys:
+            watermark = watermark._replace(
+                index_dispatched=progress.offset,
+                index_name=progress.index_name,
+                index_files=progress.index_files,
+                index_header=progress.index_header,
+            )
+            index_timestamp_ms = progress.index_full_ms
+        self.watermark = watermark
         if self._index is not None and not clean:
             # After a crash the original removes the IndexFiles that were not full, and dispatches the log again from
             # the earlier of the first two times on: later times would lose the removed keys (apache/rocketmq #3868,
@@ -362,6 +345,6 @@ class Background:
             index_msg_timestamp_ms=index_timestamp_ms,
             master_flushed_offset=old_checkpoint.master_flushed_offset,
             # Brokers from 5.5 on write it, too; with 0 they use the times above after a crash.
-            logics_physical_offset=progress.offset if clean and self._dispatch.tags_from != NO_TAGS else 0,
+            logics_physical_offset=progress.offset if clean and self._parts.dispatch.tags_from != NO_TAGS else 0,
         )
-        self._checkpoint_files.write(self.watermark, checkpoint)
+        self._parts.checkpoint_files.write(watermark, checkpoint)

@@ -21,9 +21,6 @@ from rmq_core.store.maintenance.reput import LiveDispatch
 from rmq_core.store.parts import StoreParts
 
 _HOUR_MS: Final = 3_600_000
-# Bounds that the original puts on its two ratios.
-_WARNING_BOUNDS: Final = (0.35, 0.90)
-_FORCIBLY_BOUNDS: Final = (0.30, 0.85)
 
 
 class Pressure(IntEnum):
@@ -52,8 +49,9 @@ class Retention:
         self._config = config
         self._disk = disk
         self._hours = delete_hours(config.delete_when)
-        self._warning = _clamp_ratio(config.disk_warning_ratio, _WARNING_BOUNDS)
-        self._forcibly = _clamp_ratio(config.disk_clean_forcibly_ratio, _FORCIBLY_BOUNDS)
+        # The original puts these bounds on its two ratios.
+        self._warning = min(max(config.disk_warning_ratio / 100, 0.35), 0.90)
+        self._forcibly = min(max(config.disk_clean_forcibly_ratio / 100, 0.30), 0.85)
 
     def pressure(self) -> Pressure:
         """Return the pressure on the fuller of the disks of log and queues."""
@@ -79,23 +77,13 @@ class Retention:
         return count
 
 
-def _clamp_ratio(percent: int, bounds: tuple[float, float]) -> float:
-    return min(max(percent / 100, bounds[0]), bounds[1])
-
-
 class Cleaner:
     """Removes expired files of log, queues and Index according to ``Retention``."""
 
     def __init__(self, parts: StoreParts, background: Background) -> None:
-        self._disk = parts.disk
+        self._parts = parts
         self._log = parts.log
-        self._queues = parts.queues
-        self._index = parts.index
-        self._dispatch = parts.dispatch
         self._background = background
-        self._flusher = parts.flusher
-        self._refusals = parts.refusals
-        self._config = parts.config
         self._retention = Retention(parts.config, parts.disk)
 
     def clean(self, now_ms: int, *, manually: bool = False) -> CleanReport:
@@ -106,61 +94,58 @@ class Cleaner:
         """
         pressure = self._retention.pressure()
         if pressure is Pressure.FULL:
-            self._refusals.add("disk", "the disk is nearly full")
+            self._parts.refusals.add("disk", "the disk is nearly full")
         else:
-            self._refusals.remove("disk")
+            self._parts.refusals.remove("disk")
         log = self._log
-        flushed_end = min(self._dispatch.offset, self._flusher.flushed_offset)
+        flushed_end = min(self._parts.dispatch.offset, self._parts.flusher.flushed_offset)
         # The last file stays, even if it is full: its end is the position of the next record.
-        removable_files = [file for file in log.files[:-1] if file.start + file.size <= flushed_end]
+        removable_files = [file for file in log.files[:-1] if file.end <= flushed_end]
         # Without their records, only the units show where queues end: the units must be flushed before.
-        while (
-            removable_files
-            and removable_files[-1].start + removable_files[-1].size > self._background.watermark.dispatched
-        ):
+        while removable_files and removable_files[-1].end > self._background.watermark.dispatched:
             removable_files.pop()
             self._background.request_flush()
-        if removable_files and not self._has_flushed_record(removable_files[-1].start + removable_files[-1].size):
+        if removable_files and not self._has_flushed_record(removable_files[-1].end):
             removable_files.pop()
         expired_count = self._retention.count_expired(
             [file.path for file in removable_files], now_ms, pressure, manually=manually
         )
         del removable_files  # a reference to a file would count as a reader
         for remove, is_read in [self._prepare_removal(log.remove_first()) for _ in range(expired_count)]:
-            self._background.remove_later(remove, pause_ms=self._config.delete_log_interval_ms, is_read=is_read)
+            self._background.remove_later(remove, pause_ms=self._parts.config.delete_log_interval_ms, is_read=is_read)
         queue_files, index_files = self._remove_expired_queue_and_index_files() if expired_count else (0, 0)
         return CleanReport(pressure, expired_count, queue_files, index_files)
 
     def _has_flushed_record(self, physical_offset: int) -> bool:
         """Return whether a flushed record begins at an offset; without a record, the log would begin at 0 again."""
         record = self._log.record(physical_offset)
-        return record is not None and physical_offset + len(record) <= self._flusher.flushed_offset
+        return record is not None and physical_offset + len(record) <= self._parts.flusher.flushed_offset
 
     def _prepare_removal(self, file: LogFile) -> tuple[Callable[[], None], Callable[[], bool]]:
         """Return the function that removes a file, and the function that returns whether the file has readers."""
         return partial(self._remove_file, file.path), file.track_readers()
 
     def _remove_file(self, path: str) -> None:
-        self._disk.remove(path)
-        self._disk.sync_directory(str(Path(path).parent))
+        self._parts.disk.remove(path)
+        self._parts.disk.sync_directory(str(Path(path).parent))
 
     def _remove_expired_queue_and_index_files(self) -> tuple[int, int]:
         """Remove queue and Index files of messages before the log's begin. Source: ``CleanConsumeQueueService``."""
-        log_min = self._log.min_offset
+        parts, log_min = self._parts, self._log.min_offset
         queue_files = 0
-        for queue in self._queues:
+        for queue in parts.queues:
             queue_files += queue.expire_files(log_min)
             queue.correct_min(log_min)
-        open_files = self._queues.open_files
+        open_files = parts.queues.open_files
         while open_files.expired_directories:
             removal = partial(open_files.remove_expired, open_files.expired_directories.popleft())
-            self._background.remove_later(removal, pause_ms=self._config.delete_queue_interval_ms)
-        expired = [] if self._index is None else self._index.remove_expired(log_min)
-        self._dispatch.publish_progress()
+            self._background.remove_later(removal, pause_ms=parts.config.delete_queue_interval_ms)
+        expired = [] if parts.index is None else parts.index.remove_expired(log_min)
+        parts.dispatch.publish_progress()
         if expired:  # the watermark must not name a removed file
             self._background.remove_later(self._background.flush)
         for file in expired:
-            self._background.remove_later(partial(self._disk.remove, file.path))
+            self._background.remove_later(partial(parts.disk.remove, file.path))
         return queue_files, len(expired)
 
 
@@ -225,9 +210,8 @@ class TopicDeletions:
             if not self._deleted_topics.record(ends, self._begin):
                 return 0
         except OSError as error:
-            if (
-                error.errno not in RETRIABLE_ERRNOS
-            ):  # the topic may be recorded as deleted: after a start, new records would be dead
+            # The topic may be recorded as deleted: after a start, new records would be dead.
+            if error.errno not in RETRIABLE_ERRNOS:
                 self._flusher.fail(error)
             raise
         self._dispatch.writer.clear_cache()

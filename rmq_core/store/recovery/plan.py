@@ -58,7 +58,7 @@ class RecoveryPlanner:
 
     def by_watermark(self, watermark: Watermark, is_clean: bool) -> RecoveryPlan | None:
         """Plan the recovery after the watermark; return None if the watermark belongs to another store."""
-        log_begin, log_end = self._files[0].start, self._files[-1].start + self._files[-1].size
+        log_begin, log_end = self._files[0].start, self._files[-1].end
         if watermark.log_flushed > log_end:
             return None
         self._queues.load(None if watermark.rebuild else watermark.dispatched)
@@ -132,7 +132,7 @@ class RecoveryPlanner:
                 self._index.load()
         checkpoint = self._checkpoint_files.checkpoint
         flushed_ms = checkpoint.physic_msg_timestamp_ms - SAFETY_MS
-        unproven_from = self._file_start_before(flushed_ms) if crashed else self._files[-1].start + self._files[-1].size
+        unproven_from = self._file_start_before(flushed_ms) if crashed else self._files[-1].end
         if not self._queues.is_whole:
             return RecoveryPlan(self._files[0].start, 0, unproven_from, self._rebuild())
         last_end = self._queues.last_end()

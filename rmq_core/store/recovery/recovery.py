@@ -106,9 +106,7 @@ class Recovery:
             self._create_log()
             return RecoveryReport(is_new=True, is_clean=is_clean, seconds=time.perf_counter() - start_s)
         missing_files = tuple(
-            before.start + before.size
-            for before, after in zip(self._files, self._files[1:], strict=False)
-            if before.start + before.size != after.start
+            before.end for before, after in zip(self._files, self._files[1:], strict=False) if before.end != after.start
         )
         planner = RecoveryPlanner(self._parts, self._files)
         plan = None if watermark is None else planner.by_watermark(watermark, is_clean)
@@ -209,7 +207,7 @@ class Recovery:
         self._cut_log(scan)
         self._rewrite(plan.unproven_from, scan.end)
         for file in self._files:
-            if file in damage_by_file or file.start + file.size > min(plan.flushed_until, scan.end):
+            if file in damage_by_file or file.end > min(plan.flushed_until, scan.end):
                 self._disk.sync(file.descriptor)
         self._log.adopt(self._files, scan.end)
         self._dispatch.offset = scan.end

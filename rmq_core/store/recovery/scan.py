@@ -113,7 +113,7 @@ class RecoveryScan:
     def run(self, start: int) -> None:
         """Scan to the end of the log, from a physical offset where a record or a file begins."""
         self.end = start
-        ends = {file.start: _LogFileReader(file).data_end() for file in self._files if file.start + file.size > start}
+        ends = {file.start: _LogFileReader(file).data_end() for file in self._files if file.end > start}
         for file in self._files:
             if file.start not in ends:
                 continue
@@ -139,10 +139,10 @@ class RecoveryScan:
             if batch.blank_at is not None:
                 if self._ends_before(batch.blank_at):
                     return False
-                self._accept(file.start + file.size)
-        if self.end < file.start + file.size:
+                self._accept(file.end)
+        if self.end < file.end:
             rest_at = max(self.end, file.start)
-            self._unused_file_ends.append(Damage(rest_at, file.start + file.size - rest_at, DamageCode.TRUNCATED))
+            self._unused_file_ends.append(Damage(rest_at, file.end - rest_at, DamageCode.TRUNCATED))
         return True
 
     def _accept(self, end: int) -> None:
