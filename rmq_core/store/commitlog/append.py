@@ -83,9 +83,7 @@ class Appender:
         self._max_record_bytes = config.max_message_bytes + RECORD_OVERHEAD_BYTES
         self._append_crc = config.append_crc_property
         self._file_bytes = config.commitlog_file_bytes
-        self._lmq_offsets: LmqOffsets | None = None
-        if config.lmq_enabled:
-            self._lmq_offsets = LmqOffsets(self.queue, queues, config.max_lmq_queues)
+        self._lmq_offsets = LmqOffsets(self.queue, queues, config.max_lmq_queues) if config.lmq_enabled else None
 
     def next_offset(self, topic: str, queue_id: int) -> int:
         """Return the queue offset that the next message of a queue gets."""
@@ -145,9 +143,9 @@ class Appender:
         """Append one message. It is readable after the next ``dispatch``.
 
         Args:
-            body: the bytes to store; not empty.
+            body: not empty.
             born_host: the producer: 4 or 16 address bytes, and the port in 4.
-            now_ms: the current time, which becomes the store timestamp.
+            now_ms: becomes the store timestamp.
             sys_flag: bits of ``rmq_formats.codecs.layout``; those of the hosts are set here.
             prepared_transaction_offset: for a commit, the physical offset of the half message.
             store_host: the host to record instead of the store's own.
@@ -173,9 +171,7 @@ class Appender:
         append_crc = self._append_crc
         if append_crc:
             properties = before_crc(properties)
-            properties_bytes = len(properties) + CRC_PROPERTY_BYTES
-        else:
-            properties_bytes = len(properties)
+        properties_bytes = len(properties) + CRC_PROPERTY_BYTES if append_crc else len(properties)
         if properties_bytes > MAX_PROPERTIES_BYTES:
             return _PROPERTIES_EXCEEDED
         if store_host is None:
@@ -185,9 +181,11 @@ class Appender:
             hosts, sys_flag = host_kinds(born_host, store_host, sys_flag)
         topic_bytes = queue.topic_bytes
         size = HEAD_BYTES[hosts] + body_bytes + len(topic_bytes) + 2 + properties_bytes
+        if size > self._max_record_bytes:
+            return _ILLEGAL
         log = self._log
-        if log.position + size + BLANK_BYTES > self._file_bytes or size > self._max_record_bytes:
-            refused = self._make_room(size)
+        if log.position + size + BLANK_BYTES > self._file_bytes:
+            refused = self.make_room(size)
             if refused is not None:
                 return refused
         position = log.position
@@ -226,13 +224,11 @@ class Appender:
             queue.next_offset = queue_offset + 1
         return _new(PutResult, (_OK, physical_offset, size, queue_offset, 1, (), store_host))
 
-    def _make_room(self, size: int) -> PutResult | None:
-        """Roll the log if a record or batch does not fit into the last file; return the result if the append fails."""
-        if size > min(self._max_record_bytes, self._file_bytes - BLANK_BYTES):
+    def make_room(self, size: int) -> PutResult | None:
+        """Roll the log for a record or batch that does not fit into the last file; return the result of a failure."""
+        if size > self._file_bytes - BLANK_BYTES:
             return _ILLEGAL
-        if self._log.position + size + BLANK_BYTES > self._file_bytes and not self._roll():
-            return _NO_FILE
-        return None
+        return None if self._roll() else _NO_FILE
 
 
 class Refusals:

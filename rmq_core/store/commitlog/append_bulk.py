@@ -31,7 +31,6 @@ _LOGGER = logging.getLogger(__name__)
 _new = tuple.__new__
 _OK = PutStatus.PUT_OK
 _ILLEGAL: Final = PutResult(PutStatus.MESSAGE_ILLEGAL)
-_NO_FILE: Final = PutResult(PutStatus.CREATE_MAPPED_FILE_FAILED)
 
 
 class BulkAppender:
@@ -88,20 +87,18 @@ class BulkAppender:
         size = sum(message[0] for message in messages)
         log = self._log
         if log.position + size + BLANK_BYTES > self._file_bytes:
-            if size > self._file_bytes - BLANK_BYTES:
-                return _ILLEGAL
-            if not self._roll():
-                return _NO_FILE
+            refused = appender.make_room(size)
+            if refused is not None:
+                return refused
         position = log.position
         physical_offset = log.max_offset
-        varying = (born_timestamp_ms, born_host, now_ms, store_host, reconsume_times)
+        hosts_and_times = (born_timestamp_ms, born_host, now_ms, store_host, reconsume_times)
         try:
-            parts, offsets = encoder.encode(messages, physical_offset, varying)
+            parts, offsets = encoder.encode(messages, physical_offset, hosts_and_times)
         except struct_error:
             return _ILLEGAL
         memory = log.memory
-        # The first eight bytes come last: before that no reader sees a record, after that the whole batch is in the
-        # log.
+        # The first eight bytes come last: before that no reader sees a record, after that all of the batch is there.
         records = b"".join(parts)
         memory[position + BLANK_BYTES : position + size] = memoryview(records)[BLANK_BYTES:]
         memory[position : position + BLANK_BYTES] = records[:BLANK_BYTES]
@@ -166,8 +163,6 @@ class BulkAppender:
 
         Returns:
             False if the bytes do not begin at the end of this log, or the write fails.
-
-        Source: ``DefaultMessageStore#appendToCommitLog``.
         """
         log = self._log
         self._appender.evict_all_queues()  # the records bring their queue offsets

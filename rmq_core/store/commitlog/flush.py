@@ -41,8 +41,7 @@ class LogFlusher:
 
         Args:
             interval_ms: how often to flush without a request; None flushes on request only.
-            least_pages: a flush without a request waits for so many new pages, …
-            thorough_interval_ms: … unless so much time has passed since the last flush.
+            least_pages: new pages that a flush without a request waits for, unless the thorough interval is over.
         """
         self.flushed_offset = 0
         self.fault: OSError | None = None
@@ -65,7 +64,7 @@ class LogFlusher:
     def request(self) -> None:
         """Request a flush of all bytes appended so far, without waiting."""
         self._is_requested = True
-        self._worker.wake()
+        self.wake()
 
     @property
     def is_due(self) -> bool:

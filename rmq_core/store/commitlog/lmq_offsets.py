@@ -19,7 +19,6 @@ INNER_MULTI_QUEUE_OFFSET: Final = f"{PROPERTY_INNER_MULTI_QUEUE_OFFSET}\x01".enc
 _SEPARATOR: Final = ","
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 _QUEUE_ID: Final = 0
-_NONE: Final[Collection[QueueParts]] = ()
 
 
 def split_lmq_names(text: str) -> list[str]:
@@ -82,7 +81,7 @@ class LmqOffsets:
             The new properties, and the LMQs whose next offset increases by one when the message is stored.
         """
         if topic.startswith((RETRY_PREFIX, SYSTEM_TOPIC_PREFIX)) or topic == SCHEDULE_TOPIC:
-            return properties, _NONE
+            return properties, ()
         properties_by_name = decode_properties(properties)
         is_batch_topic = topic in self._queues.batch_topics
         names = [] if is_batch_topic else split_lmq_names(properties_by_name.get(PROPERTY_INNER_MULTI_DISPATCH, ""))
@@ -90,8 +89,8 @@ class LmqOffsets:
         opened_queues = [queue for queue in queues if queue is not None]
         if not names or len(opened_queues) < len(names):
             if properties_by_name.pop(PROPERTY_INNER_MULTI_QUEUE_OFFSET, None) is None:
-                return properties, _NONE
-            return encode_properties(properties_by_name), _NONE
+                return properties, ()
+            return encode_properties(properties_by_name), ()
         properties_by_name[PROPERTY_INNER_MULTI_QUEUE_OFFSET] = _SEPARATOR.join(
             str(queue.next_offset) for queue in opened_queues
         )

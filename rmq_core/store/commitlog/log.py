@@ -9,13 +9,7 @@ from rmq_core.store.files.disk import Disk
 from rmq_core.store.files.mapped_file import MappedFile
 from rmq_core.store.results import StoredUnit
 from rmq_formats.codecs import paths
-from rmq_formats.codecs.layout import (
-    BLANK_BYTES,
-    MAGIC_BLANK,
-    PROPERTY_INNER_BASE,
-    PROPERTY_INNER_NUM,
-    RECORD_VERSIONS,
-)
+from rmq_formats.codecs.layout import BLANK_BYTES, MAGIC_BLANK, PROPERTY_INNER_BASE, PROPERTY_INNER_NUM, RECORD_VERSIONS
 from rmq_formats.codecs.properties import raw_property
 from rmq_formats.codecs.record import decode_record
 from rmq_formats.codecs.record_layout import (
@@ -29,7 +23,7 @@ from rmq_formats.codecs.record_layout import (
 _INT32 = Struct(">i")
 _INT64 = Struct(">q")
 _PHYSICAL_OFFSET = head_struct("physical_offset")
-_WINDOW_BYTES: Final = 64 << 10
+_WINDOW_BYTES: Final = 64 << 10  # of a search for a record
 _GROWTH_FACTOR: Final = 4  # of the next window, after a window without a record
 
 
@@ -95,23 +89,20 @@ class CommitLog:
         """Physical offset of the first file; 0 without files."""
         return self.files[0].start if self.files else 0
 
-    def roll(self, prepared: LogFile | None = None) -> None:
-        """Fill the last file up with a BLANK and continue in a new one.
+    def roll(self, new_file: LogFile) -> None:
+        """Fill the last file up with a BLANK and continue in the next one.
 
         Raises:
-            OSError: the new file cannot be created; nothing has changed then.
+            OSError: the new file cannot be mapped; nothing has changed then.
         """
-        start = self.start + self.file_bytes
-        if prepared is None:
-            prepared = self.create(start)
-        memory = prepared.map
+        memory = new_file.map
         free_bytes = self.file_bytes - self.position
         if free_bytes >= BLANK_BYTES:
             SIZE_AND_MAGIC.pack_into(self.memory, self.position, free_bytes, MAGIC_BLANK)
-        self.files.append(prepared)
-        self._by_start[start] = prepared
-        self.start, self.position, self.memory = start, 0, memory
-        self.max_offset = start
+        self.files.append(new_file)
+        self._by_start[new_file.start] = new_file
+        self.start, self.position, self.memory = new_file.start, 0, memory
+        self.max_offset = new_file.start
         self._expect_next()
 
     def write(self, data: bytes | memoryview) -> None:
@@ -219,9 +210,8 @@ class CommitLog:
         if record is None:
             return None
         message = decode_record(record, physical_offset=unit.physical_offset)
-        base, count = (
-            raw_property(message.properties_bytes, name.encode()) for name in (PROPERTY_INNER_BASE, PROPERTY_INNER_NUM)
-        )
+        names = (PROPERTY_INNER_BASE, PROPERTY_INNER_NUM)
+        base, count = (raw_property(message.properties_bytes, name.encode()) for name in names)
         base_and_count = (int(base), int(count)) if base.isdigit() and count.isdigit() else (message.queue_offset, 1)
         return unit.physical_offset, unit.size, unit.tags_code, message.store_timestamp_ms, *base_and_count
 

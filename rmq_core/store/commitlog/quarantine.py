@@ -45,8 +45,7 @@ class Quarantine:
             OSError: the copy cannot be written; the caller must not change the log then.
         """
         self._disk.make_durable_directory(self.directory)
-        name = f"{damage.physical_offset:0{SEGMENT_NAME_DIGITS}d}"
-        path = f"{self.directory}/{name}.{now_ms}.bin"
+        path = f"{self._path_of(damage)}.{now_ms}.bin"
         metadata = {
             "physical_offset": damage.physical_offset, "size": damage.size, "code": damage.code.name,
             "reason": damage.code.text, "found_timestamp": now_ms, "log_file": file.path,
@@ -61,8 +60,11 @@ class Quarantine:
             self._disk.sync(descriptor)
         finally:
             self._disk.close(descriptor)
-        self._disk.replace(f"{self.directory}/{name}.{now_ms}.json", json.dumps(metadata).encode())
+        self._disk.replace(f"{self._path_of(damage)}.{now_ms}.json", json.dumps(metadata).encode())
         return path
+
+    def _path_of(self, damage: Damage) -> str:
+        return f"{self.directory}/{damage.physical_offset:0{SEGMENT_NAME_DIGITS}d}"
 
     def record_tombstone(self, tombstone_range: Damage) -> None:
         """Record the range of a tombstone that came with the master's log; the replaced bytes are at the master."""
@@ -71,8 +73,7 @@ class Quarantine:
             "physical_offset": tombstone_range.physical_offset, "size": tombstone_range.size,
             "reason": "a tombstone of the master, whose quarantine has the bytes",
         }  # fmt: skip
-        name = f"{tombstone_range.physical_offset:0{SEGMENT_NAME_DIGITS}d}.json"
-        self._disk.replace(f"{self.directory}/{name}", json.dumps(metadata).encode())
+        self._disk.replace(f"{self._path_of(tombstone_range)}.json", json.dumps(metadata).encode())
 
     def find_overwritten(self, files: Sequence[LogFile]) -> list[Damage]:
         """Find the recorded ranges that are tombstones or a BLANK in the log.
@@ -95,7 +96,7 @@ class Quarantine:
         """Overwrite a damaged range with tombstones, and with a BLANK at its end if the range ends with its file.
 
         Args:
-            damage: the range; sound records follow, in this file or in the next.
+            damage: sound records follow it, in this file or in the next.
             timestamp_ms: store time for the tombstones, taken from a record nearby.
 
         Returns:

@@ -89,22 +89,12 @@ class BatchEncoder:
             if len(message_properties) + crc_bytes > MAX_PROPERTIES_BYTES or len(messages) == MAX_BATCH_COUNT:
                 return None
             body = batch[body_at:body_end]
-            messages.append(
-                (
-                    overhead + body_bytes + len(message_properties),
-                    crc32(body) & CRC_MASK,
-                    flag,
-                    body,
-                    message_properties,
-                )
-            )
+            record_bytes = overhead + body_bytes + len(message_properties)
+            messages.append((record_bytes, crc32(body) & CRC_MASK, flag, body, message_properties))
         return messages
 
     def encode(
-        self,
-        messages: list[BatchMessage],
-        physical_offset: int,
-        host_and_time_fields: tuple[int, bytes, int, bytes, int],
+        self, messages: list[BatchMessage], physical_offset: int, hosts_and_times: tuple[int, bytes, int, bytes, int]
     ) -> tuple[list[bytes], tuple[int, ...]]:
         """Encode the records of messages; return the parts in order, and the physical offset of each record."""
         queue, sys_flag, pack, magic = self._queue, self._sys_flag, self._head.pack, self._queue.magic
@@ -112,7 +102,7 @@ class BatchEncoder:
         parts: list[bytes] = []
         offsets: list[int] = []
         queue_offset = queue.next_offset
-        born_timestamp_ms, born_host, now_ms, store_host, reconsume_times = host_and_time_fields
+        born_timestamp_ms, born_host, now_ms, store_host, reconsume_times = hosts_and_times
         for size, body_crc, flag, body, properties in messages:
             record = [
                 SIZE_AND_MAGIC.pack(size, magic),

@@ -3,7 +3,9 @@
 Source: ``IndexFile``.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -14,9 +16,8 @@ from rmq_core.store.files.mapped_file import MappedFile
 from rmq_formats.codecs.index import IndexEntry, IndexHeader, entry_position, slot_position
 from rmq_formats.codecs.layout import INDEX_COUNT_AT, INDEX_ENTRY_BYTES, INDEX_HEADER_BYTES, index_file_bytes
 
-_ALLOCATION_BYTES: Final = (
-    4 << 20
-)  # step of allocation: a write through the map needs allocated blocks, as a full disk would end the process
+# Step of allocation: a write through the map needs allocated blocks, as a full disk would end the process.
+_ALLOCATION_BYTES: Final = 4 << 20
 
 
 class MappedIndexFile(MappedFile):
@@ -122,14 +123,8 @@ class MappedIndexFile(MappedFile):
 
     def count_below(self, physical_offset: int) -> int:
         """Return the number of the first entry whose record is at or after a physical offset, in log order."""
-        low, high = 1, self.index_count
-        while low < high:
-            middle = (low + high) // 2
-            if self.entry(middle).physical_offset < physical_offset:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        numbers = range(1, self.index_count)
+        return 1 + bisect_left(numbers, physical_offset, key=lambda number: self.entry(number).physical_offset)
 
     def truncate(self, header: IndexHeader) -> None:
         """Remove all entries beyond a header's count, and rebuild the hash slots from the remaining entries.
@@ -143,17 +138,9 @@ class MappedIndexFile(MappedFile):
         self.unmap()  # the file is truncated and extended again
         self._disk.zero(self.descriptor, end, self.size)
         self._allocated = 0
-        self._allocate(entry_position(header.index_count, self.slots))
-        used_slots = int(rechain(self.array, self.slots, header.index_count))
-        remaining_entries = IndexHeader(
-            header.begin_timestamp_ms,
-            header.end_timestamp_ms,
-            header.begin_physical_offset,
-            header.end_physical_offset,
-            used_slots,
-            header.index_count,
-        )
-        self.map[:INDEX_HEADER_BYTES] = remaining_entries.encode()
+        self._allocate(end)
+        slot_count = int(rechain(self.array, self.slots, header.index_count))
+        self.map[:INDEX_HEADER_BYTES] = replace(header, slot_count=slot_count).encode()
 
     def is_sound(self) -> bool:
         """Return whether the file has a header that fits the store's settings.

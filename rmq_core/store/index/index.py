@@ -6,7 +6,9 @@ Source: ``IndexService``.
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -201,16 +203,9 @@ class Index:
             return
         last_offset = file.entry(count - 1).physical_offset
         timestamp_ms = store_timestamp_ms(last_offset)
-        file.truncate(
-            IndexHeader(
-                header.begin_timestamp_ms,
-                header.end_timestamp_ms if timestamp_ms is None else timestamp_ms,
-                header.begin_physical_offset,
-                last_offset,
-                0,
-                count,
-            )
-        )
+        if timestamp_ms is not None:
+            header = replace(header, end_timestamp_ms=timestamp_ms)
+        file.truncate(replace(header, end_physical_offset=last_offset, index_count=count))
         self.note_dirty(file)
         self._update_full_before()
 
@@ -282,9 +277,8 @@ def _newest_tagged_messages(config: StoreConfig) -> Iterator[TaggedMessage]:
                 begin = max(1, end - ENTRIES_AT_ONCE)
                 file.seek(entry_position(begin, config.index_slots))
                 entries = file.read((end - begin) * INDEX_ENTRY_BYTES)
-                yield from reversed(
-                    list(tagged_messages(entries, lambda at: _read_message(config, at), is_end=is_last))
-                )
+                messages = tagged_messages(entries, partial(_read_message, config), is_end=is_last)
+                yield from reversed(list(messages))
                 end, is_last, windows_left = begin, False, windows_left - 1
 
 
