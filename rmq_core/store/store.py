@@ -5,12 +5,12 @@ needs a new file which was not created ahead wait for the disk.
 """
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Set
+from collections.abc import Collection, Mapping, Set
 from contextlib import ExitStack
 
 from rmq_core.store.commitlog.append import SHUTDOWN, Appender, Refusals
 from rmq_core.store.commitlog.append_bulk import BulkAppender
-from rmq_core.store.commitlog.flush import FaultListener, FlushListener, LogFlusher
+from rmq_core.store.commitlog.flush import LogFlusher
 from rmq_core.store.commitlog.log import Boundaries, CommitLog
 from rmq_core.store.commitlog.quarantine import Quarantine
 from rmq_core.store.config import FlushDiskType, StoreConfig
@@ -25,8 +25,8 @@ from rmq_core.store.files.threads import Threads
 from rmq_core.store.files.watermark import CheckpointFiles
 from rmq_core.store.index.index import Index, tags_from
 from rmq_core.store.maintenance.background import Background
-from rmq_core.store.maintenance.cleaning import Cleaner, CleanReport, TopicDeletions
-from rmq_core.store.maintenance.reput import ArrivalListener, LiveDispatch
+from rmq_core.store.maintenance.cleaning import Cleaner, TopicDeletions
+from rmq_core.store.maintenance.reput import LiveDispatch
 from rmq_core.store.parts import StoreParts
 from rmq_core.store.read import StoreReader
 from rmq_core.store.recovery.recovery import Recovery, RecoveryReport
@@ -42,7 +42,8 @@ class MessageStore:
     """A message store on disk: CommitLog, ConsumeQueues and Index, open in this process.
 
     Reads are methods of ``StoreReader``; ``record`` and ``read_log_range`` are methods of the log, ``next_offset`` of
-    the appender.
+    the appender, ``on_flushed`` and ``on_fault`` of ``LogFlusher``, ``on_dispatched`` of ``LiveDispatch``, ``clean`` of
+    ``Cleaner``, ``remove_deleted_before`` and ``remove_deleted`` of ``TopicDeletions``.
 
     Attributes:
         appender: appends single messages; callers use it directly, as a further call for each message would cost time.
@@ -120,8 +121,13 @@ class MessageStore:
         )
         self._background = Background(self._parts)
         self._live = LiveDispatch(self._parts, self._background)
-        self._cleaner = Cleaner(self._parts, self._background)
         self._deletions = TopicDeletions(self._parts, self._deleted_topics, self.appender, self._live, self._background)
+        self.on_flushed = self._flusher.on_flushed
+        self.on_fault = self._flusher.on_fault
+        self.on_dispatched = self._live.on_dispatched
+        self.clean = Cleaner(self._parts, self._background).clean
+        self.remove_deleted_before = self._deletions.drop
+        self.remove_deleted = self._deletions.remove_files
 
     @classmethod
     def open(
@@ -181,11 +187,7 @@ class MessageStore:
 
     # --- appending ----------------------------------------------------------------------
     def append_to_commit_log(self, physical_offset: int, data: bytes | memoryview) -> bool:
-        """Append bytes of a master's log, as a slave does; they may begin and end within records.
-
-        Returns:
-            False if the bytes do not begin at the end of this log, or the write fails.
-        """
+        """Append bytes of a master's log, as a slave does; False if that is refused or fails. See ``BulkAppender``."""
         return not self._refusals.by_cause and self.bulk.append_to_commit_log(physical_offset, data)
 
     def dispatch(self, most_new_queues: int | None = None) -> bool:
@@ -198,10 +200,6 @@ class MessageStore:
     def has_more_to_dispatch(self) -> bool:
         """True if the last ``dispatch`` ended early."""
         return self._dispatch.has_more
-
-    def on_dispatched(self, listener: ArrivalListener, is_waiting: Callable[[], bool]) -> None:
-        """Register a callback for queues with new messages; ``dispatch`` calls it while ``is_waiting`` is true."""
-        self._live.on_dispatched(listener, is_waiting)
 
     # --- the disk -----------------------------------------------------------------------
     @property
@@ -224,22 +222,10 @@ class MessageStore:
         """Reasons to refuse appends, by cause; empty while appends are accepted."""
         return self._refusals.by_cause
 
-    def refuse(self, cause: str, why: str) -> None:
-        """Refuse appends from now on, until the store is opened again."""
-        self._refusals.add(cause, why)
-
     @property
     def fault(self) -> OSError | None:
         """The I/O error that ended all writing until the store is opened again; None without an error."""
         return self._flusher.fault
-
-    def on_flushed(self, listener: FlushListener) -> None:
-        """Register a callback for each new ``flushed_offset``; it runs in a thread of the store, and must be brief."""
-        self._flusher.on_flushed(listener)
-
-    def on_fault(self, listener: FaultListener) -> None:
-        """Register a callback for the error after which no waiting append will be flushed."""
-        self._flusher.on_fault(listener)
 
     def wait_flushed(self, physical_offset: int, timeout_s: float | None = None) -> bool:
         """Flush all appended bytes, and block until an offset is flushed; for callers without an event loop."""
@@ -294,10 +280,6 @@ class MessageStore:
         return self._log.store_timestamp_ms(self._log.min_offset)
 
     # --- removing -----------------------------------------------------------------------
-    def clean(self, now_ms: int, *, manually: bool = False) -> CleanReport:
-        """Remove expired files, or the oldest files if the disk is too full; see ``Cleaner.clean``."""
-        return self._cleaner.clean(now_ms, manually=manually)
-
     @property
     def deleted_topics(self) -> Mapping[str, int]:
         """Physical offset by deleted topic: earlier records of the topic are dead."""
@@ -310,14 +292,6 @@ class MessageStore:
     def cut_deleted_topics(self) -> None:
         """Limit the offsets of deleted topics to a slave's log end, as its master may have lost later records."""
         self._deleted_topics.cut(self._log.max_offset)
-
-    def remove_deleted_before(self, ends: Mapping[str, int], *, at_least: bool = False) -> int:
-        """Remove queues of topics that were deleted at some end of the log; see ``TopicDeletions.drop``."""
-        return self._deletions.drop(ends, at_least=at_least)
-
-    def remove_deleted(self, seconds: float) -> bool:
-        """Remove files of deleted topics' queues for ``seconds`` at most; see ``TopicDeletions.remove_files``."""
-        return self._deletions.remove_files(seconds)
 
     # --- the end ------------------------------------------------------------------------
     def shutdown(self) -> bool:

@@ -73,7 +73,7 @@ class LogFlusher:
         return pages >= self._least_pages or self._threads.monotonic_s() - self._flushed_at >= self._thorough_s
 
     def on_flushed(self, listener: FlushListener) -> None:
-        """Register a callback for each new ``flushed_offset``; it runs on the thread that has flushed."""
+        """Register a callback for each new ``flushed_offset``; it runs on the thread that flushed, so be brief."""
         self._flushed.append(listener)
 
     def on_fault(self, listener: FaultListener) -> None:

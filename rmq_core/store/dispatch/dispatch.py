@@ -5,6 +5,7 @@ write them. A batch that fails on a full disk is dispatched again from its first
 can be written twice, and the Index counts the keys of the batch that it has.
 """
 
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -120,18 +121,13 @@ class Dispatch:
     def publish_progress(self) -> None:
         """Set ``progress`` to the current progress, for the flush thread."""
         index = self._index
-        newest = index.files[-1] if index is not None and index.files else None
-        self.progress = DispatchProgress(
-            self.offset,
-            self.timestamp_ms,
-            self._queues.unit_total,
-            0 if newest is None else newest.name,
-            0 if index is None else len(index.files),
-            b"" if index is None else index.header_bytes,
-            0 if index is None else index.full_end_timestamp_ms,
-        )
+        index_state = (0, 0, b"", 0)
+        if index is not None:
+            newest_name = index.files[-1].name if index.files else 0
+            index_state = newest_name, len(index.files), index.header_bytes, index.full_end_timestamp_ms
+        self.progress = DispatchProgress(self.offset, self.timestamp_ms, self._queues.unit_total, *index_state)
 
-    def run(self, limit: int, arrivals: dict[int, list[int]] | None, most_new_queues: int | None = None) -> None:
+    def run(self, limit: int, arrivals: defaultdict[int, list[int]] | None, most_new_queues: int | None = None) -> None:
         """Dispatch all whole records below a physical offset.
 
         Args:
@@ -155,19 +151,17 @@ class Dispatch:
         self.publish_progress()
 
     def _run_file(
-        self, file: LogFile, limit: int, arrivals: dict[int, list[int]] | None, max_new_queue_count: int | None
+        self, file: LogFile, limit: int, arrivals: defaultdict[int, list[int]] | None, max_new_queue_count: int | None
     ) -> bool:
         """Dispatch a batch of one file's records; False if no whole record is below the limit, or some are left."""
         collector, index = self._collector, self._index
         numbers = collector.numbers
         data_bytes = min(limit - file.start, file.size)
-        begin_position = self.offset - file.start
-        numbers[RUN_POSITION] = begin_position
+        numbers[RUN_POSITION] = begin_position = self.offset - file.start
         numbers[RUN_DATA_BYTES] = data_bytes
         numbers[RUN_FILE_OFFSET] = file.start
         numbers[RUN_FILE_BYTES] = file.size
-        index_file = index.target() if index is not None else None
-        units, keys = collector.run(file.array, self.writer, index_file)
+        units, keys = collector.run(file.array, self.writer, None if index is None else index.target())
         self._record_tombstones()
         run_numbers = numbers.tolist()
         self._queues.unit_total += run_numbers[RUN_WRITTEN]
@@ -252,7 +246,7 @@ class Dispatch:
             return
         if self._queues.batch_topics and collector.has_lmq_records:
             self._extend_queue_names()
-            units = collector.without_lmq_units(units, self.writer.names, self._queues.batch_topics)
+            units = collector.drop_lmq_units(units, self.writer.names, self._queues.batch_topics)
         if len(units):
             self.timestamp_ms = collector.last_timestamp_ms(units)
         self._extend_queue_names()

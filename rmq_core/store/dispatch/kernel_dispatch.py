@@ -3,7 +3,7 @@
 This is the only module of dispatch that loads numba; see ``kernel_loading``.
 """
 
-from collections.abc import Set
+from collections import defaultdict
 from typing import Final
 
 import numpy as np
@@ -24,15 +24,14 @@ from rmq_formats.scan.dispatch import Dispatcher, drop_light_units
 from rmq_formats.scan.segment import FrameBatch
 
 _RECORDS_AT_ONCE: Final = 4096
-_PUT_COLUMNS: Final = (
+assert tuple(range(dispatch_kernel.UNIT_COLUMNS)) == (
     dispatch_kernel.UNIT_QUEUE,
     dispatch_kernel.UNIT_QUEUE_OFFSET,
     dispatch_kernel.UNIT_PHYSICAL_OFFSET,
     dispatch_kernel.UNIT_SIZE,
     dispatch_kernel.UNIT_TAGS_CODE,
     dispatch_kernel.UNIT_STORE_TIMESTAMP,
-)
-assert tuple(range(dispatch_kernel.UNIT_COLUMNS)) == _PUT_COLUMNS  # as UnitWriter.put takes them
+)  # the order that ``UnitWriter.put`` expects
 _LOWEST_FLAG_AT: Final = RECORD_SYS_FLAG_AT + 3  # the lowest byte of sys_flag
 _NO_IMAGE: Final = np.zeros(1, dtype=np.uint8)
 Table = NDArray[np.int64]
@@ -74,8 +73,7 @@ class Collector(Dispatcher):
         Returns:
             Units and keys; ``numbers`` has the counts of those that are written. Valid until the next run.
         """
-        numbers = self.numbers
-        image = _NO_IMAGE
+        numbers, image = self.numbers, _NO_IMAGE
         numbers[tables.RUN_INDEX_LIMIT] = -1
         if index_file is not None:
             image = index_file.array
@@ -186,10 +184,7 @@ class Collector(Dispatcher):
             if is_tombstone(head, physical_offset + position, size):
                 self.tombstones.append(Damage(physical_offset + position, size, DamageCode.MAGIC))
 
-    @staticmethod
-    def without_lmq_units(units: Table, names: list[tuple[str, int]], batch_topics: Set[str]) -> Table:
-        """Drop the LMQ units of records in batch queues, as Java writes no such units."""
-        return drop_light_units(units, names, batch_topics)
+    drop_lmq_units = staticmethod(drop_light_units)
 
     @staticmethod
     def last_timestamp_ms(units: Table) -> int:
@@ -211,15 +206,11 @@ class Collector(Dispatcher):
         return keys[begin + min(record_key_count, indexed_count) :]
 
     @staticmethod
-    def add_arrivals(units: Table, arrivals: dict[int, list[int]]) -> None:
+    def add_arrivals(units: Table, arrivals: defaultdict[int, list[int]]) -> None:
         """Append the tags codes of units to the list of each unit's queue-table row."""
         rows = units[:, dispatch_kernel.UNIT_QUEUE].tolist()
         for row, code in zip(rows, units[:, dispatch_kernel.UNIT_TAGS_CODE].tolist(), strict=True):
-            tags_codes = arrivals.get(row)
-            if tags_codes is None:
-                arrivals[row] = [code]
-            else:
-                tags_codes.append(code)
+            arrivals[row].append(code)
 
     @staticmethod
     def next_sound(file: LogFile, begin: int, end: int) -> int:

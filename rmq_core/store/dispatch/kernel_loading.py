@@ -19,7 +19,9 @@ from typing import Final
 
 from rmq_formats.errors import StoreError
 
-_COMPILER: Final = "libllvmlite"
+_LOGGER = logging.getLogger(__name__)
+_KERNELS: Final = "rmq_core.store.dispatch.kernel_dispatch"  # this module imports all others
+_WAIT_HINT_S: Final = 10.0  # loading time after which a hint is logged; a busy machine needs some seconds
 _MAPPING: Final = re.compile(
     r"^([0-9a-f]+)-([0-9a-f]+) (\S+) \S+ \S+ \d+ *(.*)\n(?:[A-Z].*\n)*?Private_Dirty: +(\d+) kB", re.MULTILINE
 )
@@ -29,8 +31,7 @@ _MAPPING: Final = re.compile(
 def freeze_new_objects() -> Iterator[None]:
     """Exclude all objects made in this context from garbage collection, as they live as long as the process.
 
-    numba and its kernels are some 110,000 objects. Each full collection would traverse all of them, in a pause of 70
-    ms.
+    numba and its kernels are some 110,000 objects, and each full collection would traverse them, in a pause of 70 ms.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -58,17 +59,12 @@ def release_compiler() -> None:
 
 def _clean_ranges() -> list[tuple[int, int]]:
     """Return the address ranges of the compiler's library without modified pages, which would be lost."""
-    ranges: list[tuple[int, int]] = []
-    for mapping in _MAPPING.finditer(Path("/proc/self/smaps").read_text(encoding="utf-8", errors="replace")):
-        begin, end, access, path, dirty_kib = mapping.groups()
-        if _COMPILER in path and access in ("r-xp", "r--p") and dirty_kib == "0":
-            ranges.append((int(begin, 16), int(end, 16)))
-    return ranges
-
-
-_LOGGER = logging.getLogger(__name__)
-_KERNELS: Final = "rmq_core.store.dispatch.kernel_dispatch"  # this module imports all others
-_WAIT_HINT_S: Final = 10.0  # loading time after which a hint is logged; a busy machine needs some seconds
+    mappings = _MAPPING.findall(Path("/proc/self/smaps").read_text(encoding="utf-8", errors="replace"))
+    return [
+        (int(begin, 16), int(end, 16))
+        for begin, end, access, path, dirty_kib in mappings
+        if "libllvmlite" in path and access in ("r-xp", "r--p") and dirty_kib == "0"
+    ]
 
 
 def load_kernels() -> None:

@@ -67,9 +67,8 @@ class QueueMerge:
         queue_rows, firsts = np.unique(units[order, UNIT_QUEUE], return_index=True)
         to_append = np.zeros(len(units), dtype=np.bool_)
         for queue_row, indices in zip(queue_rows.tolist(), np.split(order, firsts[1:]), strict=True):
-            to_append[indices[self._compare(queue_row, np.ascontiguousarray(units[indices, UNIT_QUEUE + 1 :])) :]] = (
-                True
-            )
+            compared_count = self._compare(queue_row, np.ascontiguousarray(units[indices, UNIT_QUEUE + 1 :]))
+            to_append[indices[compared_count:]] = True
         return units[to_append]
 
     def _compare(self, row: int, rows: Rows) -> int:
@@ -86,10 +85,8 @@ class QueueMerge:
         if comparison.rows is None:
             same_count = self._count_same(comparison, rows)
             if same_count:
-                comparison.queue_offset, comparison.last = (
-                    comparison.queue_offset + same_count,
-                    rows[same_count - 1 : same_count].copy(),
-                )
+                comparison.queue_offset += same_count
+                comparison.last = rows[same_count - 1 : same_count].copy()
             rows = rows[same_count:]
             if len(rows) and comparison.queue_offset == queue.max_offset:
                 comparison.only_appends = True
@@ -123,12 +120,11 @@ class QueueMerge:
         for queue in self._queues:
             if isinstance(queue, ConsumeQueue) and (queue.topic, queue.queue_id) not in names:
                 comparisons.append(_Comparison(queue, queue.find_physical(self._begin, queue.first_stored)))
+        bounds = LogBounds(self._begin, log_end, self._writer.lost_ranges)
         for comparison in comparisons:
-            if not comparison.only_appends and (
-                comparison.rows or comparison.queue_offset < comparison.queue.max_offset
-            ):
+            is_different = comparison.rows or comparison.queue_offset < comparison.queue.max_offset
+            if is_different and not comparison.only_appends:
                 rows = np.concatenate([comparison.last, *(comparison.rows or [])])
-                bounds = LogBounds(self._begin, log_end, self._writer.lost_ranges)
                 self._merge(comparison.queue, comparison.queue_offset - 1, rows, bounds)
 
     def _merge(self, queue: ConsumeQueue, begin: int, rows: Rows, log: LogBounds) -> None:
@@ -142,28 +138,21 @@ class QueueMerge:
         offsets = rows[merged.places < 0, unit_kernel.QUEUE_OFFSET]
         self._writer.displaced += int(np.count_nonzero((offsets < 0) | (offsets > MAX_QUEUE_OFFSET)))
         lost_units = stored_rows[are_lost_units(stored_rows, log.end)]
-        lost_units = lost_units[
-            ~np.isin(lost_units[:, unit_kernel.QUEUE_OFFSET], merged.rows[:, unit_kernel.QUEUE_OFFSET])
-        ]
-        expected = np.concatenate([merged.rows, lost_units])
+        is_merged = np.isin(lost_units[:, unit_kernel.QUEUE_OFFSET], merged.rows[:, unit_kernel.QUEUE_OFFSET])
+        expected = np.concatenate([merged.rows, lost_units[~is_merged]])
         expected = np.ascontiguousarray(expected[np.argsort(expected[:, unit_kernel.QUEUE_OFFSET])])
         units = _with_tags_codes(stored_rows, expected, begin)
         first_difference = _first_difference(stored_rows, units, begin, merged.end)
         if first_difference is not None:
             if first_difference < queue.max_offset:
                 queue.trim(first_difference)
-            rows_to_write = merged.rows if self._queues.writes_ext else units
-            self._write(
-                queue,
-                np.ascontiguousarray(rows_to_write[rows_to_write[:, unit_kernel.QUEUE_OFFSET] >= first_difference]),
-            )
+            rows = merged.rows if self._queues.writes_ext else units
+            rows = np.ascontiguousarray(rows[rows[:, unit_kernel.QUEUE_OFFSET] >= first_difference])
+            cuts = np.flatnonzero(np.diff(rows[:, unit_kernel.QUEUE_OFFSET]) != 1) + 1
+            for run in np.split(rows, cuts):
+                if len(run):
+                    self._writer.write(queue, int(run[0, unit_kernel.QUEUE_OFFSET]), run)
         queue.least_next = max(queue.least_next, merged.end)
-
-    def _write(self, queue: ConsumeQueue, rows: Rows) -> None:
-        cuts = np.flatnonzero(np.diff(rows[:, unit_kernel.QUEUE_OFFSET]) != 1) + 1
-        for run in np.split(rows, cuts):
-            if len(run):
-                self._writer.write(queue, int(run[0, unit_kernel.QUEUE_OFFSET]), run)
 
 
 def _rows(queue: ConsumeQueue, begin: int, end: int) -> Rows:
@@ -195,11 +184,8 @@ def _with_tags_codes(stored_rows: Rows, expected: Rows, begin: int) -> Rows:
     indices = expected[:, unit_kernel.QUEUE_OFFSET] - begin
     has_unit = np.flatnonzero((indices >= 0) & (indices < len(stored_rows)))
     has_unit = has_unit[(stored_rows[indices[has_unit]][:, _RECORD] == expected[has_unit][:, _RECORD]).all(axis=1)]
-    if (
-        len(has_unit)
-        and indices[has_unit[-1]] == len(stored_rows) - 1
-        and _is_torn(stored_rows[-1], expected[has_unit[-1]])
-    ):
+    has_last_unit = len(has_unit) > 0 and indices[has_unit[-1]] == len(stored_rows) - 1
+    if has_last_unit and _is_torn(stored_rows[-1], expected[has_unit[-1]]):
         has_unit = has_unit[:-1]
     units[has_unit, unit_kernel.TAGS_CODE] = stored_rows[indices[has_unit], unit_kernel.TAGS_CODE]
     return units

@@ -4,6 +4,7 @@ Source: ``DefaultMessageStore.ReputMessageService``.
 """
 
 import logging
+from collections import defaultdict
 from collections.abc import Callable
 
 from rmq_core.store.config import FlushDiskType
@@ -53,7 +54,8 @@ class LiveDispatch:
         limit = self._flusher.flushed_offset if self._is_sync else log.max_offset
         if self._dispatch.offset >= limit:
             return True
-        rows: dict[int, list[int]] | None = {} if any(is_waiting() for is_waiting in self._are_waiting) else None
+        has_listener = any(is_waiting() for is_waiting in self._are_waiting)
+        rows: defaultdict[int, list[int]] | None = defaultdict(list) if has_listener else None
         try:
             self._dispatch.run(limit, rows, most_new_queues)
         except OSError as error:  # the next call tries again, as a full disk may have space by then
