@@ -7,7 +7,7 @@ Source: ``DefaultMessageStore#recover``, ``CommitLog#recoverNormally``, ``#recov
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Final
 
 from rmq_core.store.commitlog.log import LogFile, store_timestamp_ms
@@ -105,9 +105,9 @@ class RecoveryPlanner:
     @staticmethod
     def _restore_index(index: Index, watermark: Watermark, is_clean: bool) -> bool:
         is_same = len(index.files) == watermark.index_files and index.header_bytes == watermark.index_header
-        if is_clean and is_same:
-            return True
-        return index.restore(watermark.index_name, watermark.index_files, watermark.index_header)
+        return (is_clean and is_same) or index.restore(
+            watermark.index_name, watermark.index_files, watermark.index_header
+        )
 
     def _rebuild(self) -> Resume:
         """Prepare to rebuild all ConsumeQueues and the Index; the watermark restarts an interrupted rebuild."""
@@ -148,10 +148,9 @@ class RecoveryPlanner:
                 queue.rewrite(start)
             self._queues.count_units()
             if self._index is not None:
-                is_full_file = [
-                    file.header.end_timestamp_ms <= checkpoint.index_msg_timestamp_ms for file in self._index.files
-                ]
-                self._index.remove_from(is_full_file.index(False) if False in is_full_file else len(is_full_file))
+                full_until_ms = checkpoint.index_msg_timestamp_ms
+                full_files = takewhile(lambda file: file.header.end_timestamp_ms <= full_until_ms, self._index.files)
+                self._index.remove_from(len(list(full_files)))
         else:
             start = max((file.start for file in self._files if file.start <= last_end), default=self._files[0].start)
             resume = Resume(units_from=max(last_end, 0))

@@ -72,11 +72,9 @@ class Recovery:
         self._disk = parts.disk
         self._log = parts.log
         self._queues = parts.queues
-        self._index = parts.index
         self._dispatch = parts.dispatch
-        self._checkpoint_files = parts.checkpoint_files
-        self._now_ms = now_ms
         self._quarantine = parts.quarantine
+        self._now_ms = now_ms
         self._files: list[LogFile] = []
 
     def run(self) -> RecoveryReport:
@@ -87,16 +85,18 @@ class Recovery:
             StoreLayoutError: records that belong into queues of another layout.
             OSError: the disk is full or broken.
         """
-        crashed = Path(abort_file(self._config.root)).exists()
+        abort_path = abort_file(self._config.root)
+        crashed = Path(abort_path).exists()
         self._files = self._find_files()
-        watermark = self._checkpoint_files.trusted()
+        watermark = self._parts.checkpoint_files.trusted()
         is_clean = not crashed and (watermark is None or watermark.clean)
-        self._write_abort()
+        self._disk.write_file(abort_path, str(os.getpid()).encode())
+        self._disk.sync_directory(self._config.root)
         try:
             return self._recover(watermark, crashed=crashed, is_clean=is_clean)
         except (StoreSizeError, StoreLayoutError):
             if not crashed:  # the store is still as a stopped broker leaves it
-                self._disk.remove(abort_file(self._config.root))
+                self._disk.remove(abort_path)
             raise
 
     def _recover(self, watermark: Watermark | None, *, crashed: bool, is_clean: bool) -> RecoveryReport:
@@ -105,26 +105,23 @@ class Recovery:
             self._queues.deleted_topics.clear()
             self._create_log()
             return RecoveryReport(is_new=True, is_clean=is_clean, seconds=time.perf_counter() - start_s)
-        missing_files = tuple(
-            before.end for before, after in zip(self._files, self._files[1:], strict=False) if before.end != after.start
-        )
+        neighbours = zip(self._files, self._files[1:], strict=False)
+        missing_files = tuple(file.end for file, next_file in neighbours if file.end != next_file.start)
         planner = RecoveryPlanner(self._parts, self._files)
-        plan = None if watermark is None else planner.by_watermark(watermark, is_clean)
-        is_trusted = plan is not None
-        if plan is None:
-            plan = planner.by_checkpoint(crashed)
-        before = self._queues.unit_total
+        plan_by_watermark = None if watermark is None else planner.by_watermark(watermark, is_clean)
+        plan = plan_by_watermark or planner.by_checkpoint(crashed)
+        unit_total_before = self._queues.unit_total
         if plan.resume.rewrites_queues:
             self._dispatch.writer.start_rewriting()
         scan = self._scan(plan)
         quarantined = self._apply_plan(scan, plan)
         return RecoveryReport(
             is_clean=is_clean,
-            is_trusted=is_trusted,
+            is_trusted=plan is plan_by_watermark,
             begin_offset=plan.start,
             end_offset=scan.end,
             record_count=scan.record_count,
-            unit_count=self._queues.unit_total - before,
+            unit_count=self._queues.unit_total - unit_total_before,
             damages=tuple(scan.damages),
             tail=tuple(scan.tail),
             quarantined=quarantined,
@@ -134,36 +131,30 @@ class Recovery:
             seconds=time.perf_counter() - start_s,
         )
 
-    def _write_abort(self) -> None:
-        self._disk.write_file(abort_file(self._config.root), str(os.getpid()).encode())
-        self._disk.sync_directory(self._config.root)
-
     def _find_files(self) -> list[LogFile]:
         """Find the log's files, and extend a file whose creation was interrupted to the full size."""
-        config = self._config
-        segments = list_log_files(config.commitlog_path)
+        file_bytes = self._config.commitlog_file_bytes
+        segments = list_log_files(self._config.commitlog_path)
         if segments and segments[-1][2] == 0:
             self._disk.remove(segments.pop()[0])
         for number, (path, start, size) in enumerate(segments):
-            is_incomplete = size == 0 or (number == len(segments) - 1 and size < config.commitlog_file_bytes)
-            if start % config.commitlog_file_bytes or not (is_incomplete or size == config.commitlog_file_bytes):
-                raise StoreSizeError(
-                    f"{path}: has {size} bytes, but mappedFileSizeCommitLog is {config.commitlog_file_bytes}"
-                )
+            is_incomplete = size == 0 or (number == len(segments) - 1 and size < file_bytes)
+            if start % file_bytes or not (is_incomplete or size == file_bytes):
+                raise StoreSizeError(f"{path}: has {size} bytes, but mappedFileSizeCommitLog is {file_bytes}")
             if is_incomplete:
                 descriptor = self._disk.open(path)
-                self._disk.truncate(descriptor, config.commitlog_file_bytes)
+                self._disk.truncate(descriptor, file_bytes)
                 self._disk.close(descriptor)
-        return [LogFile(path, start, config.commitlog_file_bytes, self._disk) for path, start, _ in segments]
+        return [LogFile(path, start, file_bytes, self._disk) for path, start, _ in segments]
 
     def _create_log(self) -> None:
         """Create an empty log, and remove queues and Index. Source: ``recoverNormally``."""
         self._disk.make_durable_directory(self._config.commitlog_path)
         self._queues.load(None)
         self._queues.clear()
-        if self._index is not None:
-            self._index.load()
-            self._index.remove_from(0)
+        if self._parts.index is not None:
+            self._parts.index.load()
+            self._parts.index.remove_from(0)
         self._log.adopt([], 0)
 
     def _scan(self, plan: RecoveryPlan) -> "RecoveryScan":
@@ -195,7 +186,7 @@ class Recovery:
     def _apply_plan(self, scan: "RecoveryScan", plan: RecoveryPlan) -> tuple[str, ...]:
         """Quarantine damaged ranges, cut the log, and cut queues and Index to match."""
         quarantine_paths, overwritten_at, timestamp_ms = [], -1, scan.timestamp_ms or self._now_ms
-        damage_by_file = {self._file_of(damage): damage for damage in scan.damages}
+        damaged_files = {self._file_of(damage) for damage in scan.damages}
         for damage in scan.damages:
             file = self._file_of(damage)
             quarantine_paths.append(self._quarantine.copy(file, damage, self._now_ms))
@@ -207,16 +198,17 @@ class Recovery:
         self._cut_log(scan)
         self._rewrite(plan.unproven_from, scan.end)
         for file in self._files:
-            if file in damage_by_file or file.end > min(plan.flushed_until, scan.end):
+            if file in damaged_files or file.end > min(plan.flushed_until, scan.end):
                 self._disk.sync(file.descriptor)
         self._log.adopt(self._files, scan.end)
         self._dispatch.offset = scan.end
-        self._dispatch.timestamp_ms = scan.timestamp_ms or self._checkpoint_files.checkpoint.logics_msg_timestamp_ms
+        checkpoint = self._parts.checkpoint_files.checkpoint
+        self._dispatch.timestamp_ms = scan.timestamp_ms or checkpoint.logics_msg_timestamp_ms
         self._cut_queues(scan)
-        if self._index is not None:
-            self._index.cut(scan.end, self._log.store_timestamp_ms)
+        if self._parts.index is not None:
+            self._parts.index.cut(scan.end, self._log.store_timestamp_ms)
             if overwritten_at >= 0:  # a rebuild of the Index would read a record without a key there
-                self._index.pass_over(overwritten_at, timestamp_ms)
+                self._parts.index.pass_over(overwritten_at, timestamp_ms)
         self._dispatch.publish_progress()
         return tuple(quarantine_paths)
 
@@ -236,15 +228,14 @@ class Recovery:
 
     def _cut_log(self, scan: "RecoveryScan") -> None:
         """Remove the files after the log's end, and fill the rest of the last file with zeros."""
-        end = scan.end
-        for file in [file for file in self._files if file.start > end]:
+        for file in [file for file in self._files if file.start > scan.end]:
             file.release()
             self._disk.remove(file.path)
             self._files.remove(file)
         self._disk.sync_directory(self._config.commitlog_path)
         last = self._files[-1]
-        if scan.data_end(last) > end - last.start:
-            self._disk.zero(last.descriptor, end - last.start, last.size)
+        if scan.data_end(last) > scan.end - last.start:
+            self._disk.zero(last.descriptor, scan.end - last.start, last.size)
 
     def _cut_queues(self, scan: "RecoveryScan") -> None:
         log_min = self._log.min_offset

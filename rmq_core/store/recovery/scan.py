@@ -148,11 +148,10 @@ class RecoveryScan:
     def _accept(self, end: int) -> None:
         """Move the log's end after a sound frame or BLANK; pending bytes before it become damage."""
         if self._unused_file_ends:
-            first = self._unused_file_ends[0].physical_offset
-            last = self._unused_file_ends[-1].physical_offset + self._unused_file_ends[-1].size
-            self.tail = [
-                damage for damage in self.tail if not first <= damage.physical_offset < last
-            ] + self._unused_file_ends
+            first, last = self._unused_file_ends[0], self._unused_file_ends[-1]
+            unused = range(first.physical_offset, last.physical_offset + last.size)
+            self.tail = [damage for damage in self.tail if damage.physical_offset not in unused]
+            self.tail += self._unused_file_ends
             self._unused_file_ends = []
         self.damages += sorted(self.tail)
         self.tail = []
