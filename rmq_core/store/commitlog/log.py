@@ -1,7 +1,6 @@
 """The CommitLog: its mapped files, the position of the next record, and slices of stored records."""
 
 from contextlib import suppress
-from pathlib import Path
 from struct import Struct
 from typing import Any, Final
 
@@ -231,16 +230,6 @@ class CommitLog:
 def store_timestamp_ms(record: memoryview) -> int:
     """Return the store timestamp (ms) of a record, from the record's first bytes."""
     return int(_INT64.unpack_from(record, store_timestamp_at(SYS_FLAG.unpack_from(record)[0]))[0])
-
-
-def list_log_files(directory: str) -> list[tuple[str, int, int]]:
-    """List path, start and size of each CommitLog file in a directory, and ignore other files."""
-    files = []
-    for path in Path(directory).iterdir() if Path(directory).is_dir() else []:
-        start = paths.parse_segment_name(path.name)
-        if start is not None and path.is_file():
-            files.append((str(path), start, path.stat().st_size))
-    return sorted(files, key=lambda file: file[1])
 
 
 class Boundaries:

@@ -152,10 +152,11 @@ class BatchQueue:
         self.is_whole = self.files.load()
         if not self.files.files:
             return
-        in_file = self.files.file_bytes // BATCH_UNIT_BYTES
-        self._end = self.first_stored + in_file * len(self.files.files)
+        self._end = self.files.end // BATCH_UNIT_BYTES
         if sound_until is None:
-            self._scan(max(self.first_stored, self._end - _FILES_SCANNED * in_file))
+            self._scan(
+                max(self.files.start, self.files.end - _FILES_SCANNED * self.files.file_bytes) // BATCH_UNIT_BYTES
+            )
         else:
             self.trim(self.find(lambda unit: unit.size <= 0 or unit.physical_offset >= sound_until))
 

@@ -59,14 +59,12 @@ class QueueExt:
         self.end += step
 
     def _unit(self, offset: int) -> ExtUnit | None:
-        try:
-            return ExtUnit.decode(self.files.read(offset, _USUAL_BYTES))
-        except FormatError:  # the unit may be longer than the bytes read
-            pass
-        try:
-            return ExtUnit.decode(self.files.read(offset, EXT_UNIT_MAX_BYTES))
-        except FormatError:
-            return None
+        for size in (_USUAL_BYTES, EXT_UNIT_MAX_BYTES):
+            try:
+                return ExtUnit.decode(self.files.read(offset, size))
+            except FormatError:  # the unit is longer, or not sound
+                continue
+        return None
 
     def at(self, tags_code: int) -> ExtUnit | None:
         """Return the unit at the address in a tags code; None if the code is no address, or no sound unit is there."""

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from rmq_core.store.files.disk import Disk
+from rmq_core.store.files.disk import Disk, list_segments
 from rmq_formats.codecs import paths
 from rmq_formats.errors import StoreSizeError
 
@@ -23,8 +23,6 @@ _MAX_OPEN_FILES: Final = 16_384
 _BLOCK_BYTES: Final = 1 << 20
 _PARENT_LEVELS: Final = 4  # parent directories of a file: of the queue, of the topic, of all topics, of the store
 _DESCRIPTOR_SHARE: Final = 4  # one in so many of the process's descriptors; sockets and the log need the others
-
-
 _MIN_WINDOW_BYTES: Final = 4096
 _MAX_WINDOW_BYTES: Final = 256 << 10
 
@@ -48,11 +46,7 @@ class QueueMap:
         self.row = row
 
     def reserve(self, descriptor: int, position: int, disk: Disk) -> int:
-        """Allocate disk blocks from a position on, more the fuller the file is.
-
-        Returns:
-            Bytes that may be written at the position.
-        """
+        """Allocate disk blocks from a position on, more the fuller the file is; return the bytes allocated there."""
         size = len(self.view)
         if self.allocated <= position:
             window = min(max(position, _MIN_WINDOW_BYTES), _MAX_WINDOW_BYTES)
@@ -68,7 +62,6 @@ class ConsumeQueueFile:
     Attributes:
         start: offset of its first byte in the queue.
         descriptor: -1 while it is closed.
-        is_dirty: written since its last fsync.
         is_dropped: about to be removed, so that no fsync is needed.
         mapped: the map, while the queue appends to this file.
     """
@@ -99,9 +92,7 @@ class OpenFiles:
         self.new_directories: deque[str] = deque()
         self.expired_directories: deque[str] = deque()
         self._expired: dict[str, list[str]] = {}  # paths of expired files, by directory
-        self._removing = (
-            threading.Lock()
-        )  # held while expired files are removed, so that no new file of the same name is
+        self._removing = threading.Lock()  # held while files are removed, so that no new file of the same name is
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _DESCRIPTOR_SHARE
         self.limit = min(max(limit, _MIN_OPEN_FILES), _MAX_OPEN_FILES)
         self._open: OrderedDict[ConsumeQueueFile, None] = OrderedDict()  # in the order of opening
@@ -206,17 +197,12 @@ class FileSequence:
         Raises:
             StoreSizeError: a file has another size than the settings say.
         """
-        segments: list[tuple[int, Path, int]] = []
-        for path in Path(self.directory).iterdir() if Path(self.directory).is_dir() else []:
-            start = paths.parse_segment_name(path.name)
-            if start is not None and path.is_file():
-                segments.append((start, path, path.stat().st_size))
-        segments.sort()
-        first_empty = next((number for number, (_, _, size) in enumerate(segments) if size == 0), len(segments))
-        for _, path, _ in segments[
+        segments = list_segments(self.directory)
+        first_empty = next((number for number, segment in enumerate(segments) if not segment.size), len(segments))
+        for segment in segments[
             first_empty:
-        ]:  # created, but not flushed before a loss of power: no later file has units
-            self._open.disk.remove(str(path))
+        ]:  # created, but not flushed before a loss of power: no later one has units
+            self._open.disk.remove(segment.path)
         is_whole = True
         for start, path, size in segments[:first_empty]:
             if size != self.file_bytes or start % self.file_bytes:
@@ -225,13 +211,18 @@ class FileSequence:
                 is_whole = False
                 for file in list(self.files):
                     self.remove(file)
-            self.files.append(ConsumeQueueFile(str(path), start))
+            self.files.append(ConsumeQueueFile(path, start))
         return is_whole
 
     @property
     def start(self) -> int:
         """Offset of the first file's first byte; 0 without files."""
         return self.files[0].start if self.files else 0
+
+    @property
+    def end(self) -> int:
+        """Offset after the last file's last byte; 0 without files."""
+        return self.files[-1].start + self.file_bytes if self.files else 0
 
     def file_at(self, offset: int) -> ConsumeQueueFile | None:
         """Return the file that contains an offset."""

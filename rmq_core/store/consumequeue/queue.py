@@ -177,20 +177,16 @@ class ConsumeQueue:
             self._scan(self.files.start)
 
     def _search(self, sound_until: int) -> None:
-        self.max_offset = (self.files.files[-1].start + self.files.file_bytes) // UNIT_BYTES
-
-        def is_past_end(unit: StoredUnit) -> bool:
-            return unit.size <= 0 or unit.physical_offset >= sound_until
-
-        end = self.find(is_past_end, self.first_stored)
-        self.max_offset = end
-        if self.files.has_data(end * UNIT_BYTES):
-            self.trim(end)
+        self.max_offset = self.files.end // UNIT_BYTES
+        self.max_offset = self.find(
+            lambda unit: unit.size <= 0 or unit.physical_offset >= sound_until, self.first_stored
+        )
+        if self.files.has_data(self.max_offset * UNIT_BYTES):
+            self.trim(self.max_offset)
 
     def _scan(self, offset: int) -> None:
         """Cut the queue at the first unit at or after a byte offset that was never written."""
-        end = self.files.files[-1].start + self.files.file_bytes
-        while offset < end:
+        while offset < self.files.end:
             units = np.frombuffer(self.files.read(offset, self.files.file_bytes), dtype=UNIT_DTYPE)
             unwritten = np.flatnonzero(is_unwritten(units))
             if len(unwritten):
@@ -211,14 +207,8 @@ class ConsumeQueue:
         No queue may end in a pre-blank: the original takes its size for the end of the log.
         """
         first = self.first_stored
-        while queue_offset > first:
-            begin = max(first, queue_offset - _UNITS_AT_ONCE)
-            data = b"".join(self.pieces(begin, queue_offset))
-            messages = np.flatnonzero(~is_pre_blank(np.frombuffer(data, dtype=UNIT_DTYPE)))
-            if len(messages):
-                queue_offset = begin + int(messages[-1]) + 1
-                break
-            queue_offset = begin
+        last = self._find_last(queue_offset, lambda units: ~is_pre_blank(units))
+        queue_offset = min(queue_offset, first) if last is None else last + 1
         if self._cells is not None:
             row = self._cell - TARGET_NEXT
             self._cells[row + TARGET_ROOM] = 0  # the kernel must not write after the old end
@@ -240,13 +230,16 @@ class ConsumeQueue:
 
     def last_address(self) -> int | None:
         """Return the last tags code that is an address in ConsumeQueueExt; None without one."""
-        end = self.max_offset
+        last = self._find_last(self.max_offset, lambda units: units["tags_code"] <= EXT_MAX_ADDRESS)
+        return None if last is None else Unit.decode(self.read(last, 1)).tags_code
+
+    def _find_last(self, end: int, test: Callable[[NDArray[np.void]], NDArray[np.bool_]]) -> int | None:
+        """Return the last queue offset before ``end`` whose unit passes a test of UNIT_DTYPE[n]; None without one."""
         while end > self.first_stored:
             begin = max(self.first_stored, end - _UNITS_AT_ONCE)
-            units = np.frombuffer(b"".join(self.pieces(begin, end)), dtype=UNIT_DTYPE)
-            addresses = np.flatnonzero(units["tags_code"] <= EXT_MAX_ADDRESS)
-            if len(addresses):
-                return int(units["tags_code"][addresses[-1]])
+            offsets = np.flatnonzero(test(np.frombuffer(b"".join(self.pieces(begin, end)), dtype=UNIT_DTYPE)))
+            if len(offsets):
+                return begin + int(offsets[-1])
             end = begin
         return None
 
@@ -357,7 +350,7 @@ def estimate_count(
 
 def _match_units(
     queue: ConsumeQueue,
-    units: "np.ndarray[tuple[int], np.dtype[np.void]]",
+    units: NDArray[np.void],
     tags_codes: Set[int] | None,
     may_match_unit: MayMatchUnit | None,
 ) -> NDArray[np.bool_]:

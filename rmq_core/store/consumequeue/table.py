@@ -89,10 +89,9 @@ class ConsumeQueueTable:
 
     def _make(self, topic: str, queue_id: int, *, is_batch: bool) -> Queue:
         config = self._config
+        directory = paths.queue_dir(self._batch_directory if is_batch else self._directory, topic, queue_id)
         if is_batch:
-            directory = paths.queue_dir(self._batch_directory, topic, queue_id)
             return BatchQueue(topic, queue_id, directory, config.batchconsumequeue_file_bytes, self.open_files)
-        directory = paths.queue_dir(self._directory, topic, queue_id)
         ext_directory = paths.queue_dir(self._ext_directory, topic, queue_id)
         ext = None
         if self.writes_ext or Path(ext_directory).is_dir():
@@ -144,15 +143,16 @@ class ConsumeQueueTable:
             all_end: physical offset after all records with units, so that no queue is read if all records are dead.
         """
         removed = set()
-        for key in [key for key in self._queues if key[0] in ends]:
-            topic, queue_id = key
+        for (topic, queue_id), queue in list(self._queues.items()):
+            if topic not in ends:
+                continue
             if ends[topic] < all_end:  # else no unit is after the offset
-                if self._queues[key].first_physical() >= ends[topic]:
+                if queue.first_physical() >= ends[topic]:
                     continue
-                if self._queues[key].last_end() > ends[topic]:
-                    self._queues[key].remove_before(ends[topic])
+                if queue.last_end() > ends[topic]:
+                    queue.remove_before(ends[topic])
                     continue
-            queue = self._queues.pop(key)
+            del self._queues[topic, queue_id]
             queue.bind(None)
             queue.files.drop()
             if queue.ext is not None:
@@ -182,10 +182,9 @@ class ConsumeQueueTable:
 
     def _remove_files_of(self, topic: str, queue_id: int) -> None:
         queue = self._dropped_queues[topic].get(queue_id)
-        if queue is None:
-            return
-        self._remove_queue_files(queue)
-        del self._dropped_queues[topic][queue_id]
+        if queue is not None:
+            self._remove_queue_files(queue)
+            del self._dropped_queues[topic][queue_id]
 
     @staticmethod
     def _remove_queue_files(queue: Queue) -> None:

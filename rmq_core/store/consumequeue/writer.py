@@ -44,7 +44,7 @@ class UnitWriter:
         displaced: number of units skipped because of an impossible queue offset.
         new_queue_count: number of queues whose first unit was written here; most needed a new directory and file.
         names: topic and queue id of each row; the owner adds to it.
-        is_slave: this is a slave's store: a newer record with an older queue offset belongs to a topic that the
+        is_slave: True for a slave's store, where a newer record with an older queue offset belongs to a topic that the
             master has recreated.
         batches: inner batches of the records to write, by physical offset: queue offset of the first message, and
             number of messages. The owner sets it.
@@ -59,8 +59,8 @@ class UnitWriter:
         self.names: list[tuple[str, int]] = []
         self.batches: Mapping[int, tuple[int, int]] = {}
         self.lost_ranges: tuple[Table, Table] = (np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
+        self.queues = queues
         self._cells = self.targets.reshape(-1).data
-        self._queues = queues
         self._deleted_topics = queues.deleted_topics.ends
         self.is_slave = is_slave
         self._rows: list[Queue | None] = []
@@ -87,23 +87,19 @@ class UnitWriter:
         at = int(np.searchsorted(begins, physical_offset, side="right"))
         return at > 0 and physical_offset < int(ends[:at].max())
 
-    def note_written(self, count: int) -> None:
-        """Count units that the kernel has written."""
-        self._queues.unit_total += count
-
     @property
     def max_units_per_put(self) -> int:
         """Maximal number of units of one ``put``."""
-        if self._queues.writes_ext:
+        if self.queues.writes_ext:
             return _MAX_UNITS_PER_PUT
-        return _MAX_BATCH_UNITS_PER_PUT if self._queues.batch_topics else 1
+        return _MAX_BATCH_UNITS_PER_PUT if self.queues.batch_topics else 1
 
     def put(self, units: list[list[int]]) -> int:
         """Write a unit that the kernel cannot write, and the units that directly follow it in its queue.
 
         Args:
-            units: one or more rows of a unit table, at most ``max_units_per_put``: row of the queue, queue offset,
-                physical offset, size, tags code, store timestamp (ms) or LIGHT_UNIT.
+            units: up to ``max_units_per_put`` rows of a unit table: row of the queue, queue offset, physical offset,
+                size, tags code, store timestamp (ms) or LIGHT_UNIT.
 
         Returns:
             Number of units that need nothing more; 0 after queues were removed, and the caller passes the units again.
@@ -133,8 +129,8 @@ class UnitWriter:
             if (units[count][-1] == LIGHT_UNIT) != is_lmq_unit:
                 break
             count += 1
-        self._append(queue, units[:count], has_ext=self._queues.writes_ext and not is_lmq_unit)
-        self._queues.unit_total += queue.max_offset - old_max_offset
+        self._append(queue, units[:count], has_ext=self.queues.writes_ext and not is_lmq_unit)
+        self.queues.unit_total += queue.max_offset - old_max_offset
         self._point_at_next_unit(row, queue)
         return count
 
@@ -150,7 +146,7 @@ class UnitWriter:
             (physical_offset, size, code, timestamp_ms, *self.batches.get(physical_offset, (queue_offset, 1)))
             for _, queue_offset, physical_offset, size, code, timestamp_ms in units[:count]
         )
-        self._queues.unit_total += queue.max_offset - old_max_offset
+        self.queues.unit_total += queue.max_offset - old_max_offset
         return count
 
     def _remove_recreated_topic(self, queue: Queue) -> None:
@@ -161,9 +157,9 @@ class UnitWriter:
         record; messages that arrived during the deletion continue the queue offsets of the old topic.
         """
         ends = {queue.topic: queue.last_end()}
-        self._queues.deleted_topics.record(ends, 0)
+        self.queues.deleted_topics.record(ends, 0)
         self.clear_cache()
-        self._queues.remove_topics(ends)
+        self.queues.remove_topics(ends)
 
     def _append(self, queue: ConsumeQueue, units: list[list[int]], *, has_ext: bool) -> None:
         """Append units to a queue, at the queue offsets that the original gives them."""
@@ -171,16 +167,14 @@ class UnitWriter:
 
         rows = np.array(units, dtype=np.int64)[:, 1:].copy()
         queue_offsets = np.empty(len(rows), dtype=np.int64)
-        append_rows(
-            rows, queue.max_offset if queue.files.files else NO_FILE, queue.last_end(), *self.lost_ranges, queue_offsets
-        )
+        end = queue.max_offset if queue.files.files else NO_FILE
+        append_rows(rows, end, queue.last_end(), *self.lost_ranges, queue_offsets)
         self.displaced += int(np.count_nonzero(queue_offsets == IMPOSSIBLE))
         written_rows = np.flatnonzero(queue_offsets >= 0)
         for run in np.split(written_rows, np.flatnonzero(np.diff(queue_offsets[written_rows]) != 1) + 1):
             if len(run):
-                self._write(
-                    queue, int(queue_offsets[run[0]]), [units[index] for index in run.tolist()], has_ext=has_ext
-                )
+                run_units = [units[index] for index in run.tolist()]
+                self._write(queue, int(queue_offsets[run[0]]), run_units, has_ext=has_ext)
 
     def _write(self, queue: ConsumeQueue, queue_offset: int, units: list[list[int]], *, has_ext: bool) -> None:
         tags_codes = [tags_code for _, _, _, _, tags_code, _ in units]
@@ -201,7 +195,7 @@ class UnitWriter:
         from rmq_formats.kernels.units import encode_units  # noqa: PLC0415 # numba
 
         is_lmq_unit = rows[0, -1] == LIGHT_UNIT
-        if self._queues.writes_ext and not is_lmq_unit:
+        if self.queues.writes_ext and not is_lmq_unit:
             self._write(queue, queue_offset, [[0, *row] for row in rows.tolist()], has_ext=True)
             return
         image = np.empty(len(rows) * UNIT_BYTES, dtype=np.uint8)
@@ -219,7 +213,7 @@ class UnitWriter:
         if queue is None:
             topic, queue_id = self.names[row]
             try:
-                queue = self._queues.get_or_make(topic, queue_id)
+                queue = self.queues.get_or_make(topic, queue_id)
             except FormatError:  # a crafted topic that is no valid directory name
                 return None
             self._rows[row] = queue
@@ -248,14 +242,14 @@ class UnitWriter:
         previous_file = self._files[row]
         if previous_file is not None and previous_file is not file:
             if target[TARGET_DIRTY]:
-                self._queues.open_files.note_dirty(previous_file)
+                self.queues.open_files.note_dirty(previous_file)
             if previous_file.mapped is not None:
                 previous_file.mapped = None
                 self._mapped.remove(previous_file)
         self._files[row] = file
         target[TARGET_ROOM] = 0
         target[TARGET_RECORD_END] = max(queue.last_end(), 0)
-        if file is None or self._queues.writes_ext:
+        if file is None or self.queues.writes_ext:
             return
         try:
             room = self._map_file(row, file, offset - file.start, queue.files.file_bytes)
@@ -266,7 +260,7 @@ class UnitWriter:
             target[TARGET_ROOM] = room // UNIT_BYTES
 
     def _map_file(self, row: int, file: ConsumeQueueFile, position: int, file_bytes: int) -> int:
-        open_files = self._queues.open_files
+        open_files = self.queues.open_files
         descriptor = open_files.open(file)
         if file.mapped is None:
             while len(self._mapped) >= min(_MAX_MAPPED_FILES, open_files.limit):
@@ -288,7 +282,7 @@ class UnitWriter:
                 queue.bind(None)
                 self._rows[row] = None
         for file in self.collect_dirty_files():
-            self._queues.open_files.note_dirty(file)
+            self.queues.open_files.note_dirty(file)
         self._files = [None] * len(self._files)
         self.targets[:] = 0
         for mapped in self._mapped:

@@ -150,7 +150,7 @@ class Collector(Dispatcher):
         while begin < len(units):
             numbers[tables.RUN_WRITTEN] = 0
             begin = int(live_dispatch.write_units(units, begin, len(units), writer.targets, numbers))
-            writer.note_written(int(numbers[tables.RUN_WRITTEN]))
+            writer.queues.unit_total += int(numbers[tables.RUN_WRITTEN])
             if begin < len(units):
                 if max_new_queue_count is not None and writer.new_queue_count >= max_new_queue_count:
                     return False

@@ -2,7 +2,9 @@
 
 import os
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
+
+from rmq_formats.codecs import paths
 
 _FILE_MODE: Final = 0o644
 _ZERO_BLOCK: Final = bytes(1 << 20)
@@ -170,3 +172,21 @@ class Disk:
         used = status.f_blocks - status.f_bfree
         whole = used + status.f_bavail
         return -(-100 * used // whole) / 100 if whole else 0.0
+
+
+class SegmentFile(NamedTuple):
+    """A file whose name is the offset of its first byte."""
+
+    start: int
+    path: str
+    size: int
+
+
+def list_segments(directory: str) -> list[SegmentFile]:
+    """List the segment files in a directory by offset; none if there is no directory. Other files are ignored."""
+    files = []
+    for path in Path(directory).iterdir() if Path(directory).is_dir() else []:
+        start = paths.parse_segment_name(path.name)
+        if start is not None and path.is_file():
+            files.append(SegmentFile(start, str(path), path.stat().st_size))
+    return sorted(files)

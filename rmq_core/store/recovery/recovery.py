@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from rmq_core.store.commitlog.log import LogFile, list_log_files
+from rmq_core.store.commitlog.log import LogFile
+from rmq_core.store.files.disk import list_segments
 from rmq_core.store.files.watermark import Watermark
 from rmq_core.store.parts import StoreParts
 from rmq_core.store.recovery.plan import RecoveryPlan, RecoveryPlanner
@@ -134,10 +135,10 @@ class Recovery:
     def _find_files(self) -> list[LogFile]:
         """Find the log's files, and extend a file whose creation was interrupted to the full size."""
         file_bytes = self._config.commitlog_file_bytes
-        segments = list_log_files(self._config.commitlog_path)
-        if segments and segments[-1][2] == 0:
-            self._disk.remove(segments.pop()[0])
-        for number, (path, start, size) in enumerate(segments):
+        segments = list_segments(self._config.commitlog_path)
+        if segments and segments[-1].size == 0:
+            self._disk.remove(segments.pop().path)
+        for number, (start, path, size) in enumerate(segments):
             is_incomplete = size == 0 or (number == len(segments) - 1 and size < file_bytes)
             if start % file_bytes or not (is_incomplete or size == file_bytes):
                 raise StoreSizeError(f"{path}: has {size} bytes, but mappedFileSizeCommitLog is {file_bytes}")
@@ -145,7 +146,7 @@ class Recovery:
                 descriptor = self._disk.open(path)
                 self._disk.truncate(descriptor, file_bytes)
                 self._disk.close(descriptor)
-        return [LogFile(path, start, file_bytes, self._disk) for path, start, _ in segments]
+        return [LogFile(path, start, file_bytes, self._disk) for start, path, _ in segments]
 
     def _create_log(self) -> None:
         """Create an empty log, and remove queues and Index. Source: ``recoverNormally``."""

@@ -7,10 +7,9 @@ Source: ``TimerLog``.
 """
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 
-from rmq_core.store.files.disk import Disk
+from rmq_core.store.files.disk import Disk, list_segments
 from rmq_formats.codecs import paths
 from rmq_formats.codecs.layout import MAGIC_BLANK
 from rmq_formats.codecs.timer import BLANK, TIMER_UNIT_BYTES, TimerUnit, encode_blank
@@ -19,7 +18,6 @@ from rmq_formats.errors import FormatError, StoreSizeError
 _BLOCK_BYTES: Final = 16 << 10
 _BLOCK_OF_UNITS_BYTES: Final = (1 << 20) // TIMER_UNIT_BYTES * TIMER_UNIT_BYTES
 _COPY_BLOCK_BYTES: Final = 1 << 20
-_NO_FILE: Final = -1
 
 
 class TimerLog:
@@ -34,6 +32,7 @@ class TimerLog:
         """
         self.directory = directory
         self.file_bytes = file_bytes
+        self._units_bytes = (file_bytes - BLANK.size) // TIMER_UNIT_BYTES * TIMER_UNIT_BYTES  # of a full file
         self._disk = disk
         self._open: dict[int, int] = {}  # descriptors by start
         self._starts = self._list_files()
@@ -45,20 +44,15 @@ class TimerLog:
         self._block_at = 0
 
     def _list_files(self) -> list[int]:
-        starts = []
-        directory = Path(self.directory)
-        files = [path for path in sorted(directory.iterdir()) if path.is_file()] if directory.is_dir() else []
-        files = [path for path in files if paths.parse_segment_name(path.name) is not None]
-        if files and not files[-1].stat().st_size:  # ``MappedFileQueue#doLoad``
-            self._disk.remove(str(files.pop()))
-        for path in files:
-            start, size = int(path.name), path.stat().st_size
+        segments = list_segments(self.directory)
+        if segments and not segments[-1].size:  # ``MappedFileQueue#doLoad``
+            self._disk.remove(segments.pop().path)
+        for _, path, size in segments:
             if size != self.file_bytes:
                 raise StoreSizeError(
                     f"{path}: has {size} bytes, but mappedFileSizeTimerLog is {self.file_bytes}. Use the old setting."
                 )
-            starts.append(start)
-        return starts
+        return [segment.start for segment in segments]
 
     @property
     def begin(self) -> int:
@@ -136,8 +130,7 @@ class TimerLog:
         """
         removed_count = 0
         while len(self._starts) > 1:
-            room = self.file_bytes - BLANK.size
-            unit = self.read(self._starts[0] + (room // TIMER_UNIT_BYTES - 1) * TIMER_UNIT_BYTES)
+            unit = self.read(self._starts[0] + self._units_bytes - TIMER_UNIT_BYTES)
             if unit is None or unit.physical_offset >= physical_offset:
                 break
             self._remove(self._starts.pop(0))
@@ -145,8 +138,8 @@ class TimerLog:
         return removed_count
 
     def _remove(self, start: int) -> None:
-        descriptor = self._open.pop(start, _NO_FILE)
-        if descriptor != _NO_FILE:
+        descriptor = self._open.pop(start, None)
+        if descriptor is not None:
             self._disk.close(descriptor)
         self._unsynced.discard(start)
         self._disk.remove(self._path(start))
@@ -209,10 +202,9 @@ class TimerLog:
 
     def positions(self, begin: int, end: int) -> Iterator[int]:
         """Yield the positions of the units from ``begin`` on and before ``end``."""
-        room = (self.file_bytes - BLANK.size) // TIMER_UNIT_BYTES * TIMER_UNIT_BYTES
         for start in self._starts:
             first = max(begin - start, 0) + start
-            yield from range(first, min(start + room, end), TIMER_UNIT_BYTES)
+            yield from range(first, min(start + self._units_bytes, end), TIMER_UNIT_BYTES)
 
     def blocks(self, begin: int = 0, end: int | None = None) -> Iterator[tuple[int, bytes]]:
         """Yield the units in blocks of some thousands: position of the first unit, and the block's bytes.
@@ -222,9 +214,8 @@ class TimerLog:
             end: end of a unit; later units are skipped.
         """
         self.write()
-        room = (self.file_bytes - BLANK.size) // TIMER_UNIT_BYTES * TIMER_UNIT_BYTES
         for start in (start for start in self._starts if start >= begin):
-            stop = min(start + room, self.end if end is None else end)
+            stop = min(start + self._units_bytes, self.end if end is None else end)
             for position in range(start, stop, _BLOCK_OF_UNITS_BYTES):
                 yield position, self._read(start, position - start, min(_BLOCK_OF_UNITS_BYTES, stop - position))
 

@@ -50,7 +50,7 @@ def open_timers(config: TimerConfig, store: MessageStore, now_ms: int) -> TimerS
     disk = store.disk
     checkpoint, done_offset = _read_checkpoint(config, disk)
     checkpoint = _restore_newest_snapshot(config, disk, checkpoint, done_offset)
-    wheel, is_wheel_there = _read_wheel(config, disk)
+    wheel, has_wheel_file = _read_wheel(config, disk)
     log = TimerLog(config.log_path, config.file_bytes, disk)
     read_time_ms = checkpoint.last_read_time_ms - checkpoint.last_read_time_ms % config.precision_ms
     now_ms -= now_ms % config.precision_ms
@@ -63,13 +63,12 @@ def open_timers(config: TimerConfig, store: MessageStore, now_ms: int) -> TimerS
         done_offset = _find_first_offset(store)
     # A checkpoint with our own field was written after the wheel's flush: messages that are not in the wheel were
     # delivered.
-    has_flushed_units = is_wheel_there and (
+    has_flushed_units = has_wheel_file and (
         done_offset is not None or _has_units_up_to(wheel, log, flushed_end, read_time_ms)
     )
+    wheel_end = flushed_end if has_flushed_units else 0
     new_from = MAX_LONG if done_offset is None else flushed_end
-    last_position, first_ms = _reconcile(
-        wheel, log, flushed_end if has_flushed_units else 0, store, read_time_ms, new_from
-    )
+    last_position, first_ms = _reconcile(wheel, log, wheel_end, store, read_time_ms, new_from)
     if log.end > flushed_end:  # units after the checkpoint were never flushed, or their flush failed
         log.rewrite(flushed_end)
     queue_offset = 0 if enqueued_again_before else checkpoint.last_timer_queue_offset
@@ -79,10 +78,15 @@ def open_timers(config: TimerConfig, store: MessageStore, now_ms: int) -> TimerS
         done_offset, queue_offset = log_end, max(queue_offset, _next_queue_offset(store, log, last_position))
     else:
         # A message that arrived when due has no unit, and may be lost although later units are not.
-        enqueued_offsets, units_end = _read_physical_offsets(log, flushed_end), min(flushed_end, log.end)
+        units = map(log.read, log.positions(flushed_end, log.end))
+        enqueued_offsets = {unit.physical_offset for unit in units if unit is not None}
+        units_end = min(flushed_end, log.end)
+    first_due_ms = min(read_time_ms, first_ms)
+    if not first_due_ms:  # no checkpoint
+        first_due_ms = (wheel.next_time_ms(0, now_ms) if log.end else None) or now_ms
     progress = TimerProgress(
         log_end,
-        min(min(read_time_ms, first_ms) or _find_first_due_ms(wheel, log, now_ms), now_ms),
+        min(first_due_ms, now_ms),
         max(min(queue_offset, store.max_offset(TIMER_TOPIC, 0)), store.min_offset(TIMER_TOPIC, 0)),
         min(done_offset, log_end),
         units_end,
@@ -189,12 +193,6 @@ def _find_first_offset(store: MessageStore) -> int:
     return int(_PHYSICAL_OFFSET.unpack_from(first.slices[0])[0])
 
 
-def _find_first_due_ms(wheel: TimerWheel, log: TimerLog, now_ms: int) -> int:
-    """Return the begin (ms) of the first slot to deliver, for a store without a checkpoint."""
-    first_ms = wheel.next_time_ms(0, now_ms) if log.end else None
-    return now_ms if first_ms is None else first_ms
-
-
 def _read_checkpoint(config: TimerConfig, disk: Disk) -> tuple[TimerCheckpoint, int | None]:
     try:
         data = disk.read_file(config.checkpoint_path)
@@ -217,7 +215,7 @@ def _read_wheel(config: TimerConfig, disk: Disk) -> tuple[TimerWheel, bool]:
 
 
 def _reconcile(
-    wheel: TimerWheel, log: TimerLog, flushed_end: int, store: MessageStore, read_time_ms: int, new_from: int
+    wheel: TimerWheel, log: TimerLog, wheel_end: int, store: MessageStore, read_time_ms: int, new_from: int
 ) -> tuple[int, int]:
     """Make wheel and ``timerlog`` agree with each other and with the CommitLog.
 
@@ -225,7 +223,7 @@ def _reconcile(
     message the CommitLog has lost.
 
     Args:
-        flushed_end: position up to which the wheel has the units.
+        wheel_end: position up to which the wheel has the units.
         read_time_ms: units before ``new_from`` that were due before this time are delivered.
         new_from: position of the first unit enqueued after ``read_time_ms`` was recorded; such a unit may be due
             earlier, as the clock was set back.
@@ -233,7 +231,7 @@ def _reconcile(
     Returns:
         Position of the last unit, -1 without one; and the earliest due time of the units added to the wheel.
     """
-    begin = min(max(flushed_end, log.begin), log.end)
+    begin = min(max(wheel_end, log.begin), log.end)
     if begin > log.begin and log.read(begin - TIMER_UNIT_BYTES) is None:
         begin -= begin % log.file_bytes  # after a BLANK or a damaged unit, the whole file is read
     last_position, units_end, log_end = NO_POSITION, begin, store.max_physical_offset
@@ -294,11 +292,6 @@ def _next_queue_offset(store: MessageStore, log: TimerLog, last: int) -> int:
     unit = log.read(last) if last != NO_POSITION else None
     message = None if unit is None else store.message(unit.physical_offset)
     return message.queue_offset + 1 if message is not None and message.topic == TIMER_TOPIC else 0
-
-
-def _read_physical_offsets(log: TimerLog, begin: int) -> set[int]:
-    units = (log.read(position) for position in log.positions(begin, log.end))
-    return {unit.physical_offset for unit in units if unit is not None}
 
 
 def count_waiting_by_topic_hash(wheel: TimerWheel, log: TimerLog) -> Counter[int]:

@@ -34,9 +34,7 @@ from rmq_formats.codecs.timer import (
 
 _LOGGER = logging.getLogger(__name__)
 _MAX_ROLL_SLOTS: Final = WHEEL_SLOTS // 2 - BLANK_SLOTS
-_CHECKPOINT_LOG_BYTES: Final = (
-    16 << 20
-)  # growth of the CommitLog after which a checkpoint is written without other changes
+_CHECKPOINT_LOG_BYTES: Final = 16 << 20  # growth of the CommitLog after which a checkpoint is written in any case
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +147,7 @@ class TimerStore:
         """Enqueue a message of the CommitLog: append a unit, and link the unit into the chain of its slot.
 
         Args:
-            due_ms: due time; not before the interval of ``now_ms``.
+            due_ms: not before the interval of ``now_ms``.
             topic_hash: Java's hash of the message's real topic.
             recalls: the message recalls another one.
 
@@ -159,9 +157,7 @@ class TimerStore:
         Source: ``TimerMessageStore#doEnqueue``.
         """
         write_time_ms = self.interval(now_ms)
-        self.read_time_ms = min(
-            self.read_time_ms, write_time_ms
-        )  # before the progress is recorded, see ``next_due_ms``
+        self.read_time_ms = min(self.read_time_ms, write_time_ms)  # before the progress is recorded: ``next_due_ms``
         slot_ms, flags = self._choose_slot(due_ms, write_time_ms)
         if recalls:
             flags |= FLAG_DELETE
@@ -177,8 +173,7 @@ class TimerStore:
             size,
             topic_hash,
         )
-        position = self.log.append(unit)
-        self.wheel.add(slot_ms, position, -1 if recalls else 1)
+        self.wheel.add(slot_ms, self.log.append(unit), -1 if recalls else 1)
         return unit
 
     def has_to_wait(self, due_ms: int, now_ms: int, flushed_offset: int) -> bool:
@@ -195,14 +190,13 @@ class TimerStore:
 
     def _choose_slot(self, due_ms: int, write_time_ms: int) -> tuple[int, int]:
         """Return slot time and unit flags of a message; a message beyond the roll window gets a nearer slot."""
-        window_ms = self.config.roll_slots * self.config.precision_ms
-        ahead_ms = due_ms - write_time_ms
-        if ahead_ms < window_ms:
+        slots, precision_ms = self.config.roll_slots, self.config.precision_ms
+        beyond_ms = due_ms - write_time_ms - slots * precision_ms
+        if beyond_ms < 0:
             return due_ms, FLAG_NORMAL
-        slots = self.config.roll_slots
-        if ahead_ms - window_ms < slots // 3 * self.config.precision_ms:
+        if beyond_ms < slots // 3 * precision_ms:
             slots //= 2  # so that the last roll is not too close to the due time
-        return write_time_ms + slots * self.config.precision_ms, FLAG_NORMAL | FLAG_ROLL
+        return write_time_ms + slots * precision_ms, FLAG_NORMAL | FLAG_ROLL
 
     def interval(self, time_ms: int) -> int:
         """Return the begin of the interval that contains a time."""
@@ -282,11 +276,10 @@ class TimerStore:
         while pending and pending[0].log_offset <= flushed_offset:
             self.done = pending.popleft()
         # By log offset, not by time, as a clock that was set back reaches these slots a second time.
-        finished_slots = [
-            due_ms for due_ms, (_, log_offset) in self._delivered.items() if log_offset <= self.done.log_offset
-        ]
-        for due_ms in finished_slots:
-            self.wheel.clear(due_ms, self._delivered.pop(due_ms)[0])
+        for due_ms, (last, log_offset) in list(self._delivered.items()):
+            if log_offset <= self.done.log_offset:
+                self.wheel.clear(due_ms, last)
+                del self._delivered[due_ms]
 
     def checkpoint(self, now_ms: int, state_version: int = 0) -> TimerCheckpoint:
         """Return the next checkpoint to be written."""
@@ -324,8 +317,7 @@ class TimerStore:
         self._changes = self.wheel.collect_changes()
         files, has_new_names = self.log.collect_unsynced()
         self._saved, self._saved_offset = checkpoint, self.done.scan_offset
-        data = checkpoint.encode_file()
-        data = encode_done_offset(data, self.done.scan_offset)
+        data = encode_done_offset(checkpoint.encode_file(), self.done.scan_offset)
         self._is_writing, self._has_failed = True, False
 
         def write() -> None:
@@ -352,15 +344,14 @@ class TimerStore:
 
     def _write(self, files: list[str], has_new_names: bool, checkpoint: bytes) -> None:
         """Flush units, then the wheel, then the checkpoint."""
-        disk = self._disk
         for path in files:
             self._write_and_fsync(path, [])
         if has_new_names:
-            disk.sync_directory(self.log.directory)
+            self._disk.sync_directory(self.log.directory)
         if self._changes:
             self._ensure_file(self.config.wheel_path, WHEEL_FILE_BYTES)
             self._write_and_fsync(self.config.wheel_path, self._changes)
-        disk.make_directory(config_dir(self.config.root))
+        self._disk.make_directory(config_dir(self.config.root))
         self._ensure_file(self.config.checkpoint_path, CHECKPOINT_FILE_BYTES)
         self._write_and_fsync(self.config.checkpoint_path, [(0, checkpoint)])
 

@@ -78,14 +78,10 @@ class TimerWheel:
 
     def clear_beyond(self, position: int) -> list[tuple[int, int]]:
         """Empty the slots whose chain head is at or after a position of ``timerlog``; return times (ms) and heads."""
-        slots = self._slots
-        indices = np.flatnonzero((slots["time_index"] != 0) & (slots["last"] >= position))
-        heads = [
-            (int(slots["time_index"][place]) * self.precision_ms, int(slots["last"][place]))
-            for place in indices.tolist()
-        ]
+        indices = np.flatnonzero((self._slots["time_index"] != 0) & (self._slots["last"] >= position))
+        cleared = self._slots[indices]
         self._clear_all(indices)
-        return heads
+        return list(zip((cleared["time_index"] * self.precision_ms).tolist(), cleared["last"].tolist(), strict=True))
 
     def _clear_all(self, indices: NDArray[np.int64]) -> None:
         for index in indices.tolist():
@@ -94,10 +90,7 @@ class TimerWheel:
 
     def next_time_ms(self, begin_ms: int, end_ms: int) -> int | None:
         """Return the earliest time in ``[begin_ms, end_ms)`` at which a message is due; None without one."""
-        begin, end = (
-            max(begin_ms // self.precision_ms, 1),
-            end_ms // self.precision_ms,
-        )  # time index 0 marks an unused slot
+        begin, end = max(begin_ms // self.precision_ms, 1), end_ms // self.precision_ms  # index 0 marks an unused slot
         if end - begin > WHEEL_SLOTS:
             times = self._slots["time_index"]
             due = times[(times >= begin) & (times < end)]
@@ -132,12 +125,9 @@ class TimerWheel:
 
     def collect_changes(self) -> list[tuple[int, bytes]]:
         """Collect the pages that changed since the last call: file position and content of each."""
-        changed = [
-            (page * PAGE_BYTES, self._memory[page * PAGE_BYTES : (page + 1) * PAGE_BYTES])
-            for page in sorted(self._dirty)
-        ]
+        positions = [page * PAGE_BYTES for page in sorted(self._dirty)]
         self._dirty.clear()
-        return changed
+        return [(position, self._memory[position : position + PAGE_BYTES]) for position in positions]
 
     def touch(self, positions: list[int]) -> None:
         """Mark pages as changed again, as they could not be written."""
