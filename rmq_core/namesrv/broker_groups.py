@@ -9,6 +9,7 @@ from msgspec import UNSET
 
 from rmq_core.remoting.bodies.routes import BrokerData
 from rmq_core.remoting.codes import MASTER_ID
+from rmq_core.remoting.namesrv_requests import MinBrokerIdChange
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,17 +18,12 @@ class MinBrokerIdNotice:
 
     Attributes:
         recipients: addresses of the brokers to notify.
-        min_broker_id: minimum broker id of the group.
-        min_broker_addr: address of the broker with that id.
-        offline_broker_addr: address of the broker that has left; None if a broker has joined.
-        ha_broker_addr: replication address of the broker that has joined; None if a broker has left.
+        change: fields of the request; ``offline_broker_addr`` is None if a broker has joined, ``ha_broker_addr`` if a
+            broker has left.
     """
 
     recipients: tuple[str, ...]
-    min_broker_id: int
-    min_broker_addr: str
-    offline_broker_addr: str | None = None
-    ha_broker_addr: str | None = None
+    change: MinBrokerIdChange
 
 
 @dataclass(slots=True)
@@ -73,7 +69,13 @@ class BrokerGroup:
         min_id = min(self.addresses)
         to_all = offline_broker_addr is not None or len(self.addresses) == 1
         recipients = tuple(address for broker_id, address in self.addresses.items() if to_all or broker_id != min_id)
-        return MinBrokerIdNotice(recipients, min_id, self.addresses[min_id], offline_broker_addr, ha_broker_addr)
+        change = MinBrokerIdChange(
+            min_broker_id=min_id,
+            min_broker_addr=self.addresses[min_id],
+            offline_broker_addr=offline_broker_addr,
+            ha_broker_addr=ha_broker_addr,
+        )
+        return MinBrokerIdNotice(recipients, change)
 
     def data(self, *, stands_in: bool = False) -> BrokerData:
         """Build the broker data of a route; ``stands_in`` shows the acting master as the master."""

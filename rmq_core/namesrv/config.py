@@ -9,51 +9,21 @@ from typing import Final
 from rmq_core.remoting.settings import ServerSettings, load_settings, setting
 
 ENVIRONMENT_PREFIX: Final = "RMQ_NAMESRV_"
-_MAX_PORT: Final = 65535
 
 # Java's keys for threads, buffers and parts that this server does not have.
 IGNORED: Final = frozenset(
-    [
-        "rocketmqHome",
-        "configStorePath",
-        "productEnvName",
-        "clientRequestThreadPoolNums",
-        "defaultThreadPoolNums",
-        "clientRequestThreadPoolQueueCapacity",
-        "defaultThreadPoolQueueCapacity",
-        "unRegisterBrokerQueueCapacity",
-        "channelNotActiveInterval",
-        "clientAsyncSemaphoreValue",
-        "clientCallbackExecutorThreads",
-        "clientChannelMaxIdleTimeSeconds",
-        "clientCloseSocketIfTimeout",
-        "clientOnewaySemaphoreValue",
-        "clientPooledByteBufAllocatorEnable",
-        "clientSocketRcvBufSize",
-        "clientSocketSndBufSize",
-        "clientWorkerThreads",
-        "connectTimeoutMillis",
-        "disableCallbackExecutor",
-        "disableNettyWorkerGroup",
-        "enableReconnectForGoAway",
-        "enableShutdownGracefully",
-        "isScanAvailableNameSrv",
-        "maxReconnectIntervalTimeSeconds",
-        "scanAvailableNameSrv",
-        "serverAsyncSemaphoreValue",
-        "serverCallbackExecutorThreads",
-        "serverNettyWorkerGroupEnable",
-        "serverOnewaySemaphoreValue",
-        "serverPooledByteBufAllocatorEnable",
-        "serverSelectorThreads",
-        "serverSocketBacklog",
-        "serverSocketRcvBufSize",
-        "serverSocketSndBufSize",
-        "serverWorkerThreads",
-        "shutdownWaitTimeSeconds",
-        "useEpollNativeSelector",
-        "writeBufferLowWaterMark",
-    ]
+    """
+    rocketmqHome configStorePath productEnvName clientRequestThreadPoolNums defaultThreadPoolNums
+    clientRequestThreadPoolQueueCapacity defaultThreadPoolQueueCapacity unRegisterBrokerQueueCapacity
+    channelNotActiveInterval clientAsyncSemaphoreValue clientCallbackExecutorThreads clientChannelMaxIdleTimeSeconds
+    clientCloseSocketIfTimeout clientOnewaySemaphoreValue clientPooledByteBufAllocatorEnable clientSocketRcvBufSize
+    clientSocketSndBufSize clientWorkerThreads connectTimeoutMillis disableCallbackExecutor disableNettyWorkerGroup
+    enableReconnectForGoAway enableShutdownGracefully isScanAvailableNameSrv maxReconnectIntervalTimeSeconds
+    scanAvailableNameSrv serverAsyncSemaphoreValue serverCallbackExecutorThreads serverNettyWorkerGroupEnable
+    serverOnewaySemaphoreValue serverPooledByteBufAllocatorEnable serverSelectorThreads serverSocketBacklog
+    serverSocketRcvBufSize serverSocketSndBufSize serverWorkerThreads shutdownWaitTimeSeconds useEpollNativeSelector
+    writeBufferLowWaterMark
+    """.split()  # noqa: SIM905
 )
 
 # Java's keys for features that this server does not have, with the only value that is accepted.
@@ -89,7 +59,7 @@ class NamesrvConfig(ServerSettings):
     """
 
     bind_address: str = setting("127.0.0.1")
-    listen_port: int = setting(9876, high=_MAX_PORT)
+    listen_port: int = setting(9876, high=65_535)
     max_registration_topics: int = setting(32_768, low=1)
     max_kv_config_bytes: int = setting(4 << 20, low=1024)
     kv_config_path: str = setting("~/namesrv/kvConfig.json")

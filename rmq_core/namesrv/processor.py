@@ -7,6 +7,7 @@ import logging
 import zlib
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from msgspec import UNSET, structs
@@ -67,8 +68,6 @@ _LOCAL_ONLY_CODES: Final = frozenset(
         RequestCode.DELETE_TOPIC_IN_NAMESRV, RequestCode.UPDATE_NAMESRV_CONFIG,
     }
 )  # fmt: skip
-_CODES_WITH_LISTS: Final = (RequestCode.REGISTER_TOPIC_IN_NAMESRV,)
-_CODES_WITH_TOPICS: Final = (RequestCode.REGISTER_BROKER,)  # with a limit of its own
 _CRC_MASK: Final = 0x7FFFFFFF
 
 
@@ -83,7 +82,6 @@ class NamesrvProcessor:
         notify: Callable[[MinBrokerIdNotice], None],
     ) -> None:
         self.routes = RouteInfo()
-        self.config = config
         self._set_config(config)
         self._kv_config = kv_config
         self._clock_ms = clock_ms
@@ -96,12 +94,17 @@ class NamesrvProcessor:
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers by request code; only registrations may have long bodies."""
-        handlers = (
-            self._handlers() if self.config.remote_admin_enable else local_only(self._handlers(), _LOCAL_ONLY_CODES)
+        handlers = self._handlers()
+        if not self.config.remote_admin_enable:
+            handlers = local_only(handlers, _LOCAL_ONLY_CODES)
+        return self.config.limit_bodies(
+            handlers,
+            with_lists=(RequestCode.REGISTER_TOPIC_IN_NAMESRV,),
+            with_messages=(RequestCode.REGISTER_BROKER,),  # its topics have a limit of their own
         )
-        return self.config.limit_bodies(handlers, with_lists=_CODES_WITH_LISTS, with_messages=_CODES_WITH_TOPICS)
 
     def _handlers(self) -> dict[int, Handler]:
+        routes = self.routes
         return {
             RequestCode.PUT_KV_CONFIG: self.put_kv_config,
             RequestCode.GET_KV_CONFIG: self.get_kv_config,
@@ -114,16 +117,24 @@ class NamesrvProcessor:
             RequestCode.GET_BROKER_MEMBER_GROUP: self.get_member_group,
             RequestCode.GET_ROUTEINFO_BY_TOPIC: self.get_route,
             RequestCode.GET_BROKER_CLUSTER_INFO: self.get_cluster_info,
-            RequestCode.WIPE_WRITE_PERM_OF_BROKER: self.wipe_write_perm,
-            RequestCode.ADD_WRITE_PERM_OF_BROKER: self.add_write_perm,
-            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self.get_all_topics,
+            RequestCode.WIPE_WRITE_PERM_OF_BROKER: partial(self.set_write_perm, writable=False),
+            RequestCode.ADD_WRITE_PERM_OF_BROKER: partial(self.set_write_perm, writable=True),
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self._topic_list(
+                lambda _: routes.topics(), lambda config: config.enable_all_topic_list
+            ),
             RequestCode.REGISTER_TOPIC_IN_NAMESRV: self.register_topic,
             RequestCode.DELETE_TOPIC_IN_NAMESRV: self.delete_topic,
-            RequestCode.GET_TOPICS_BY_CLUSTER: self.get_topics_of_cluster,
-            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self.get_system_topics,
-            RequestCode.GET_UNIT_TOPIC_LIST: self.get_unit_topics,
-            RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: self.get_unit_sub_topics,
-            RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: self.get_unit_sub_topics_without_unit,
+            RequestCode.GET_TOPICS_BY_CLUSTER: self._topic_list(
+                lambda request: routes.topics_of_cluster(read_fields(request, ClusterName).cluster)
+            ),
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self._topic_list(
+                lambda _: routes.system_topics(), lambda _: True
+            ),
+            RequestCode.GET_UNIT_TOPIC_LIST: self._topic_list(lambda _: routes.topics_by_flag(UNIT_FLAG)),
+            RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: self._topic_list(lambda _: routes.topics_by_flag(UNIT_SUB_FLAG)),
+            RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: self._topic_list(
+                lambda _: routes.topics_by_flag(UNIT_SUB_FLAG, without_flags=UNIT_FLAG)
+            ),
             RequestCode.UPDATE_NAMESRV_CONFIG: self.update_config,
             RequestCode.GET_NAMESRV_CONFIG: self.get_config,
         }
@@ -139,12 +150,7 @@ class NamesrvProcessor:
         self._kv_config.put(entry.namespace, entry.key, entry.value)
         log.info(
             "%(client)s put %(namespace)s %(key)s: %(value)s",
-            {
-                "client": connection.remote_address,
-                "namespace": entry.namespace,
-                "key": entry.key,
-                "value": entry.value,
-            },
+            structs.asdict(entry) | {"client": connection.remote_address},
         )
         return request.response()
 
@@ -256,24 +262,16 @@ class NamesrvProcessor:
         """Return all brokers and clusters: GET_BROKER_CLUSTER_INFO (106)."""
         return request.response(body=encode_body(self.routes.cluster_info()))
 
-    def wipe_write_perm(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
-        """Forbid writes to a broker's topics: WIPE_WRITE_PERM_OF_BROKER (205)."""
-        count = self._set_write_perm(request, connection, "wiped", writable=False)
-        return request.response(ext_fields={"wipeTopicCount": str(count)})
-
-    def add_write_perm(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
-        """Allow writes to a broker's topics: ADD_WRITE_PERM_OF_BROKER (327)."""
-        count = self._set_write_perm(request, connection, "added", writable=True)
-        return request.response(ext_fields={"addTopicCount": str(count)})
-
-    def _set_write_perm(self, request: RemotingCommand, connection: Connection, done: str, *, writable: bool) -> int:
+    def set_write_perm(self, request: RemotingCommand, connection: Connection, *, writable: bool) -> RemotingCommand:
+        """Allow or forbid writes to a broker's topics: codes ADD_ (327) and WIPE_WRITE_PERM_OF_BROKER (205)."""
+        action, count_field = ("added", "addTopicCount") if writable else ("wiped", "wipeTopicCount")
         name = read_fields(request, BrokerName).broker_name
         count = self.routes.set_write_perm(name, writable=writable)
         log.info(
             "%(client)s %(done)s the write perm of %(count)d topics of %(broker)s",
-            {"client": connection.remote_address, "done": done, "count": count, "broker": name},
+            {"client": connection.remote_address, "done": action, "count": count, "broker": name},
         )
-        return count
+        return request.response(ext_fields={count_field: str(count)})
 
     # Topics.
 
@@ -306,38 +304,20 @@ class NamesrvProcessor:
         log.info("%(client)s deleted topic %(topic)s", {"client": connection.remote_address, "topic": fields.topic})
         return request.response()
 
-    def get_all_topics(self, request: RemotingCommand, _connection: Connection) -> RemotingCommand:
-        """List all topics: GET_ALL_TOPIC_LIST_FROM_NAMESERVER (206)."""
-        return _topic_list_response(request, self.config.enable_all_topic_list, self.routes.topics)
+    def _topic_list(
+        self,
+        list_topics: Callable[[RemotingCommand], TopicList],
+        is_enabled: Callable[[NamesrvConfig], bool] = lambda config: config.enable_topic_list,
+    ) -> Handler:
+        """Return the handler of a request for a list of topics, which a setting may disable."""
 
-    def get_topics_of_cluster(self, request: RemotingCommand, _connection: Connection) -> RemotingCommand:
-        """List the topics of a cluster: GET_TOPICS_BY_CLUSTER (224)."""
-        cluster = read_fields(request, ClusterName).cluster
-        return _topic_list_response(
-            request, self.config.enable_topic_list, lambda: self.routes.topics_of_cluster(cluster)
-        )
+        def respond(request: RemotingCommand, _connection: Connection) -> RemotingCommand:
+            topics = list_topics(request)
+            if not is_enabled(self.config):
+                return request.response(ResponseCode.SYSTEM_ERROR, "disable")
+            return request.response(body=encode_body(topics))
 
-    def get_system_topics(self, request: RemotingCommand, _connection: Connection) -> RemotingCommand:
-        """List the system topics: GET_SYSTEM_TOPIC_LIST_FROM_NS (304)."""
-        return _topic_list_response(request, True, self.routes.system_topics)
-
-    def get_unit_topics(self, request: RemotingCommand, _connection: Connection) -> RemotingCommand:
-        """List the unit topics: GET_UNIT_TOPIC_LIST (311)."""
-        return _topic_list_response(
-            request, self.config.enable_topic_list, lambda: self.routes.topics_by_flag(UNIT_FLAG)
-        )
-
-    def get_unit_sub_topics(self, request: RemotingCommand, _connection: Connection) -> RemotingCommand:
-        """List the topics that units subscribe to: GET_HAS_UNIT_SUB_TOPIC_LIST (312)."""
-        return _topic_list_response(
-            request, self.config.enable_topic_list, lambda: self.routes.topics_by_flag(UNIT_SUB_FLAG)
-        )
-
-    def get_unit_sub_topics_without_unit(self, request: RemotingCommand, _connection: Connection) -> RemotingCommand:
-        """List non-unit topics that units subscribe to: GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST (313)."""
-        return _topic_list_response(
-            request, self.config.enable_topic_list, lambda: self.routes.topics_by_flag(UNIT_SUB_FLAG, UNIT_FLAG)
-        )
+        return respond
 
     # Settings.
 
@@ -373,12 +353,6 @@ def _decode_registration_body(request: RemotingCommand, broker: RegisterBroker, 
             data_version=topics.data_version, topic_config_table=topics.topic_config_table
         )
     )
-
-
-def _topic_list_response(request: RemotingCommand, enabled: bool, topics: Callable[[], TopicList]) -> RemotingCommand:
-    if not enabled:
-        return request.response(ResponseCode.SYSTEM_ERROR, "disable")
-    return request.response(body=encode_body(topics()))
 
 
 def _log_broker(broker: BrokerId, event: str) -> None:

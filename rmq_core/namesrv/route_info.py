@@ -3,7 +3,7 @@
 Source: ``RouteInfoManager``, ``ZoneRouteRPCHook``.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -103,13 +103,11 @@ class RouteInfo:
         topics = body.topic_config_serialize_wrapper
         group = self._groups.get(name)
         current_address = None if group is None else group.addresses.get(broker_id)
-        if (
-            current_address is not None
-            and current_address != address
-            and self._is_newer((cluster, current_address), topics.data_version)
-        ):
-            self._live_brokers.pop((cluster, address), None)
-            return RegisterBrokerResult()
+        if current_address is not None and current_address != address:
+            current_version = self.data_version(cluster, current_address)
+            if current_version is not None and current_version.state_version > topics.data_version.state_version:
+                self._live_brokers.pop((cluster, address), None)
+                return RegisterBrokerResult()
         if current_address is None and len(topics.topic_config_table) == 1:
             return None
         if group is None:
@@ -144,11 +142,6 @@ class RouteInfo:
         if broker_id == MASTER_ID or live_master is None:
             return RegisterBrokerResult(notice=notice)
         return RegisterBrokerResult(live_master.ha_server_addr, master_address, notice)
-
-    def _is_newer(self, live_key: tuple[str, str], version: DataVersion) -> bool:
-        """Return True if a registered broker has a later version than another broker with its id."""
-        registered = self._live_brokers.get(live_key)
-        return registered is not None and registered.data_version.state_version > version.state_version
 
     def _register_topics(
         self, broker: RegisterBroker, body: RegisterBrokerBody, *, is_first: bool, read_only: bool
@@ -193,24 +186,17 @@ class RouteInfo:
                 self._clusters.pop(broker.cluster_name, None)
         for topic in list(self._topics) if deleted_names else ():
             self._remove_queues(topic, deleted_names)
-        masterless_names = [
-            name
-            for name in remaining_names - deleted_names
-            if self._groups[name].acting_master and not self._groups[name].has_master
-        ]
-        for name in masterless_names:
-            self._set_perms(name, lambda perm: perm & ~PERM_WRITE)
+        for name in remaining_names - deleted_names:
+            if self._groups[name].acting_master and not self._groups[name].has_master:
+                self.set_write_perm(name, writable=False)
         return notices
 
     def disconnect(self, connection: object) -> list[BrokerId]:
         """Remove an ended connection; return the brokers that had no other one."""
-        disconnected_brokers = []
-        for live in self._live_brokers.values():
-            if connection in live.connections:
-                del live.connections[connection]
-                if not live.connections:
-                    disconnected_brokers.append(live.broker)
-        return disconnected_brokers
+        registered = [live for live in self._live_brokers.values() if connection in live.connections]
+        for live in registered:
+            del live.connections[connection]
+        return [live.broker for live in registered if not live.connections]
 
     def may_unregister(self, connection: object, address: str) -> bool:
         """Return True if no other connection has registered the broker of an address.
@@ -258,14 +244,10 @@ class RouteInfo:
 
     def set_write_perm(self, name: str, writable: bool) -> int:
         """Allow or forbid writes to a broker's topics until its next registration; return the number of topics."""
-        if writable:
-            return self._set_perms(name, lambda _perm: PERM_READ | PERM_WRITE)
-        return self._set_perms(name, lambda perm: perm & ~PERM_WRITE)
-
-    def _set_perms(self, name: str, change: Callable[[int], int]) -> int:
         tables = [queues for queues in self._topics.values() if name in queues]
         for queues in tables:
-            queues[name] = msgspec.structs.replace(queues[name], perm=change(queues[name].perm))
+            perm = PERM_READ | PERM_WRITE if writable else queues[name].perm & ~PERM_WRITE
+            queues[name] = msgspec.structs.replace(queues[name], perm=perm)
         return len(tables)
 
     # Topics.
@@ -330,11 +312,8 @@ class RouteInfo:
     def topics_by_flag(self, with_flags: int, without_flags: int = 0) -> TopicList:
         """Return the topics with and without unit flags, by the flags of each topic's first broker."""
         flags = {topic: next(iter(queues.values())).topic_sys_flag for topic, queues in self._topics.items()}
-        return TopicList(
-            topic_list=[
-                topic for topic, flag in flags.items() if flag & with_flags == with_flags and not flag & without_flags
-            ]
-        )
+        mask = with_flags | without_flags
+        return TopicList(topic_list=[topic for topic, flag in flags.items() if flag & mask == with_flags])
 
 
 def _queue_data(name: str, config: TopicConfig, read_only: bool) -> QueueData:

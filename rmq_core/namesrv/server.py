@@ -17,7 +17,6 @@ from rmq_core.remoting.errors import TransportError
 from rmq_core.remoting.fields import write_fields
 from rmq_core.remoting.header import request
 from rmq_core.remoting.loop import Service
-from rmq_core.remoting.namesrv_requests import MinBrokerIdChange
 from rmq_core.remoting.server import RemotingServer
 
 log = logging.getLogger("rmq.namesrv")
@@ -95,14 +94,7 @@ class NameServer(Service):
         """Send notices in sequence, so that none overtakes an earlier notice."""
         while True:
             notice = await self._notices.get()
-            fields = write_fields(
-                MinBrokerIdChange(
-                    min_broker_id=notice.min_broker_id,
-                    min_broker_addr=notice.min_broker_addr,
-                    offline_broker_addr=notice.offline_broker_addr,
-                    ha_broker_addr=notice.ha_broker_addr,
-                )
-            )
+            fields = write_fields(notice.change)
             for address in notice.recipients:
                 try:
                     await self._client.invoke_oneway(address, request(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, fields))

@@ -7,6 +7,7 @@ from rmq_core.namesrv.broker_groups import MinBrokerIdNotice
 from rmq_core.namesrv.route_info import RegisterBrokerResult, RouteInfo, RouteOptions
 from rmq_core.remoting.bodies.configs import DataVersion, TopicConfigAndMapping, TopicQueueMapping
 from rmq_core.remoting.bodies.routes import BrokerData, QueueData, RegisterBrokerBody, TopicRouteData
+from rmq_core.remoting.namesrv_requests import MinBrokerIdChange
 from tests.namesrv.registrations import broker, identity, register, topics
 
 
@@ -273,14 +274,16 @@ def test_brokers_are_told_when_another_one_leads_them() -> None:
     register(routes, acting(2), topics("T", "U"))
     registered = register(routes, acting(1), topics("T", "U"))
     assert registered is not None
-    assert registered.notice == MinBrokerIdNotice(("a2:10911",), 1, "a1:10911", None, "a1:10912")
+    change = MinBrokerIdChange(min_broker_id=1, min_broker_addr="a1:10911", ha_broker_addr="a1:10912")
+    assert registered.notice == MinBrokerIdNotice(("a2:10911",), change)
     registered = register(routes, acting(0), topics("T", "U"))
     assert registered is not None
     assert registered.notice is not None
     assert registered.notice.recipients == ("a2:10911", "a1:10911")
     assert routes.unregister([identity(acting(2))]) == []
     (notice,) = routes.unregister([identity(acting(0))])
-    assert notice == MinBrokerIdNotice(("a1:10911",), 1, "a1:10911", "a0:10911", None)
+    change = MinBrokerIdChange(min_broker_id=1, min_broker_addr="a1:10911", offline_broker_addr="a0:10911")
+    assert notice == MinBrokerIdNotice(("a1:10911",), change)
 
 
 @pytest.mark.parametrize("count", [1, 5])
