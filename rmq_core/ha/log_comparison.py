@@ -13,6 +13,8 @@ twice at once, or three times if its log begins at the reported offset.
 import logging
 from typing import Final
 
+import numpy as np
+
 from rmq_core.ha.frames import ReplicationError
 from rmq_core.store.files import config_files
 from rmq_core.store.store import MessageStore
@@ -25,6 +27,9 @@ REPEATS: Final = 2  # of the first report of a slave that compares; Java's maste
 REPEATS_AT_START: Final = 3  # of the first report of a slave whose log begins at the reported offset
 MORE_REPEATS_S: Final = 0.25  # that the master waits for repeats, which may come in several packets
 _MAX_IDLE_HEARTBEATS: Final = 2  # one after the other: then the master has no more bytes
+_MAX_COMPARED_BYTES: Final = 1 << 30  # from the saved offset on: each slave takes seconds for them
+_KEY: Final = "physicalOffset"
+log = logging.getLogger("rmq.broker.replication")
 
 
 class LogsDifferError(ReplicationError):
@@ -88,31 +93,18 @@ class LogComparison:
         if self._idle_heartbeats == _MAX_IDLE_HEARTBEATS:
             raise LogsDifferError(self.begin, self._compared_until)
         while chunk and self._compared_until < self._end:
-            slave_bytes = self._store.read_log_range(
-                self._compared_until, min(len(chunk), self._end - self._compared_until)
-            )
+            at = self._compared_until
+            slave_bytes = self._store.read_log_range(at, min(len(chunk), self._end - at))
             if slave_bytes is None:
-                raise ReplicationError(
-                    f"the log at {self._compared_until} was deleted while it was compared with the master's"
-                )
-            if slave_bytes != chunk[: len(slave_bytes)]:
-                raise LogsDifferError(self.begin, self._compared_until + _first_difference(slave_bytes, chunk))
+                raise ReplicationError(f"the log at {at} was deleted while it was compared with the master's")
+            master_bytes = chunk[: len(slave_bytes)]
+            if slave_bytes != master_bytes:
+                differs = np.frombuffer(slave_bytes, np.uint8) != np.frombuffer(master_bytes, np.uint8)
+                raise LogsDifferError(self.begin, at + int(differs.argmax()))
             self._compared_until += len(slave_bytes)
             chunk = chunk[len(slave_bytes) :]
         self.is_done = self._compared_until >= self._end
         return chunk
-
-
-def _first_difference(slave_bytes: memoryview, master_bytes: memoryview) -> int:
-    """Find the position of the first byte that differs, by bisection."""
-    low, high = 0, len(slave_bytes)  # the bytes below ``low`` are the same, those below ``high`` are not
-    while high - low > 1:
-        middle = (low + high) // 2
-        if slave_bytes[low:middle] == master_bytes[low:middle]:
-            low = middle
-        else:
-            high = middle
-    return low
 
 
 class ComparisonStart:
@@ -176,12 +168,6 @@ class ComparisonStart:
         return None
 
 
-log = logging.getLogger("rmq.broker.replication")
-_FILE: Final = "recoveredFrom.json"
-_KEY: Final = "physicalOffset"
-_MAX_COMPARED_BYTES: Final = 1 << 30  # from the saved offset on: each slave takes seconds for them
-
-
 def load_sound_offset(store: MessageStore) -> int:
     """Return the offset below which no recovery has changed a store's log; the log's end if none has.
 
@@ -189,7 +175,7 @@ def load_sound_offset(store: MessageStore) -> int:
     slave may differ far before the slave's end, so slaves compare from this offset. The file
     ``config/recoveredFrom.json`` keeps the offset. Java's broker ignores that file.
     """
-    path = f"{paths.config_dir(store.config.root)}/{_FILE}"
+    path = f"{paths.config_dir(store.config.root)}/recoveredFrom.json"
     end, recovery = store.max_physical_offset, store.recovery
     begin = config_files.load_numbers(path, store.disk).get(_KEY, end)
     if begin > end or end - begin > _MAX_COMPARED_BYTES:

@@ -49,10 +49,9 @@ class HaMaster:
         self.acknowledged_offset = 0
         # Hosts and ends of slaves whose log was longer than this one: their ends have bytes of another log.
         self._longer_slaves: set[tuple[str, int]] = set()
-        self._pushed_by_host: dict[str, int] = {}  # offset up to which ended connections pushed the log to a host
-        self._acknowledged_by_host: dict[
-            str, int
-        ] = {}  # offset up to which a host acknowledged the log to ended connections
+        # Offsets up to which ended connections pushed the log to a host, and up to which the host acknowledged it.
+        self._pushed_by_host: dict[str, int] = {}
+        self._acknowledged_by_host: dict[str, int] = {}
         self._sound_offset = load_sound_offset(store)
 
     async def listen(self, host: str, port: int) -> int:
@@ -97,7 +96,6 @@ class HaMaster:
         """Return another start offset with the reason if a slave cannot start at its reported offset, else None.
 
         Args:
-            host: host of the slave.
             offset: physical offset that the slave reports; 0 for an empty log.
             repeats: number of equal first reports; more than one says that the slave compares the logs from the offset
                 on, one that its log ends there.
@@ -135,12 +133,6 @@ class HaMaster:
         for slave in list(self.slaves):
             slave.check_heartbeats(now)
 
-    def doubt_older_connections(self, slave: "SlavePeer") -> None:
-        """Mark older connections from a slave's host, which may be half-open, as doubtful."""
-        for connection in self.slaves:
-            if connection is not slave and connection.host == slave.host:
-                connection.mark_doubtful()
-
     def update_acknowledged(self) -> None:
         """Recompute ``acknowledged_offset`` after a slave's report."""
         required_slaves = self.settings.in_sync_replicas - 1
@@ -171,7 +163,7 @@ class SlavePeer(asyncio.Protocol):
         self._store = master.store
         self._settings = master.settings
         self._reports = Reports()
-        self._doubtful_until = -1
+        self._doubtful_until = -1  # acknowledged offsets up to this one do not count
         self._first_reports: list[int] = []  # reports that came before the push started
         self._start_timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
@@ -215,17 +207,14 @@ class SlavePeer(asyncio.Protocol):
         """Handle reports; the first is the start offset, and a slave that compares logs repeats the first report."""
         self._read_at = self._loop.time()
         offsets = self._reports.feed(data)
-        if self.pushed_offset < 0:
-            self._first_reports += offsets
-            if self._first_reports and self._start_timer is None:
-                if self._may_lack_repeats():
-                    self._start_timer = self._loop.call_later(MORE_REPEATS_S, self._start_push)
-                else:
-                    self._start_push()
-            elif self._first_reports and not self._may_lack_repeats():
-                self._start_push()
-        else:
+        if self.pushed_offset >= 0:
             self._record_acknowledgements(offsets)
+            return
+        self._first_reports += offsets
+        if self._first_reports and not self._may_lack_repeats():
+            self._start_push()
+        elif self._first_reports and self._start_timer is None:
+            self._start_timer = self._loop.call_later(MORE_REPEATS_S, self._start_push)
 
     def _count_repeats(self) -> int:
         reports = self._first_reports
@@ -272,10 +261,6 @@ class SlavePeer(asyncio.Protocol):
         """Acknowledged offset that counts for ``inSyncReplicas``; -1 while a later connection may be the same slave."""
         return self.acknowledged_offset if self.acknowledged_offset > self._doubtful_until else -1
 
-    def mark_doubtful(self) -> None:
-        """Ignore acknowledgements below the pushed offset: a later connection may be the same slave."""
-        self._doubtful_until = self.pushed_offset
-
     def _start_at(self, offset: int, repeats: int) -> bool:
         """Start to push at a slave's offset, or at the last file if its log is empty; return True if that is possible.
 
@@ -283,12 +268,12 @@ class SlavePeer(asyncio.Protocol):
         there.
         """
         alternative = self._master.alternative_start(self.host, offset, repeats)
-        log_fields = {"slave": self.address, "offset": offset}
         if alternative is not None:
             start_offset, reason = alternative
-            level = logging.INFO if repeats >= REPEATS else logging.ERROR
             log.log(
-                level, "slave %(slave)s cannot have the log from %(offset)d on: %(why)s", log_fields | {"why": reason}
+                logging.INFO if repeats >= REPEATS else logging.ERROR,
+                "slave %(slave)s cannot have the log from %(offset)d on: %(why)s",
+                {"slave": self.address, "offset": offset, "why": reason},
             )
             self._transport.write(encode_push(start_offset, 0))
             self.end(after_write=True)
@@ -299,7 +284,9 @@ class SlavePeer(asyncio.Protocol):
             "slave %(slave)s has the log up to %(offset)d, pushing from %(from)d on",
             {"slave": self.address, "offset": offset, "from": self.pushed_offset},
         )
-        self._master.doubt_older_connections(self)
+        for older in self._master.slaves:  # connections from the same host may be half-open ones of this slave
+            if older is not self and older.host == self.host:
+                older._doubtful_until = older.pushed_offset
         self.push()
         return True
 

@@ -6,8 +6,6 @@ from rmq_core.remoting.access.tls import ServerTls, Tls, TlsFile, TlsMode, read_
 from rmq_core.remoting.settings import ServerSettings, setting
 from rmq_formats.errors import OptionError
 
-_MAX_PORT = 65535
-
 
 @dataclass(frozen=True, slots=True)
 class HaSettings(ServerSettings):
@@ -29,7 +27,7 @@ class HaSettings(ServerSettings):
         ha_tls_enable: use TLS between master and slaves, by ``tls.config.file``. Java's brokers cannot.
     """
 
-    ha_listen_port: int = setting(0, high=_MAX_PORT)
+    ha_listen_port: int = setting(0, high=65_535)
     ha_master_address: str = setting("")
     ha_transfer_batch_size: int = setting(32 << 10, low=1, high=1 << 22)  # Java's slave has a buffer of 4 MiB
     ha_send_heartbeat_interval_ms: int = setting(5000, java="haSendHeartbeatInterval", low=1)

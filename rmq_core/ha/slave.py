@@ -58,7 +58,7 @@ class HaSlave:
 
     @property
     def is_connected(self) -> bool:
-        """Return True if the master is connected, and this log is the beginning of its log."""
+        """True if the master is connected, and this log is the beginning of its log."""
         return self._link is not None and self._link.is_log_confirmed
 
     def start(self) -> None:
@@ -188,14 +188,14 @@ class HaSlave:
 
     async def _connect(self) -> "MasterLink | None":
         host, _, port = self.master_address.rpartition(":")
+        host = host.strip("[]")
+        tls: dict[str, Any] = {}
         try:
+            if self._tls is not None:
+                tls = {"ssl": self._tls.context(), "server_hostname": self._tls.server_name or host}
             async with asyncio.timeout(_CONNECT_S):
-                host = host.strip("[]")
                 _, link = await self._loop.create_connection(
-                    lambda: MasterLink(self, self._start.next_comparison()),
-                    host,
-                    int(port),
-                    **self._tls_arguments(host),
+                    lambda: MasterLink(self, self._start.next_comparison()), host, int(port), **tls
                 )
         except (OSError, TimeoutError) as error:
             if not self._is_unreachable:
@@ -207,22 +207,15 @@ class HaSlave:
         self._is_unreachable = False
         return link
 
-    def _tls_arguments(self, host: str) -> dict[str, Any]:
-        if self._tls is None:
-            return {}
-        return {"ssl": self._tls.context(), "server_hostname": self._tls.server_name or host}
-
     def _refuse_diverged(self, common: int) -> None:
         """Refuse a master whose log differs from this one."""
         self._start.reset()
         self.has_diverged = self._is_refused = True
         log_range = f"this log goes from {self.store.min_physical_offset} to {self.store.max_physical_offset}"
+        overlap = f"is the master's up to {common} only"
         if common < 0:
-            self.refuse(
-                ReplicationError(f"{log_range}, and has nothing in common with the master's: delete this store")
-            )
-        else:
-            self.refuse(ReplicationError(f"{log_range}, and is the master's up to {common} only"))
+            overlap = "has nothing in common with the master's: delete this store"
+        self.refuse(ReplicationError(f"{log_range}, and {overlap}"))
 
 
 class MasterLink(asyncio.Protocol):
