@@ -5,22 +5,9 @@ from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Any, Final
 
+from rmq_formats.codecs import layout
 from rmq_formats.codecs.consumequeue import delay_levels_ms
 from rmq_formats.codecs.index import AUTO, INDEX_TAGS
-from rmq_formats.codecs.layout import (
-    BATCH_FILE_BYTES,
-    BATCH_UNIT_BYTES,
-    BLANK_BYTES,
-    COMMITLOG_FILE_BYTES,
-    CONSUMEQUEUE_FILE_BYTES,
-    DEFAULT_DELAY_LEVELS,
-    EXT_FILE_BYTES,
-    EXT_MIN_FILE_BYTES,
-    INDEX_ENTRIES,
-    INDEX_SLOTS,
-    MAX_BODY_BYTES,
-    UNIT_BYTES,
-)
 from rmq_formats.codecs.paths import commitlog_dir
 from rmq_formats.codecs.record_layout import RECORD_FIXED_BYTES_V2
 from rmq_formats.errors import OptionError
@@ -95,17 +82,21 @@ class StoreConfig:
     root: str = field(metadata={"java": "storePathRootDir"})
     commitlog_path: str = _setting("", "storePathCommitLog")
     commitlog_file_bytes: int = _setting(
-        COMMITLOG_FILE_BYTES, "mappedFileSizeCommitLog", low=RECORD_FIXED_BYTES_V2 + BLANK_BYTES
+        layout.COMMITLOG_FILE_BYTES, "mappedFileSizeCommitLog", low=RECORD_FIXED_BYTES_V2 + layout.BLANK_BYTES
     )
-    consumequeue_file_bytes: int = _setting(CONSUMEQUEUE_FILE_BYTES, "mappedFileSizeConsumeQueue", low=UNIT_BYTES)
+    consumequeue_file_bytes: int = _setting(
+        layout.CONSUMEQUEUE_FILE_BYTES, "mappedFileSizeConsumeQueue", low=layout.UNIT_BYTES
+    )
     batchconsumequeue_file_bytes: int = _setting(
-        BATCH_FILE_BYTES, "mapperFileSizeBatchConsumeQueue", low=BATCH_UNIT_BYTES
+        layout.BATCH_FILE_BYTES, "mapperFileSizeBatchConsumeQueue", low=layout.BATCH_UNIT_BYTES
     )
     consumequeue_ext_enabled: bool = _setting(False, "enableConsumeQueueExt")
-    consumequeue_ext_file_bytes: int = _setting(EXT_FILE_BYTES, "mappedFileSizeConsumeQueueExt", low=EXT_MIN_FILE_BYTES)
+    consumequeue_ext_file_bytes: int = _setting(
+        layout.EXT_FILE_BYTES, "mappedFileSizeConsumeQueueExt", low=layout.EXT_MIN_FILE_BYTES
+    )
     index_enabled: bool = _setting(True, "messageIndexEnable")
-    index_slots: int = _setting(INDEX_SLOTS, "maxHashSlotNum", low=1)
-    index_entries: int = _setting(INDEX_ENTRIES, "maxIndexNum", low=2)
+    index_slots: int = _setting(layout.INDEX_SLOTS, "maxHashSlotNum", low=1)
+    index_entries: int = _setting(layout.INDEX_ENTRIES, "maxIndexNum", low=2)
     index_tags: str = _setting(AUTO, "indexTags")
     flush_disk_type: FlushDiskType = field(default=FlushDiskType.ASYNC, metadata={"java": "flushDiskType"})
     flush_interval_ms: int = _setting(500, "flushIntervalCommitLog", low=1)
@@ -121,8 +112,8 @@ class StoreConfig:
     redelete_interval_ms: int = _setting(0, "redeleteHangedFileInterval", low=0)
     os_page_cache_busy_timeout_ms: int = _setting(1000, "osPageCacheBusyTimeOutMills", low=1)
     flush_index_interval_ms: int = _setting(10_000, low=1)
-    delay_levels: str = _setting(DEFAULT_DELAY_LEVELS, "messageDelayLevel")
-    max_message_bytes: int = _setting(MAX_BODY_BYTES, "maxMessageSize", low=1)
+    delay_levels: str = _setting(layout.DEFAULT_DELAY_LEVELS, "messageDelayLevel")
+    max_message_bytes: int = _setting(layout.MAX_BODY_BYTES, "maxMessageSize", low=1)
     append_crc_property: bool = _setting(False, "enabledAppendPropCRC")
     check_crc_on_recover: bool = _setting(True, "checkCRCOnRecover")
     preallocate: bool = True
@@ -147,7 +138,7 @@ class StoreConfig:
     offset_check_in_slave: bool = _setting(False, "offsetCheckInSlave")
 
     def __post_init__(self) -> None:
-        rounded_bytes = -(-self.consumequeue_file_bytes // UNIT_BYTES) * UNIT_BYTES
+        rounded_bytes = -(-self.consumequeue_file_bytes // layout.UNIT_BYTES) * layout.UNIT_BYTES
         object.__setattr__(self, "consumequeue_file_bytes", rounded_bytes)
         if not self.commitlog_path:
             object.__setattr__(self, "commitlog_path", commitlog_dir(self.root))
@@ -160,9 +151,9 @@ class StoreConfig:
                 raise OptionError(f"{JAVA_NAMES[name]} is a percentage, not {getattr(self, name)}")
         if not self.root:
             raise OptionError("storePathRootDir is empty")
-        if self.batchconsumequeue_file_bytes % BATCH_UNIT_BYTES:
+        if self.batchconsumequeue_file_bytes % layout.BATCH_UNIT_BYTES:
             raise OptionError(
-                f"mapperFileSizeBatchConsumeQueue must be a multiple of {BATCH_UNIT_BYTES}, not "
+                f"mapperFileSizeBatchConsumeQueue must be a multiple of {layout.BATCH_UNIT_BYTES}, not "
                 f"{self.batchconsumequeue_file_bytes}"
             )
         if self.lmq_enabled != self.multi_dispatch_enabled:

@@ -45,9 +45,8 @@ class StoreReader:
         self._log = log
         self._queues = queues
         self._index = index
-        self._memory_bytes = (
-            MEMORY_BYTES * config.memory_ratio // 100
-        )  # the log's end that is estimated to be in memory
+        # Bytes at the log's end that are estimated to be in memory.
+        self._memory_bytes = MEMORY_BYTES * config.memory_ratio // 100
         self._limits_in_memory = config.max_transfer_bytes_in_memory, config.max_transfer_count_in_memory
         self._limits_on_disk = config.max_transfer_bytes_on_disk, config.max_transfer_count_on_disk
         self._keeps_offsets = config.slave and not config.offset_check_in_slave

@@ -16,18 +16,7 @@ from rmq_formats.codecs.consumequeue_ext import ExtUnit
 from rmq_formats.codecs.layout import UNIT_BYTES
 from rmq_formats.codecs.record_frame import Damage
 from rmq_formats.errors import FormatError
-from rmq_formats.kernels.live_dispatch_tables import (
-    BOUND_TO_A_SLAVES,
-    BOUND_TO_ONE_TOPIC,
-    LIGHT_UNIT,
-    TARGET_ADDRESS,
-    TARGET_BOUND,
-    TARGET_COLUMNS,
-    TARGET_DIRTY,
-    TARGET_NEXT,
-    TARGET_RECORD_END,
-    TARGET_ROOM,
-)
+from rmq_formats.kernels import live_dispatch_tables as tables
 
 Table = NDArray[np.int64]
 _FIRST_ROWS: Final = 256
@@ -53,7 +42,7 @@ class UnitWriter:
     """
 
     def __init__(self, queues: ConsumeQueueTable, *, is_slave: bool) -> None:
-        self.targets: Table = np.zeros((_FIRST_ROWS, TARGET_COLUMNS), dtype=np.int64)
+        self.targets: Table = np.zeros((_FIRST_ROWS, tables.TARGET_COLUMNS), dtype=np.int64)
         self.displaced = 0
         self.new_queue_count = 0
         self.names: list[tuple[str, int]] = []
@@ -124,9 +113,9 @@ class UnitWriter:
             self._rewritten_rows.add(row)
             queue.restart(queue_offset)
         count = 1
-        is_lmq_unit = units[0][-1] == LIGHT_UNIT
+        is_lmq_unit = units[0][-1] == tables.LIGHT_UNIT
         while count < len(units) and units[count][:2] == [row, queue_offset + count]:
-            if (units[count][-1] == LIGHT_UNIT) != is_lmq_unit:
+            if (units[count][-1] == tables.LIGHT_UNIT) != is_lmq_unit:
                 break
             count += 1
         self._append(queue, units[:count], has_ext=self.queues.writes_ext and not is_lmq_unit)
@@ -194,7 +183,7 @@ class UnitWriter:
         """
         from rmq_formats.kernels.units import encode_units  # noqa: PLC0415 # numba
 
-        is_lmq_unit = rows[0, -1] == LIGHT_UNIT
+        is_lmq_unit = rows[0, -1] == tables.LIGHT_UNIT
         if self.queues.writes_ext and not is_lmq_unit:
             self._write(queue, queue_offset, [[0, *row] for row in rows.tolist()], has_ext=True)
             return
@@ -219,20 +208,21 @@ class UnitWriter:
             self._rows[row] = queue
             self.new_queue_count += 1
             if isinstance(queue, ConsumeQueue):  # all units of batch queues come to ``put``
-                queue.bind(self._cells, row * TARGET_COLUMNS + TARGET_NEXT)
-                self.targets[row, TARGET_BOUND] = BOUND_TO_A_SLAVES if self.is_slave else BOUND_TO_ONE_TOPIC
+                queue.bind(self._cells, row * tables.TARGET_COLUMNS + tables.TARGET_NEXT)
+                bound = tables.BOUND_TO_A_SLAVES if self.is_slave else tables.BOUND_TO_ONE_TOPIC
+                self.targets[row, tables.TARGET_BOUND] = bound
         return queue
 
     def _grow_targets(self, min_rows: int) -> None:
         """Grow the target table to at least ``min_rows`` rows; a start reads many queues without writing to them."""
         count = max(2 * len(self.targets), min_rows)
-        targets = np.zeros((count, TARGET_COLUMNS), dtype=np.int64)
+        targets = np.zeros((count, tables.TARGET_COLUMNS), dtype=np.int64)
         targets[: len(self.targets)] = self.targets
         self.targets = targets
         self._cells = targets.reshape(-1).data
         for row, queue in enumerate(self._rows):
             if queue is not None:
-                queue.bind(self._cells, row * TARGET_COLUMNS + TARGET_NEXT)
+                queue.bind(self._cells, row * tables.TARGET_COLUMNS + tables.TARGET_NEXT)
 
     def _point_at_next_unit(self, row: int, queue: ConsumeQueue) -> None:
         """Set a row's target to the queue's next unit in a mapped file; without a file, ``put`` gets the next unit."""
@@ -241,14 +231,14 @@ class UnitWriter:
         file = queue.files.file_at(offset)
         previous_file = self._files[row]
         if previous_file is not None and previous_file is not file:
-            if target[TARGET_DIRTY]:
+            if target[tables.TARGET_DIRTY]:
                 self.queues.open_files.note_dirty(previous_file)
             if previous_file.mapped is not None:
                 previous_file.mapped = None
                 self._mapped.remove(previous_file)
         self._files[row] = file
-        target[TARGET_ROOM] = 0
-        target[TARGET_RECORD_END] = max(queue.last_end(), 0)
+        target[tables.TARGET_ROOM] = 0
+        target[tables.TARGET_RECORD_END] = max(queue.last_end(), 0)
         if file is None or self.queues.writes_ext:
             return
         try:
@@ -256,8 +246,8 @@ class UnitWriter:
         except OSError:  # no blocks or no descriptor: the next write will raise it
             return
         if file.mapped is not None:
-            target[TARGET_ADDRESS] = file.mapped.address + offset - file.start
-            target[TARGET_ROOM] = room // UNIT_BYTES
+            target[tables.TARGET_ADDRESS] = file.mapped.address + offset - file.start
+            target[tables.TARGET_ROOM] = room // UNIT_BYTES
 
     def _map_file(self, row: int, file: ConsumeQueueFile, position: int, file_bytes: int) -> int:
         open_files = self.queues.open_files
@@ -273,7 +263,7 @@ class UnitWriter:
         if file.mapped is not None:
             row, file.mapped = file.mapped.row, None
             if self._files[row] is file:
-                self.targets[row, TARGET_ROOM] = 0
+                self.targets[row, tables.TARGET_ROOM] = 0
 
     def clear_cache(self) -> None:
         """Clear all cached queues and targets, as queues were removed or cut."""
@@ -292,15 +282,15 @@ class UnitWriter:
     def collect_dirty_files(self) -> list[ConsumeQueueFile]:
         """Collect the files that the kernel has written since the last call, for the flush thread."""
         targets = self.targets
-        rows = np.flatnonzero(targets[:, TARGET_DIRTY])
+        rows = np.flatnonzero(targets[:, tables.TARGET_DIRTY])
         # A row may change to its next file at any moment. Before its TARGET_DIRTY is reset, that change queues the
         # previous file for fsync; afterwards, the previous file is in ``files`` already.
         files = [self._files[row] for row in rows.tolist()]
-        targets[rows, TARGET_DIRTY] = 0  # later units are flushed, too, or set it again
+        targets[rows, tables.TARGET_DIRTY] = 0  # later units are flushed, too, or set it again
         files += [self._files[row] for row in rows.tolist()]
         return [file for file in dict.fromkeys(files) if file is not None]
 
     @property
     def dirty_count(self) -> int:
         """Number of files that the kernel has written since ``collect_dirty_files``."""
-        return int(np.count_nonzero(self.targets[:, TARGET_DIRTY]))
+        return int(np.count_nonzero(self.targets[:, tables.TARGET_DIRTY]))

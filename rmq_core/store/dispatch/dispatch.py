@@ -17,17 +17,7 @@ from rmq_core.store.consumequeue.writer import UnitWriter
 from rmq_core.store.index.index import Index
 from rmq_core.store.results import Arrival
 from rmq_formats.codecs.record_frame import Damage, DamageCode
-from rmq_formats.kernels.live_dispatch_tables import (
-    RUN_DATA_BYTES,
-    RUN_FILE_BYTES,
-    RUN_FILE_OFFSET,
-    RUN_INDEXED,
-    RUN_LAST_OFFSET,
-    RUN_PLACED,
-    RUN_POSITION,
-    RUN_TIMESTAMP,
-    RUN_WRITTEN,
-)
+from rmq_formats.kernels import live_dispatch_tables as tables
 from rmq_formats.storage import layout_refusals
 
 if TYPE_CHECKING:
@@ -157,30 +147,30 @@ class Dispatch:
         collector, index = self._collector, self._index
         numbers = collector.numbers
         data_bytes = min(limit - file.start, file.size)
-        numbers[RUN_POSITION] = begin_position = self.offset - file.start
-        numbers[RUN_DATA_BYTES] = data_bytes
-        numbers[RUN_FILE_OFFSET] = file.start
-        numbers[RUN_FILE_BYTES] = file.size
+        numbers[tables.RUN_POSITION] = begin_position = self.offset - file.start
+        numbers[tables.RUN_DATA_BYTES] = data_bytes
+        numbers[tables.RUN_FILE_OFFSET] = file.start
+        numbers[tables.RUN_FILE_BYTES] = file.size
         units, keys = collector.run(file.array, self.writer, None if index is None else index.target())
         self._record_tombstones()
         run_numbers = numbers.tolist()
-        self._queues.unit_total += run_numbers[RUN_WRITTEN]
-        if run_numbers[RUN_PLACED] < len(units):
+        self._queues.unit_total += run_numbers[tables.RUN_WRITTEN]
+        if run_numbers[tables.RUN_PLACED] < len(units):
             self._extend_queue_names()
-            if not collector.write_units(units, run_numbers[RUN_PLACED], self.writer, max_new_queue_count):
+            if not collector.write_units(units, run_numbers[tables.RUN_PLACED], self.writer, max_new_queue_count):
                 self.has_more = True
                 return False
         self._record_stray_batch_topics(units)
         if len(units):
-            self.timestamp_ms = run_numbers[RUN_TIMESTAMP]
+            self.timestamp_ms = run_numbers[tables.RUN_TIMESTAMP]
             if arrivals is not None:
                 collector.add_arrivals(units, arrivals)
-        if index is not None and run_numbers[RUN_LAST_OFFSET] >= 0:
-            if run_numbers[RUN_INDEXED]:
+        if index is not None and run_numbers[tables.RUN_LAST_OFFSET] >= 0:
+            if run_numbers[tables.RUN_INDEXED]:
                 index.note_dirty(index.files[-1])
             else:
-                index.append(keys, run_numbers[RUN_LAST_OFFSET], self.timestamp_ms)
-        position = run_numbers[RUN_POSITION]
+                index.append(keys, run_numbers[tables.RUN_LAST_OFFSET], self.timestamp_ms)
+        position = run_numbers[tables.RUN_POSITION]
         if collector.is_at_blank:
             self.offset = file.end
             return True

@@ -82,23 +82,16 @@ class Background:
         self._wanted_start = start
         self._worker.wake()
 
-    def get_or_create_file(self, start: int) -> LogFile:
-        """Return the CommitLog file that begins at a physical offset: the one created ahead, or one created now.
-
-        Raises:
-            OSError: the file cannot be created.
-        """
-        with self._making:
-            self._wanted_start = None
-            file, self._prepared = self._prepared, None
-            if file is not None and file.start == start:
-                return file
-            return self._log.create(start)
-
     def roll(self) -> bool:
-        """Roll the log over to a new file; False if that fails."""
+        """Roll the log over to the file created ahead, or to one created now; False if that fails."""
+        start = self._log.start + self._config.commitlog_file_bytes
         try:
-            self._log.roll(self.get_or_create_file(self._log.start + self._config.commitlog_file_bytes))
+            with self._making:
+                self._wanted_start = None
+                file, self._prepared = self._prepared, None
+                if file is None or file.start != start:
+                    file = self._log.create(start)
+            self._log.roll(file)
         except OSError as error:
             if not self._lacks_file:  # each further append tries again
                 _LOGGER.error(
@@ -116,7 +109,7 @@ class Background:
         """Queue the removal of a file for the thread, as removing a large file is slow.
 
         Args:
-            removal: function that removes the file; called again after an ``OSError``.
+            removal: called again after an ``OSError``.
             pause_ms: pause before the next removal.
             is_read: returns whether the file has readers, which delay the removal for a limited time.
         """
@@ -159,7 +152,7 @@ class Background:
             try:
                 self._prepared = self._log.create(self._wanted_start)
             except OSError:
-                return  # ``get_or_create_file`` will raise the same error
+                return  # ``roll`` will have the same error
             finally:
                 self._wanted_start = None
 

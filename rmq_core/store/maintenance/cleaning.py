@@ -13,9 +13,8 @@ from typing import Final
 
 from rmq_core.store.commitlog.append import Appender
 from rmq_core.store.commitlog.log import LogFile
-from rmq_core.store.config import StoreConfig, delete_hours
+from rmq_core.store.config import delete_hours
 from rmq_core.store.files.config_files import DeletedTopics
-from rmq_core.store.files.disk import Disk
 from rmq_core.store.maintenance.background import RETRIABLE_ERRNOS, Background
 from rmq_core.store.maintenance.reput import LiveDispatch
 from rmq_core.store.parts import StoreParts
@@ -42,49 +41,17 @@ class CleanReport:
     index_files: int = 0
 
 
-class Retention:
-    """Retention policy of one store: which files are expired, and how full the disk is."""
-
-    def __init__(self, config: StoreConfig, disk: Disk) -> None:
-        self._config = config
-        self._disk = disk
-        self._hours = delete_hours(config.delete_when)
-        # The original puts these bounds on its two ratios.
-        self._warning = min(max(config.disk_warning_ratio / 100, 0.35), 0.90)
-        self._forcibly = min(max(config.disk_clean_forcibly_ratio / 100, 0.30), 0.85)
-
-    def pressure(self) -> Pressure:
-        """Return the pressure on the fuller of the disks of log and queues."""
-        used_ratio = max(self._disk.used_ratio(self._config.commitlog_path), self._disk.used_ratio(self._config.root))
-        if used_ratio > self._warning:
-            return Pressure.FULL
-        if used_ratio > self._forcibly:
-            return Pressure.FORCE
-        return Pressure.RECLAIM if used_ratio > self._config.disk_max_used_ratio / 100 else Pressure.NONE
-
-    def count_expired(self, paths: list[str], now_ms: int, pressure: Pressure, *, manually: bool = False) -> int:
-        """Return how many of the removable files, in the order of age, are to be deleted now."""
-        is_cleaning_hour = time.localtime(now_ms // 1000).tm_hour in self._hours
-        if not (is_cleaning_hour or manually or pressure >= Pressure.RECLAIM):
-            return 0
-        ignores_age = pressure >= Pressure.FORCE and self._config.clean_forcibly
-        count = 0
-        for path in paths[: self._config.delete_batch]:
-            written_ms = Path(path).stat().st_mtime_ns // 1_000_000
-            if not ignores_age and now_ms < written_ms + self._config.file_reserved_hours * _HOUR_MS:
-                break
-            count += 1
-        return count
-
-
 class Cleaner:
-    """Removes expired files of log, queues and Index according to ``Retention``."""
+    """Removes expired files of log, queues and Index."""
 
     def __init__(self, parts: StoreParts, background: Background) -> None:
         self._parts = parts
         self._log = parts.log
         self._background = background
-        self._retention = Retention(parts.config, parts.disk)
+        self._hours = delete_hours(parts.config.delete_when)
+        # The original puts these bounds on its two ratios.
+        self._warning = min(max(parts.config.disk_warning_ratio / 100, 0.35), 0.90)
+        self._forcibly = min(max(parts.config.disk_clean_forcibly_ratio / 100, 0.30), 0.85)
 
     def clean(self, now_ms: int, *, manually: bool = False) -> CleanReport:
         """Delete expired files, or the oldest if the disk is too full; call it every ten seconds.
@@ -92,7 +59,7 @@ class Cleaner:
         Args:
             manually: an operator requests the cleaning, so that the hour does not matter.
         """
-        pressure = self._retention.pressure()
+        pressure = self._pressure()
         if pressure is Pressure.FULL:
             self._parts.refusals.add("disk", "the disk is nearly full")
         else:
@@ -107,14 +74,37 @@ class Cleaner:
             self._background.request_flush()
         if removable_files and not self._has_flushed_record(removable_files[-1].end):
             removable_files.pop()
-        expired_count = self._retention.count_expired(
-            [file.path for file in removable_files], now_ms, pressure, manually=manually
-        )
+        expired_count = self._count_expired(removable_files, now_ms, pressure, manually)
         del removable_files  # a reference to a file would count as a reader
         for remove, is_read in [self._prepare_removal(log.remove_first()) for _ in range(expired_count)]:
             self._background.remove_later(remove, pause_ms=self._parts.config.delete_log_interval_ms, is_read=is_read)
         queue_files, index_files = self._remove_expired_queue_and_index_files() if expired_count else (0, 0)
         return CleanReport(pressure, expired_count, queue_files, index_files)
+
+    def _pressure(self) -> Pressure:
+        """Return the pressure on the fuller of the disks of log and queues."""
+        config, disk = self._parts.config, self._parts.disk
+        used_ratio = max(disk.used_ratio(config.commitlog_path), disk.used_ratio(config.root))
+        if used_ratio > self._warning:
+            return Pressure.FULL
+        if used_ratio > self._forcibly:
+            return Pressure.FORCE
+        return Pressure.RECLAIM if used_ratio > config.disk_max_used_ratio / 100 else Pressure.NONE
+
+    def _count_expired(self, files: list[LogFile], now_ms: int, pressure: Pressure, manually: bool) -> int:
+        """Return how many of the removable files, in the order of age, are to be deleted now."""
+        config = self._parts.config
+        is_cleaning_hour = time.localtime(now_ms // 1000).tm_hour in self._hours
+        if not (is_cleaning_hour or manually or pressure >= Pressure.RECLAIM):
+            return 0
+        ignores_age = pressure >= Pressure.FORCE and config.clean_forcibly
+        count = 0
+        for file in files[: config.delete_batch]:
+            written_ms = Path(file.path).stat().st_mtime_ns // 1_000_000
+            if not ignores_age and now_ms < written_ms + config.file_reserved_hours * _HOUR_MS:
+                break
+            count += 1
+        return count
 
     def _has_flushed_record(self, physical_offset: int) -> bool:
         """Return whether a flushed record begins at an offset; without a record, the log would begin at 0 again."""
