@@ -149,11 +149,9 @@ class SlavePeer(asyncio.Protocol):
     """Connection of one slave, and its progress.
 
     Attributes:
-        address: remote address of the slave's connection.
         pushed_offset: physical offset up to which the slave was sent the log or had it; -1 before the first report.
         acknowledged_offset: physical offset up to which the slave has acknowledged the log; -1 before the second
             report, as the first one is only the start offset.
-        ended: future that is done when the connection has ended.
     """
 
     def __init__(self, master: HaMaster) -> None:

@@ -222,8 +222,6 @@ class MasterLink(asyncio.Protocol):
     """One connection of a slave to its master.
 
     Attributes:
-        has_appended: True if bytes of the master were appended.
-        ended: future that is done when the connection has ended.
         error: reason why this slave closed the connection; None if it is open, or the master closed it.
     """
 

@@ -43,7 +43,6 @@ class NamesrvConfig(ServerSettings):
     Attributes:
         bind_address: address to listen on; 0.0.0.0 means all.
         listen_port: port to listen on; 0 means a free one.
-        max_registration_topics: maximum number of topics that a broker may register.
         max_kv_config_bytes: maximum size of the key-value configuration, which each change writes whole.
         kv_config_path: file of the key-value configuration; ``~`` is the user's home.
         order_message_enable: add the order configuration of the topic to routes.
@@ -53,9 +52,7 @@ class NamesrvConfig(ServerSettings):
         support_acting_master: show a slave as its missing master in routes.
         delete_topic_with_broker_registration: delete topics that a broker no longer registers.
         notify_min_broker_id_changed: notify brokers when the minimum id of their group changes.
-        need_wait_for_service: refuse requests for routes for some time after the start.
-        wait_seconds_for_service: time of ``need_wait_for_service``, s.
-        scan_not_active_broker_interval_ms: interval of the search for expired brokers, ms.
+        need_wait_for_service: refuse requests for routes for ``wait_seconds_for_service`` after the start.
     """
 
     bind_address: str = setting("127.0.0.1")

@@ -87,11 +87,8 @@ class RouteInfo:
         """Register a broker; brokers repeat their registration every 30 s.
 
         Args:
-            broker: names, ids and addresses of the broker.
             body: all topics of the broker, or the changed ones.
-            zone: zone of the broker; None without one.
-            connection: connection of the request; after the last one has ended, the broker is unregistered.
-            now_ms: time of the request.
+            connection: of the request; after the last one has ended, the broker is unregistered.
 
         Returns:
             None if the registration is refused: a first registration with exactly one topic. Such a request reports

@@ -269,7 +269,6 @@ class StoreReader:
         Args:
             max_count: maximal messages; the settings limit the count, too.
             begin_ms: earliest store time, to the second.
-            kind: one of KEYS or the UNIQ_KEY, the UNIQ_KEY alone, or TAGS, if the Index has them.
 
         Source: ``DefaultMessageStore#queryMessage``, which also returns messages with other keys of the same hash.
         """

@@ -64,12 +64,11 @@ class MessageStore:
         self._queues = queues = ConsumeQueueTable(config, disk, self._deleted_topics, batch_topics)
         index = Index(config, disk) if config.index_enabled else None
         quarantine = Quarantine(config.root, disk)
-        levels_ms = delay_levels_ms(config.delay_levels)
         self._dispatch = Dispatch(
             log,
             queues,
             index,
-            levels_ms,
+            delay_levels_ms(config.delay_levels),
             UnitWriter(queues, is_slave=config.slave),
             quarantine,
             tags_from=tags_from(config),
@@ -88,12 +87,9 @@ class MessageStore:
         self.record = log.record
         self.read_log_range = log.read_range
 
-        def roll() -> bool:  # ``_background`` is created below
-            return self._background.roll()
-
-        self.appender = Appender(config, log, queues, store_host.to_bytes(), roll)
+        self.appender = Appender(config, log, queues, store_host.to_bytes(), self._roll)
         self.next_offset = self.appender.next_offset
-        self.bulk = BulkAppender(self.appender, config, log, roll)
+        self.bulk = BulkAppender(self.appender, config, log)
         self._refusals = Refusals(config, self.appender)
         is_sync = config.flush_disk_type is FlushDiskType.SYNC
         self._flusher = LogFlusher(
@@ -143,8 +139,6 @@ class MessageStore:
 
         Args:
             store_host: the broker's address, as records and message ids show it; 127.0.0.1:10911 by default.
-            disk: the file system; this machine's by default.
-            threads: creates the threads of the store; threads of this process by default.
 
         Raises:
             StoreLockedError: another process, or this one, has the store open.
@@ -186,6 +180,9 @@ class MessageStore:
         self._background.start()
 
     # --- appending ----------------------------------------------------------------------
+    def _roll(self) -> bool:
+        return self._background.roll()  # which is created after the appender
+
     def append_to_commit_log(self, physical_offset: int, data: bytes | memoryview) -> bool:
         """Append bytes of a master's log, as a slave does; False if that is refused or fails. See ``BulkAppender``."""
         return not self._refusals.by_cause and self.bulk.append_to_commit_log(physical_offset, data)

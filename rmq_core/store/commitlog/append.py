@@ -77,7 +77,7 @@ class Appender:
         self.store_host = store_host
         self._log = log
         self._table = queues
-        self._roll = roll
+        self.roll = roll
         self._queues: dict[tuple[str, int], QueueParts] = {}
         self._max_body_bytes = config.max_message_bytes
         self._max_record_bytes = config.max_message_bytes + RECORD_OVERHEAD_BYTES
@@ -228,7 +228,7 @@ class Appender:
         """Roll the log for a record or batch that does not fit into the last file; return the result of a failure."""
         if size > self._file_bytes - BLANK_BYTES:
             return _ILLEGAL
-        return None if self._roll() else _NO_FILE
+        return None if self.roll() else _NO_FILE
 
 
 class Refusals:

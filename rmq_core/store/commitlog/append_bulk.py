@@ -4,7 +4,6 @@ Source: ``CommitLog#asyncPutMessages``, ``DefaultMessageStore#appendToCommitLog`
 """
 
 import logging
-from collections.abc import Callable
 from struct import error as struct_error
 from typing import Final
 
@@ -36,10 +35,9 @@ _ILLEGAL: Final = PutResult(PutStatus.MESSAGE_ILLEGAL)
 class BulkAppender:
     """Appends batches and replicated bytes; shares queue offsets with the ``Appender`` of single messages."""
 
-    def __init__(self, appender: Appender, config: StoreConfig, log: CommitLog, roll: Callable[[], bool]) -> None:
+    def __init__(self, appender: Appender, config: StoreConfig, log: CommitLog) -> None:
         self._appender = appender
         self._log = log
-        self._roll = roll
         self._max_body_bytes = config.max_message_bytes
         self._is_faulty = False  # the last write of replicated bytes failed; the failure is logged once
         self._append_crc = config.append_crc_property
@@ -177,7 +175,7 @@ class BulkAppender:
             return False
         done = 0
         while done < len(data):
-            if log.position == self._file_bytes and not self._roll():
+            if log.position == self._file_bytes and not self._appender.roll():
                 return False
             step = min(len(data) - done, self._file_bytes - log.position)
             try:

@@ -73,12 +73,11 @@ class ConsumeQueue:
         self.max_offset = max_offset
 
     def append(self, queue_offset: int, units: bytes) -> None:
-        """Write consecutive units after the last one; pre-blanks fill a gap.
+        """Write consecutive units, 20 bytes each, after the last one; pre-blanks fill a gap.
 
         Args:
             queue_offset: of the first unit, at or after the queue's end. Any offset for a queue without files, whose
                 older units were deleted with the log's oldest files.
-            units: 20 bytes each.
 
         Raises:
             OSError: the disk is full, or broken; a queue without files is left without files.

@@ -32,7 +32,6 @@ class DispatchProgress(NamedTuple):
     Attributes:
         offset: physical offset below which all records are dispatched.
         index_name: name of the newest IndexFile as a number; 0 without one.
-        index_header: header of the newest IndexFile.
         index_full_ms: store timestamp of the last key in the newest full IndexFile.
     """
 
@@ -52,10 +51,8 @@ class Resume:
     Attributes:
         units_from: physical offset of the first record whose unit is written.
         keys_from: physical offset of the first record whose keys are written, except its first ``keys_indexed`` keys.
-        keys_indexed: number of keys of that record that the Index has already.
         rewrites_queues: replace each ConsumeQueue's units from the first unit on that the log has for the queue.
         merges_units: merge the units with those in the queues, instead of appending them.
-        merge: the merge, if ``merges_units``.
     """
 
     units_from: int = 0
@@ -76,7 +73,6 @@ class Dispatch:
         tags_from: physical offset from which TAGS are indexed, too.
         has_more: the last run ended early, because of its limit of new queues.
         stray_batch_topics: topics with inner batches that are not configured to have BatchConsumeQueues.
-        progress: the progress for the flush thread.
     """
 
     def __init__(
@@ -224,7 +220,6 @@ class Dispatch:
 
         Raises:
             StoreLayoutError: the records belong into queues of another layout.
-            OSError: the disk is full, or broken.
         """
         collector = self._collector
         units, keys, last = collector.collect_sound(batch)

@@ -35,15 +35,12 @@ class RecoveryReport:
     """Findings and actions of a store's recovery.
 
     Attributes:
-        is_new: the store had no log.
         is_trusted: the watermark was valid; else another program, such as the original, has changed the store since.
         begin_offset: physical offset at which reading began.
         end_offset: physical offset of the next record.
-        record_count: sound records read.
         unit_count: units written.
         tail: damaged ranges at the end of the log, which were cut off.
         quarantined: paths of the copies of ``damages``, and of the flushed parts of ``tail``.
-        rebuilt: all queues and the Index were rebuilt.
         missing_files: physical offsets at which a CommitLog file is missing.
         displaced: number of units skipped because of an impossible queue offset.
     """

@@ -207,11 +207,9 @@ class TimerLog:
             yield from range(first, min(start + self._units_bytes, end), TIMER_UNIT_BYTES)
 
     def blocks(self, begin: int = 0, end: int | None = None) -> Iterator[tuple[int, bytes]]:
-        """Yield the units in blocks of some thousands: position of the first unit, and the block's bytes.
+        """Yield the units between the begin of a file and the end of a unit, in blocks of some thousands.
 
-        Args:
-            begin: begin of a file; units of earlier files are skipped.
-            end: end of a unit; later units are skipped.
+        Yields position of the first unit, and the block's bytes.
         """
         self.write()
         for start in (start for start in self._starts if start >= begin):

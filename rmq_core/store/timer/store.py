@@ -181,9 +181,6 @@ class TimerStore:
 
         The wheel has the delivered units until that flush, and a new unit would replace them, also in the file. This
         happens only after the clock was set back, so that a slot is used a second time.
-
-        Args:
-            flushed_offset: physical offset up to which the CommitLog is on the disk.
         """
         delivered = self._delivered.get(self._choose_slot(due_ms, self.interval(now_ms))[0])
         return delivered is not None and delivered[1] > flushed_offset
@@ -256,7 +253,6 @@ class TimerStore:
         """Record the current progress, which counts as done once the CommitLog is flushed up to ``log_offset``.
 
         Args:
-            log_offset: the CommitLog's end.
             scan_offset: physical offset before the deliveries of an unfinished interval; else ``log_offset``.
         """
         if self.queue_offset < self._enqueued_before:

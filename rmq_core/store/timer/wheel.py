@@ -51,11 +51,7 @@ class TimerWheel:
         return int(last) if stored_index == time_index else NO_POSITION
 
     def add(self, time_ms: int, position: int, change: int) -> None:
-        """Make a new unit the head of a slot's chain.
-
-        Args:
-            change: change of the slot's count: 1, or -1 for a recall.
-        """
+        """Make a new unit the head of a slot's chain, and add ``change`` to its count: 1, or -1 for a recall."""
         time_index = time_ms // self.precision_ms
         index = time_index % WHEEL_SLOTS
         stored_index, first, _last, count, magic = SLOT.unpack_from(self._memory, index * SLOT_BYTES)
