@@ -61,11 +61,7 @@ class Pushes:
         self._remaining = 0  # bytes of the current push that have not come
 
     def feed(self, data: bytes) -> Iterator[Push]:
-        """Yield the pushes in these bytes, in order.
-
-        Raises:
-            ReplicationError: a push has a negative offset or size.
-        """
+        """Yield the pushes in these bytes, in order; raise ReplicationError for a negative offset or size."""
         view, position = memoryview(data), 0
         while position < len(view):
             if not self._remaining:

@@ -31,11 +31,7 @@ class HaMaster:
     """
 
     def __init__(self, store: MessageStore, settings: HaSettings) -> None:
-        """Replicate a store; ``listen`` starts.
-
-        Raises:
-            OptionError: the certificates cannot be used.
-        """
+        """Prepare to replicate a store; raise OptionError if the certificates cannot be used."""
         self.slaves: dict[SlavePeer, None] = {}
         self.store = store
         self.settings = settings
@@ -55,11 +51,7 @@ class HaMaster:
         self._sound_offset = load_sound_offset(store)
 
     async def listen(self, host: str, port: int) -> int:
-        """Listen for slaves; return the port, a free one for 0.
-
-        Raises:
-            ListenError: the address cannot be used.
-        """
+        """Listen for slaves, on a free port for 0; return the port. Raise ListenError if the address cannot be used."""
         try:
             self._server = await asyncio.get_running_loop().create_server(
                 lambda: SlavePeer(self), host, port, **self._tls

@@ -274,11 +274,7 @@ class MasterLink(asyncio.Protocol):
         self.report()
 
     def _confirm_log(self) -> None:
-        """Notify the slave that its log is the beginning of the master's.
-
-        Raises:
-            StoreRefusedError: the disk is full or broken.
-        """
+        """Notify the slave that its log is the beginning of the master's; raise StoreRefusedError if the disk fails."""
         try:
             self._slave.confirm_log()
         except OSError as error:

@@ -27,10 +27,9 @@ class KVConfig:
     """Keys and values by namespace, persisted in a file."""
 
     def __init__(self, path: Path) -> None:
-        """Load the file, if the file exists.
+        """Load the file, if the file exists; a StoreError says that the file cannot be read.
 
-        Raises:
-            StoreError: the file cannot be read. Java's name server starts empty then, and overwrites the file later.
+        Java's name server starts empty then, and overwrites the file later.
         """
         self._path = path
         self._tables: _Tables = {}
@@ -58,19 +57,11 @@ class KVConfig:
         return len(encode_body(_KVConfigFile(config_table=tables)))
 
     def put(self, namespace: str, key: str, value: str) -> None:
-        """Set a value.
-
-        Raises:
-            StoreError: the file cannot be written; the value is not set.
-        """
+        """Set a value; a StoreError leaves the former one."""
         self._replace(namespace, {**self._tables.get(namespace, {}), key: value})
 
     def delete(self, namespace: str, key: str) -> None:
-        """Remove a key, if present; its namespace stays.
-
-        Raises:
-            StoreError: the file cannot be written; the key is not removed.
-        """
+        """Remove a key, if present, and keep its namespace; a StoreError leaves the key."""
         if self.get(namespace, key) is not None:
             self._replace(namespace, {name: value for name, value in self._tables[namespace].items() if name != key})
 

@@ -31,11 +31,7 @@ class NameServer(Service):
     """
 
     def __init__(self, config: NamesrvConfig, clock_ms: Callable[[], int] = steady_ms) -> None:
-        """Load the key-value configuration.
-
-        Raises:
-            StoreError: the file of the key-value configuration cannot be read.
-        """
+        """Load the key-value configuration; raise StoreError if its file cannot be read."""
         self.address = ""
         self._clock_ms = clock_ms
         self._notices: asyncio.Queue[MinBrokerIdNotice] = asyncio.Queue()
@@ -52,11 +48,7 @@ class NameServer(Service):
         self._scan_timer: asyncio.TimerHandle | None = None
 
     async def start(self) -> None:
-        """Start listening.
-
-        Raises:
-            ListenError: the address cannot be used.
-        """
+        """Start listening; raise ListenError if the address cannot be used."""
         config = self.processor.config
         host, port = await self._server.listen(config.bind_address, config.listen_port)
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

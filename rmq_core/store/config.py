@@ -170,10 +170,9 @@ class StoreConfig:
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> "StoreConfig":
-        """Return the settings of the properties of a ``broker.conf``; other properties are ignored.
+        """Return the settings of a ``broker.conf``; raise OptionError without a root, or for a bad value.
 
-        Raises:
-            OptionError: no root, or a value that cannot be used.
+        Other properties are ignored.
         """
         if "storePathRootDir" not in properties:
             raise OptionError("storePathRootDir is not set")
@@ -189,10 +188,7 @@ class StoreConfig:
 
 
 def delete_hours(delete_when: str) -> frozenset[int]:
-    """Parse the hours of the day in a ``deleteWhen``, such as ``04;16``.
-
-    Raises:
-        OptionError: a part is no hour from 0 to 23.
+    """Parse the hours in a ``deleteWhen``, such as ``04;16``; raise OptionError for a part that is no hour.
 
     Source: ``UtilAll#isItTimeToDo``.
     """

@@ -250,8 +250,7 @@ class MessageStore:
     def set_batch_topics(self, topics: Collection[str]) -> None:
         """Set the topics with BatchConsumeQueues, before their first messages unless on a slave.
 
-        Raises:
-            OSError: a slave's plain queues of such a topic cannot be replaced.
+        On a slave, plain queues of such a topic are replaced; after an OSError call it again.
         """
         if self._queues.set_batch_topics(topics):
             self._dispatch.writer.clear_cache()

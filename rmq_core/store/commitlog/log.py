@@ -60,11 +60,7 @@ class CommitLog:
         self.start = -file_bytes
 
     def adopt(self, files: list[LogFile], end: int) -> None:
-        """Adopt recovered files; ``end`` is the physical offset of the next record.
-
-        Raises:
-            OSError: the last file cannot be mapped, or its disk blocks cannot be allocated.
-        """
+        """Adopt recovered files; ``end`` is the physical offset of the next record."""
         self.files = files
         self._by_start = {file.start: file for file in files}
         if not files:
@@ -89,11 +85,7 @@ class CommitLog:
         return self.files[0].start if self.files else 0
 
     def roll(self, new_file: LogFile) -> None:
-        """Fill the last file up with a BLANK and continue in the next one.
-
-        Raises:
-            OSError: the new file cannot be mapped; nothing has changed then.
-        """
+        """Fill the last file up with a BLANK and continue in the next one; an OSError leaves the log unchanged."""
         memory = new_file.map
         free_bytes = self.file_bytes - self.position
         if free_bytes >= BLANK_BYTES:
@@ -108,10 +100,8 @@ class CommitLog:
         """Append bytes that fit into the last file, by a write call instead of the map.
 
         A process that is killed during the call leaves the first of the bytes. A copy into the map (``memcpy``) may
-        leave the last ones alone, and a slave would never request the missing first ones from its master.
-
-        Raises:
-            OSError: the write failed; the log's end is unchanged.
+        leave the last ones alone, and a slave would never request the missing first ones from its master. After an
+        OSError the log's end is unchanged.
         """
         descriptor = self.files[-1].descriptor
         try:
@@ -140,10 +130,7 @@ class CommitLog:
     def begin_at(self, start: int) -> None:
         """Create the first file of an empty log, for a slave whose log does not begin at 0.
 
-        A file that was created for a first record, and has none, is removed.
-
-        Raises:
-            OSError: the file cannot be created; the log is still empty.
+        A file that was created for a first record, and has none, is removed. After an OSError the log is still empty.
         """
         for file in self.files:
             self._disk.remove(file.path)

@@ -41,8 +41,7 @@ class Quarantine:
     def copy(self, file: LogFile, damage: Damage, now_ms: int) -> str:
         """Copy a damaged range and its metadata to the quarantine, and fsync both; return the path of the copy.
 
-        Raises:
-            OSError: the copy cannot be written; the caller must not change the log then.
+        After an OSError there is no copy, so the caller must not change the log.
         """
         self._disk.make_durable_directory(self.directory)
         path = f"{self._path_of(damage)}.{now_ms}.bin"

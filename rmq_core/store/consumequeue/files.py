@@ -141,11 +141,7 @@ class OpenFiles:
             self._expired[directory].append(file.path)
 
     def remove_expired(self, directory: str) -> None:
-        """Remove the expired files of a directory, the oldest first. Any thread may call this.
-
-        Raises:
-            OSError: a file cannot be removed; later files remain.
-        """
+        """Remove the expired files of a directory, the oldest first, up to an OSError. Any thread may call this."""
         if directory not in self._expired:
             return
         with self._removing:
@@ -189,13 +185,10 @@ class FileSequence:
         self._open = open_files
 
     def load(self) -> bool:
-        """Find the existing files, and remove those before a gap.
+        """Find the existing files, and remove those before a gap; raise StoreSizeError for a wrong size.
 
         Returns:
             False if there was a gap: the queue must be rebuilt from the log.
-
-        Raises:
-            StoreSizeError: a file has another size than the settings say.
         """
         segments = list_segments(self.directory)
         first_empty = next((number for number, segment in enumerate(segments) if not segment.size), len(segments))

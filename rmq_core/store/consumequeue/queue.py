@@ -78,9 +78,6 @@ class ConsumeQueue:
         Args:
             queue_offset: of the first unit, at or after the queue's end. Any offset for a queue without files, whose
                 older units were deleted with the log's oldest files.
-
-        Raises:
-            OSError: the disk is full, or broken; a queue without files is left without files.
         """
         begin, is_first = self.max_offset, not self.files.files
         if is_first:

@@ -103,11 +103,7 @@ class ConsumeQueueTable:
         return self._queues.get((topic, queue_id))
 
     def get_or_make(self, topic: str, queue_id: int) -> Queue:
-        """Return a queue, created if it does not exist.
-
-        Raises:
-            FormatError: the topic cannot name a directory.
-        """
+        """Return a queue, created if it does not exist; raise FormatError if its topic cannot name a directory."""
         queue = self._queues.get((topic, queue_id))
         if queue is None:
             if topic in self._dropped_queues:
@@ -164,11 +160,7 @@ class ConsumeQueueTable:
         return len(removed)
 
     def remove_files(self, is_time_over: Callable[[], bool] | None = None) -> bool:
-        """Remove the files of removed queues, until ``is_time_over`` is true; return whether files remain.
-
-        Raises:
-            OSError: a file cannot be removed; later files remain.
-        """
+        """Remove the files of removed queues, until an OSError or ``is_time_over``; return whether files remain."""
         while self._dropped_queues:
             topic = next(iter(self._dropped_queues))
             queues = self._dropped_queues[topic]

@@ -68,11 +68,7 @@ def _clean_ranges() -> list[tuple[int, int]]:
 
 
 def load_kernels() -> None:
-    """Load numba and the kernels, once in a process.
-
-    Raises:
-        StoreError: the kernels cannot be loaded.
-    """
+    """Load numba and the kernels, once in a process; raise StoreError if that fails."""
     if _KERNELS in sys.modules:
         return
     hint = threading.Timer(_WAIT_HINT_S, _log_wait)

@@ -27,9 +27,6 @@ def save(path: str, text: bytes, disk: Disk, *, is_retry: bool = False, backs_up
         is_retry: the last write failed, and may have changed the file without forcing it.
         backs_up_former_text: False if the former text has secrets, such as passwords. Then ``.bak`` gets the new text,
             too, and is written first, so that no former text is left on return.
-
-    Raises:
-        OSError: a file cannot be written.
     """
     disk.make_durable_directory(str(Path(path).parent))
     try:

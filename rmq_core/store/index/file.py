@@ -41,11 +41,7 @@ class MappedIndexFile(MappedFile):
     def create(
         cls, path: str, name: int, slots: int, entries: int, disk: Disk, end: tuple[int, int]
     ) -> "MappedIndexFile":
-        """Create a file; ``end`` is end timestamp (ms) and physical offset of the previous file, or 0 and 0.
-
-        Raises:
-            OSError: the file cannot be created, and does not exist then.
-        """
+        """Create a file; ``end`` is end timestamp (ms) and physical offset of the previous file, or 0 and 0."""
         file = cls(path, name, slots, entries, disk)
         file._descriptor = disk.create(path, file.size, allocate=False)
         try:
@@ -89,11 +85,7 @@ class MappedIndexFile(MappedFile):
             self._allocated += step
 
     def append(self, keys: NDArray[np.int64]) -> None:
-        """Append entries, rows of a key table in log order; the caller has checked ``room``.
-
-        Raises:
-            OSError: no disk blocks are free; nothing has changed then.
-        """
+        """Append entries, rows of a key table in log order; the caller checks ``room``. An OSError appends none."""
         from rmq_formats.kernels.index import append_in_place  # noqa: PLC0415 # numba, see ``kernel_loading``
 
         self._allocate(entry_position(self.index_count + len(keys), self.slots))
@@ -127,11 +119,7 @@ class MappedIndexFile(MappedFile):
         return 1 + bisect_left(numbers, physical_offset, key=lambda number: self.entry(number).physical_offset)
 
     def truncate(self, header: IndexHeader) -> None:
-        """Remove all entries beyond a header's count, and rebuild the hash slots from the remaining entries.
-
-        Raises:
-            OSError: the disk failed; the store cannot be opened then.
-        """
+        """Remove all entries beyond a header's count, and rebuild the hash slots from the remaining entries."""
         from rmq_formats.kernels.index import rechain  # noqa: PLC0415 # as above
 
         end = entry_position(header.index_count, self.slots)

@@ -169,13 +169,11 @@ class TopicDeletions:
         """Remove the queues of topics, and return the number of topics that had queues.
 
         ``MessageStore.remove_deleted`` removes the files. The log's end is recorded for each topic. The log is flushed
-        first: an offset beyond the log's end after a loss of power would be useless, and replace an earlier one.
+        first: an offset beyond the log's end after a loss of power would be useless, and replace an earlier one. After
+        an OSError no topic is deleted.
 
         Args:
             ends: physical offsets before which records are dead, for topics that were created again meanwhile.
-
-        Raises:
-            OSError: the log cannot be flushed, or ``DeletedTopics`` not be written; no topic is deleted then.
         """
         if not self._flusher.flush() and self._flusher.fault is not None:
             raise self._flusher.fault
@@ -185,14 +183,11 @@ class TopicDeletions:
     def drop(self, ends: Mapping[str, int], *, at_least: bool = False) -> int:
         """Remove the queues of topics that were deleted at some end of the log; return the number of topics.
 
-        ``MessageStore.remove_deleted`` removes the files.
+        ``MessageStore.remove_deleted`` removes the files. After an OSError no topic is deleted.
 
         Args:
             ends: the log's end at the deletion, by topic; on a slave, the log may be longer, or shorter.
             at_least: the topics may have been deleted later, so that later records of their queues are dead, too.
-
-        Raises:
-            OSError: ``DeletedTopics`` cannot be written; no topic is deleted then.
         """
         if at_least:
             ends = {topic: self._queues.extend_dead_end(topic, end) for topic, end in ends.items()}

@@ -81,7 +81,6 @@ class Recovery:
         Raises:
             StoreSizeError: a file has another size than the settings say.
             StoreLayoutError: records that belong into queues of another layout.
-            OSError: the disk is full or broken.
         """
         abort_path = abort_file(self._config.root)
         crashed = Path(abort_path).exists()

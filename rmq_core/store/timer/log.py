@@ -24,12 +24,7 @@ class TimerLog:
     """``timerlog``: units of timer messages, linked by slot of the wheel; ``end`` is the position of the next unit."""
 
     def __init__(self, directory: str, file_bytes: int, disk: Disk) -> None:
-        """Open the existing files; ``truncate`` sets the log's end.
-
-        Raises:
-            StoreSizeError: a file has another size than the settings say.
-            OSError: the directory or a file cannot be read.
-        """
+        """Open the existing files; raise StoreSizeError for a wrong size. ``truncate`` sets the log's end."""
         self.directory = directory
         self.file_bytes = file_bytes
         self._units_bytes = (file_bytes - BLANK.size) // TIMER_UNIT_BYTES * TIMER_UNIT_BYTES  # of a full file
@@ -66,11 +61,7 @@ class TimerLog:
 
     # --- writing ------------------------------------------------------------------------
     def append(self, unit: TimerUnit) -> int:
-        """Append a unit to a buffer, which ``write`` writes to the file; return its position.
-
-        Raises:
-            OSError: the disk has no space for a new file; nothing has changed.
-        """
+        """Append a unit to the buffer that ``write`` writes; return its position. An OSError appends none."""
         if not self._starts or self.end >= self._starts[-1] + self.file_bytes:
             self._roll(self.end - self.end % self.file_bytes)
         elif TIMER_UNIT_BYTES + BLANK.size > self._free_bytes:
@@ -96,11 +87,7 @@ class TimerLog:
         self.end = start
 
     def write(self) -> None:
-        """Write the appended units to the file.
-
-        Raises:
-            OSError: the disk is full or broken; the units are retained for another try.
-        """
+        """Write the appended units to the file; an OSError retains them for another try."""
         if self._tail:
             last = self._starts[-1]
             self._disk.write(self._descriptor(last), self._tail, self._tail_position - last)

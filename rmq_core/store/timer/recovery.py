@@ -41,11 +41,9 @@ _PHYSICAL_OFFSET: Final = head_struct("physical_offset")
 
 
 def open_timers(config: TimerConfig, store: MessageStore, now_ms: int) -> TimerStore:
-    """Open the timer files of a store; missing files are created for the first timer message.
+    """Open the timer files of a store; raise StoreSizeError for a wrong size.
 
-    Raises:
-        StoreSizeError: a file has another size than the settings say.
-        OSError: a file cannot be read.
+    Missing files are created for the first timer message.
     """
     disk = store.disk
     checkpoint, done_offset = _read_checkpoint(config, disk)
@@ -117,7 +115,6 @@ def _restore_newest_snapshot(
 
     Raises:
         StoreSizeError: a snapshot has another size than a wheel; nothing has changed.
-        OSError: a file cannot be read or written.
     """
     snapshot_paths = _snapshot_paths(config)
     if not snapshot_paths:

@@ -146,13 +146,12 @@ class TimerStore:
     ) -> TimerUnit:
         """Enqueue a message of the CommitLog: append a unit, and link the unit into the chain of its slot.
 
+        After an OSError nothing has changed.
+
         Args:
             due_ms: not before the interval of ``now_ms``.
             topic_hash: Java's hash of the message's real topic.
             recalls: the message recalls another one.
-
-        Raises:
-            OSError: the disk has no space for the unit; nothing has changed.
 
         Source: ``TimerMessageStore#doEnqueue``.
         """
@@ -296,9 +295,6 @@ class TimerStore:
 
         Args:
             run: runs the write function, possibly on another thread; after an exception the next call tries again.
-
-        Raises:
-            OSError: units cannot be written to their file.
         """
         self.log.write()
         self.advance_done(flushed_offset)
