@@ -208,7 +208,6 @@ class HaSlave:
         return link
 
     def _refuse_diverged(self, common: int) -> None:
-        """Refuse a master whose log differs from this one."""
         self._start.reset()
         self.has_diverged = self._is_refused = True
         log_range = f"this log goes from {self.store.min_physical_offset} to {self.store.max_physical_offset}"

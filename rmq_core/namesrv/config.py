@@ -73,9 +73,7 @@ class NamesrvConfig(ServerSettings):
 
 
 def load_config(
-    file: Path | None = None,
-    flags: Mapping[str, object] | None = None,
-    environ: Mapping[str, str] | None = None,
+    file: Path | None = None, flags: Mapping[str, object] | None = None, environ: Mapping[str, str] | None = None
 ) -> tuple[NamesrvConfig, list[str]]:
     """Load the settings of all sources; return them and the ignored keys of the file.
 

@@ -8,13 +8,13 @@ complete. A change that cannot be written is not made.
 Source: ``KVConfigManager``.
 """
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
 from rmq_core.remoting.bodies.codec import BodyStruct, decode_body, encode_body
 from rmq_formats.errors import DecodeError, StoreError
+from rmq_formats.storage.contained import write_file
 
 _Tables = dict[str, dict[str, str]]
 
@@ -27,16 +27,16 @@ class KVConfig:
     """Keys and values by namespace, persisted in a file."""
 
     def __init__(self, path: Path) -> None:
-        """Load the file, if the file exists; a StoreError says that the file cannot be read.
+        """Load the file, if the file exists.
 
-        Java's name server starts empty then, and overwrites the file later.
+        Raises:
+            StoreError: the file cannot be read. Java's name server starts empty then, and overwrites the file later.
         """
         self._path = path
-        self._tables: _Tables = {}
         try:
             self._tables = decode_body(path.read_bytes(), _KVConfigFile).config_table
         except FileNotFoundError:
-            pass
+            self._tables = {}
         except OSError as error:
             raise StoreError(f"{path}: {error.strerror}") from error
         except DecodeError as error:
@@ -61,34 +61,15 @@ class KVConfig:
         self._replace(namespace, {**self._tables.get(namespace, {}), key: value})
 
     def delete(self, namespace: str, key: str) -> None:
-        """Remove a key, if present, and keep its namespace; a StoreError leaves the key."""
+        """Remove a key, if present, but not its namespace; a StoreError leaves the key."""
         if self.get(namespace, key) is not None:
             self._replace(namespace, {name: value for name, value in self._tables[namespace].items() if name != key})
 
     def _replace(self, namespace: str, table: dict[str, str]) -> None:
         tables = {**self._tables, namespace: table}
         try:
-            _write(self._path, encode_body(_KVConfigFile(config_table=tables)))
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            write_file(self._path.parent, self._path.name, encode_body(_KVConfigFile(config_table=tables)))
         except OSError as error:
             raise StoreError(f"{self._path}: {error.strerror}") from error
         self._tables = tables
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Replace a file atomically and durably."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)

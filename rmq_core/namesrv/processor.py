@@ -148,10 +148,7 @@ class NamesrvProcessor:
             remark = f"the configuration would be larger than maxKvConfigBytes={self.config.max_kv_config_bytes}"
             raise ResponseError(ResponseCode.INVALID_PARAMETER, remark)
         self._kv_config.put(entry.namespace, entry.key, entry.value)
-        log.info(
-            "%(client)s put %(namespace)s %(key)s: %(value)s",
-            structs.asdict(entry) | {"client": connection.remote_address},
-        )
+        _log_request(connection, "put %(namespace)s %(key)s: %(value)s", **structs.asdict(entry))
         return request.response()
 
     def get_kv_config(self, request: RemotingCommand, _connection: Connection) -> RemotingCommand:
@@ -167,10 +164,7 @@ class NamesrvProcessor:
         """Delete a key: DELETE_KV_CONFIG (102)."""
         entry = read_fields(request, KVConfigKey)
         self._kv_config.delete(entry.namespace, entry.key)
-        log.info(
-            "%(client)s deleted %(namespace)s %(key)s",
-            {"client": connection.remote_address, "namespace": entry.namespace, "key": entry.key},
-        )
+        _log_request(connection, "deleted %(namespace)s %(key)s", **structs.asdict(entry))
         return request.response()
 
     def get_kv_list(self, request: RemotingCommand, _connection: Connection) -> RemotingCommand:
@@ -267,10 +261,7 @@ class NamesrvProcessor:
         action, count_field = ("added", "addTopicCount") if writable else ("wiped", "wipeTopicCount")
         name = read_fields(request, BrokerName).broker_name
         count = self.routes.set_write_perm(name, writable=writable)
-        log.info(
-            "%(client)s %(done)s the write perm of %(count)d topics of %(broker)s",
-            {"client": connection.remote_address, "done": action, "count": count, "broker": name},
-        )
+        _log_request(connection, f"{action} the write perm of %(count)d topics of %(broker)s", count=count, broker=name)
         return request.response(ext_fields={count_field: str(count)})
 
     # Topics.
@@ -301,7 +292,7 @@ class NamesrvProcessor:
         """Delete a topic: DELETE_TOPIC_IN_NAMESRV (216)."""
         fields = read_fields(request, DeleteTopicInNamesrv)
         self.routes.delete_topic(fields.topic, fields.cluster_name)
-        log.info("%(client)s deleted topic %(topic)s", {"client": connection.remote_address, "topic": fields.topic})
+        _log_request(connection, "deleted topic %(topic)s", topic=fields.topic)
         return request.response()
 
     def _topic_list(
@@ -331,10 +322,7 @@ class NamesrvProcessor:
         except OptionError as error:
             raise ResponseError(ResponseCode.NO_PERMISSION, f"Can not update config in black list. {error}") from error
         self._set_config(replace(self.config, **values))  # type: ignore[arg-type] # converted to the fields' types
-        log.info(
-            "%(client)s changed the settings %(settings)s",
-            {"client": connection.remote_address, "settings": ", ".join(sorted(values))},
-        )
+        _log_request(connection, "changed the settings %(settings)s", settings=", ".join(sorted(values)))
         return request.response()
 
     def get_config(self, request: RemotingCommand, _connection: Connection) -> RemotingCommand:
@@ -353,6 +341,10 @@ def _decode_registration_body(request: RemotingCommand, broker: RegisterBroker, 
             data_version=topics.data_version, topic_config_table=topics.topic_config_table
         )
     )
+
+
+def _log_request(connection: Connection, event: str, **values: object) -> None:
+    log.info(f"%(client)s {event}", {"client": connection.remote_address, **values})
 
 
 def _log_broker(broker: BrokerId, event: str) -> None:

@@ -38,10 +38,7 @@ class NameServer(Service):
         kv_config = KVConfig(Path(config.kv_config_path).expanduser())
         self.processor = NamesrvProcessor(config, kv_config, clock_ms, self._notices.put_nowait)
         self._server = RemotingServer(
-            self.processor.handlers(),
-            limits=config.limits,
-            on_disconnect=self._on_disconnect,
-            tls=config.tls.server(),
+            self.processor.handlers(), limits=config.limits, on_disconnect=self._on_disconnect, tls=config.tls.server()
         )
         self._client = RemotingClient(limits=ClientLimits(connect_timeout_s=_NOTICE_TIMEOUT_S), tls=config.tls.client())
         self._notifier: asyncio.Task[None] | None = None

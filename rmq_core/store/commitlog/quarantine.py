@@ -121,8 +121,6 @@ class Quarantine:
 
 
 class _RangeMetadata(msgspec.Struct):
-    """The members that are read of a range's metadata file."""
-
     physical_offset: Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
     size: Annotated[int, msgspec.Meta(gt=0, lt=1 << 62)]
 

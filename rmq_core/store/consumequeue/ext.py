@@ -1,4 +1,4 @@
-"""ConsumeQueueExt of one queue: tags code, store time and bit map of messages; units hold the addresses.
+"""ConsumeQueueExt of one queue: tags code, store time and bit map of messages, to which units refer.
 
 Used only with ``enableConsumeQueueExt``. Source: ``ConsumeQueueExt``.
 """

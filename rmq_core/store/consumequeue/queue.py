@@ -345,10 +345,7 @@ def estimate_count(
 
 
 def _match_units(
-    queue: ConsumeQueue,
-    units: NDArray[np.void],
-    tags_codes: Set[int] | None,
-    may_match_unit: MayMatchUnit | None,
+    queue: ConsumeQueue, units: NDArray[np.void], tags_codes: Set[int] | None, may_match_unit: MayMatchUnit | None
 ) -> NDArray[np.bool_]:
     """Return a mask of the units whose messages may match the filter."""
     unit_codes = units["tags_code"].astype(np.int64)

@@ -151,7 +151,7 @@ class UnitWriter:
         self.queues.remove_topics(ends)
 
     def _append(self, queue: ConsumeQueue, units: list[list[int]], *, has_ext: bool) -> None:
-        """Append units to a queue, at the queue offsets that the original gives them."""
+        """Append units to a queue, at the queue offsets that the original assigns."""
         from rmq_formats.kernels.units import IMPOSSIBLE, NO_FILE, append_rows  # noqa: PLC0415 # numba
 
         rows = np.array(units, dtype=np.int64)[:, 1:].copy()

@@ -46,7 +46,7 @@ class DispatchProgress(NamedTuple):
 
 @dataclass(slots=True)
 class Resume:
-    """Physical offsets from which a recovery writes units and keys; earlier records have theirs already.
+    """Physical offsets from which a recovery writes units and keys, as earlier records have units and keys already.
 
     Attributes:
         units_from: physical offset of the first record whose unit is written.

@@ -95,8 +95,7 @@ class Background:
         except OSError as error:
             if not self._lacks_file:  # each further append tries again
                 _LOGGER.error(
-                    "%(store)s: cannot create a CommitLog file: %(error)s",
-                    {"store": self._config.root, "error": error},
+                    "%(store)s: cannot create a CommitLog file: %(error)s", {"store": self._config.root, "error": error}
                 )
             self._lacks_file = True
             return False

@@ -168,14 +168,12 @@ def _find_linked(
 
 
 def _discard_all(wheel: TimerWheel, log: TimerLog, store: MessageStore) -> int:
-    """Discard all of wheel and ``timerlog``, as flushed units are missing, so that all messages are enqueued again.
+    """Discard wheel and ``timerlog``, as flushed units are missing, so that all messages are enqueued again.
 
-    Returns:
-        Physical offset after which messages may have been delivered already.
+    Returns the physical offset after which messages may have been delivered already.
     """
     _LOGGER.warning(
-        "%(directory)s: ends before its checkpoint: all timer messages are enqueued again",
-        {"directory": log.directory},
+        "%(directory)s: ends before its checkpoint: all timer messages are enqueued again", {"directory": log.directory}
     )
     wheel.clear_beyond(0)
     log.truncate(log.begin)

@@ -125,6 +125,7 @@ class TimerStore:
         self.config = config
         self.wheel = wheel
         self.log = log
+        self.close = log.close
         self.read_time_ms = progress.read_time_ms
         self.queue_offset = progress.queue_offset
         self.done = progress
@@ -363,7 +364,3 @@ class TimerStore:
             self._disk.sync(descriptor)
         finally:
             self._disk.close(descriptor)
-
-    def close(self) -> None:
-        """Close all files."""
-        self.log.close()

@@ -112,7 +112,7 @@ class TimerWheel:
         return int(slots["count"][slots["time_index"] >= max(begin_ms // self.precision_ms, 1)].sum(dtype=np.int64))
 
     def are_linked(self, times_ms: NDArray[np.int64], positions: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return a mask of the units, given by due time and position, that are in the chain of their slot."""
+        """Return a mask of the units, by due time and position, that are in the chain of their slot."""
         indices = times_ms // self.precision_ms
         slots = self._slots[indices % WHEEL_SLOTS]
         is_there: NDArray[np.bool_] = (indices > 0) & (slots["time_index"] == indices)
