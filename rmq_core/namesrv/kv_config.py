@@ -3,9 +3,7 @@
 ``{"configTable":{"ORDER_TOPIC_CONFIG":{"TopicTest":"broker-a:4"}}}``
 
 Each change writes a temporary file and renames it, where Java's name server writes in place: so the file is always
-complete. A change that cannot be written is not made.
-
-Source: ``KVConfigManager``.
+complete. A change that cannot be written is not made. Source: ``KVConfigManager``.
 """
 
 from collections.abc import Mapping

@@ -236,9 +236,7 @@ class StoreReader:
         """Find a queue offset by store time.
 
         LOWER is the first message stored at the time or later (without one, the max offset), UPPER the last one stored
-        at the time or earlier (without one, the min offset).
-
-        Source: ``ConsumeQueueStore#getOffsetInQueueByTime``.
+        at the time or earlier (without one, the min offset). Source: ``ConsumeQueueStore#getOffsetInQueueByTime``.
         """
         queue = self._queues.get(topic, queue_id)
         if queue is None:

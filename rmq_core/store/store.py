@@ -42,12 +42,13 @@ class MessageStore:
     """A message store on disk: CommitLog, ConsumeQueues and Index, open in this process.
 
     Reads are methods of ``StoreReader``; ``record`` and ``read_log_range`` are methods of the log, ``next_offset`` of
-    the appender, ``on_flushed`` and ``on_fault`` of ``LogFlusher``, ``on_dispatched`` of ``LiveDispatch``, ``clean`` of
-    ``Cleaner``, ``remove_deleted_before`` and ``remove_deleted`` of ``TopicDeletions``.
+    the appender, ``topics`` of the queues, ``on_flushed`` and ``on_fault`` of ``LogFlusher``, ``on_dispatched`` of
+    ``LiveDispatch``, ``clean`` of ``Cleaner``, ``remove_deleted_before`` and ``remove_deleted`` of ``TopicDeletions``.
 
     Attributes:
         appender: appends single messages; callers use it directly, as a further call for each message would cost time.
         boundaries: offsets in the log at which records begin.
+        deleted_topics: physical offset by deleted topic: earlier records of the topic are dead.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class MessageStore:
         self._log = log = CommitLog(config.commitlog_path, config.commitlog_file_bytes, disk)
         self.boundaries = Boundaries(log)
         self._deleted_topics = DeletedTopics(config.root, disk)
+        self.deleted_topics: Mapping[str, int] = self._deleted_topics.ends
         self._queues = queues = ConsumeQueueTable(config, disk, self._deleted_topics, batch_topics)
         index = Index(config, disk) if config.index_enabled else None
         quarantine = Quarantine(config.root, disk)
@@ -74,6 +76,7 @@ class MessageStore:
             tags_from=tags_from(config),
             to_light_queues=config.lmq_enabled,
         )
+        self.topics = queues.topics
         reader = StoreReader(config, log, queues, index)
         self.get = reader.get
         self.query = reader.query
@@ -145,7 +148,6 @@ class MessageStore:
             StoreSizeError: a file has another size than the settings say.
             StoreLayoutError: a DLedger CommitLog, or queues of another layout.
             StoreError: the store cannot be locked, or the kernels cannot be loaded.
-            OSError: the disk is full or broken, or the directory cannot be written.
         """
         batch_topics = refuse_layouts(config.root, light_queues=config.lmq_enabled)
         load_kernels()
@@ -257,10 +259,6 @@ class MessageStore:
             self._queues.make_batch_queues(self._log.batch_unit)
             self._dispatch.publish_progress()
 
-    def topics(self) -> dict[str, list[int]]:
-        """Return the queue ids by topic."""
-        return self._queues.topics()
-
     @property
     def min_physical_offset(self) -> int:
         """Physical offset at which the log begins."""
@@ -276,11 +274,6 @@ class MessageStore:
         return self._log.store_timestamp_ms(self._log.min_offset)
 
     # --- removing -----------------------------------------------------------------------
-    @property
-    def deleted_topics(self) -> Mapping[str, int]:
-        """Physical offset by deleted topic: earlier records of the topic are dead."""
-        return self._deleted_topics.ends
-
     def delete_topics(self, topics: Collection[str], ends: Mapping[str, int] | None = None) -> int:
         """Remove the queues of topics; return the number of topics that had queues; see ``TopicDeletions.delete``."""
         return self._deletions.delete(topics, ends or {})
@@ -293,8 +286,7 @@ class MessageStore:
     def shutdown(self) -> bool:
         """Dispatch and flush everything, then close the store.
 
-        Returns:
-            Whether everything is flushed; else the file ``abort`` stays, and the next start recovers the store.
+        If that fails, False: the file ``abort`` stays, and the next start recovers the store.
         """
         self._refusals.add(SHUTDOWN, "the store is shut down")
         self._flusher.stop()

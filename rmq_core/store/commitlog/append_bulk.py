@@ -157,10 +157,9 @@ class BulkAppender:
         return result._replace(message_count=count)
 
     def append_to_commit_log(self, physical_offset: int, data: bytes | memoryview) -> bool:
-        """Append replicated bytes of a master's CommitLog; they may begin and end within records.
+        """Append replicated bytes of a master's CommitLog, which may begin and end within records.
 
-        Returns:
-            False if the bytes do not begin at the end of this log, or the write fails.
+        False if the bytes do not begin at the end of this log, or the write fails.
         """
         log = self._log
         self._appender.evict_all_queues()  # the records bring their queue offsets

@@ -2,9 +2,7 @@
 
 Units are consecutive, in the order of the log. A unit's *row* is its number in the queue's files, from 0 on; its base
 is the queue offset of its first message. Methods that take queue offsets in ``ConsumeQueue`` take rows here, so that
-recovery and cleaning treat both classes alike.
-
-Source: ``BatchConsumeQueue``.
+recovery and cleaning treat both classes alike. Source: ``BatchConsumeQueue``.
 """
 
 from bisect import bisect_left
@@ -70,8 +68,7 @@ class BatchQueue:
     def append(self, units: Iterable[NewUnit]) -> int:
         """Append the units of records, in log order; skip records that have a unit already.
 
-        Returns:
-            Number of units skipped because the base or the number of messages is out of range.
+        Units whose base or number of messages is out of range are skipped, too; their number is returned.
         """
         last_physical = self._last_physical
         data, displaced, min_offset, max_offset = bytearray(), 0, self.min_offset, self.max_offset
@@ -131,9 +128,7 @@ class BatchQueue:
         """Return the first row whose record is at or after a physical offset."""
         return self.find(lambda unit: unit.physical_offset >= physical_offset, begin)
 
-    def next_unit(self, row: int) -> BatchUnit | None:
-        """Return the unit of a row; None after the last one."""
-        return self.unit(row)
+    next_unit = unit
 
     def offset_by_time(self, time_ms: int, *, upper: bool) -> int:
         """Return the base of the first unit stored at a time or later, else of the last; ``upper`` is as in the store.

@@ -185,10 +185,9 @@ class FileSequence:
         self._open = open_files
 
     def load(self) -> bool:
-        """Find the existing files, and remove those before a gap; raise StoreSizeError for a wrong size.
+        """Find the existing files; raise StoreSizeError for a wrong size.
 
-        Returns:
-            False if there was a gap: the queue must be rebuilt from the log.
+        Files before a gap are removed. False means that there was one: the queue must be rebuilt from the log.
         """
         segments = list_segments(self.directory)
         first_empty = next((number for number, segment in enumerate(segments) if not segment.size), len(segments))

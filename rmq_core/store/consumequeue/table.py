@@ -212,10 +212,9 @@ class ConsumeQueueTable:
         return not self._has_wrong_kind and all(queue.is_whole for queue in self)
 
     def set_batch_topics(self, topics: Collection[str]) -> bool:
-        """Set the topics with BatchConsumeQueues; add topics that have such queues already.
+        """Set the topics with BatchConsumeQueues, and add those with such queues; return whether one has plain queues.
 
-        Returns:
-            Whether such a topic has plain queues: a slave may have received messages before their topic's config.
+        That happens on a slave, which may have received messages before their topic's config.
         """
         if topics == self.batch_topics:
             return False
@@ -227,9 +226,6 @@ class ConsumeQueueTable:
 
         Args:
             make_batch_unit: makes a record's batch unit from its plain unit; None if the log lacks the record.
-
-        Raises:
-            OSError: the disk is full, or broken; call ``set_batch_topics`` again for topics with plain queues.
         """
         try:
             for key, plain in list(self._queues.items()):

@@ -1,9 +1,7 @@
 """Config files with a backup: ``.bak`` has the text before the last change, and is read if the file is lost.
 
 The original overwrites a file in place; here the file is replaced as a whole. The store itself has one such file, with
-the deleted topics.
-
-Source: ``ConfigManager#persist``, ``#load``, ``MixAll#string2File``.
+the deleted topics. Source: ``ConfigManager#persist``, ``#load``, ``MixAll#string2File``.
 """
 
 import json
@@ -93,12 +91,11 @@ class DeletedTopics:
     def record(self, ends: Mapping[str, int], log_min: int) -> bool:
         """Record deleted topics durably, each with the log's end at the time of the deletion.
 
+        Returns whether the file has changed; an OSError changes nothing.
+
         Args:
             ends: a lower offset than the recorded one changes nothing.
             log_min: begin of the log; topics that were deleted before that are removed from the file.
-
-        Returns:
-            Whether the file has changed. After an ``OSError`` nothing has changed.
         """
         new_ends = {topic: end for topic, end in ends.items() if end > self.ends.get(topic, 0) and end >= log_min}
         if new_ends:

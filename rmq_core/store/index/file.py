@@ -1,7 +1,4 @@
-"""One IndexFile of a running store: mapped, appended to in place, searched.
-
-Source: ``IndexFile``.
-"""
+"""One IndexFile of a running store: mapped, appended to in place, searched. Source: ``IndexFile``."""
 
 from bisect import bisect_left
 from collections.abc import Iterator

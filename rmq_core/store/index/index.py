@@ -55,15 +55,10 @@ class Index:
 
     def load(self) -> None:
         """Open the existing files; remove the first damaged one and all later ones, which are rebuilt from the log."""
-        directory = Path(self._directory)
         size = index_file_bytes(self._slots, self._entries)
-        names = sorted(path.name for path in directory.iterdir()) if directory.is_dir() else []
         is_sound = True
-        for name in names:
-            path = directory / name
-            if not paths.is_index_file_name(name) or not path.is_file():
-                continue
-            file = MappedIndexFile(str(path), int(name), self._slots, self._entries, self._disk)
+        for path in _list_files(self._directory):
+            file = MappedIndexFile(str(path), int(path.name), self._slots, self._entries, self._disk)
             is_sound = is_sound and path.stat().st_size == size and file.is_sound()
             if is_sound:
                 self.files.append(file)
@@ -174,11 +169,7 @@ class Index:
         self._update_full_before()
 
     def restore(self, name: int, file_count: int, header: bytes) -> bool:
-        """Cut the Index back to the state in which the newest file had this name and this header.
-
-        Returns:
-            False if files are missing; nothing has changed then.
-        """
+        """Cut the Index back to the state with a newest file of this name and header; False if files are missing."""
         if len(self.files) < file_count or (file_count and self.files[file_count - 1].name != name):
             return False
         self.remove_from(file_count)
@@ -234,6 +225,11 @@ class Index:
         return expired
 
 
+def _list_files(directory: str) -> list[Path]:
+    files = Path(directory).iterdir() if Path(directory).is_dir() else []
+    return sorted(path for path in files if paths.is_index_file_name(path.name) and path.is_file())
+
+
 def _file_name(timestamp_ms: int) -> int:
     """Return the name of a file created at a time: local time to the millisecond, as in the original."""
     try:
@@ -266,11 +262,9 @@ def _is_from_5_4(root: str) -> bool:
 
 
 def _newest_tagged_messages(config: StoreConfig) -> Iterator[TaggedMessage]:
-    directory = Path(paths.index_dir(config.root))
-    names = [path for path in directory.iterdir() if paths.is_index_file_name(path.name)] if directory.is_dir() else []
     windows_left = _MAX_WINDOWS
     is_last = True
-    for path in sorted(names, reverse=True):
+    for path in reversed(_list_files(paths.index_dir(config.root))):
         with suppress(FormatError, OSError), path.open("rb") as file:
             end = min(IndexHeader.decode(file.read(INDEX_HEADER_BYTES)).index_count, config.index_entries)
             while end > 1 and windows_left > 0:

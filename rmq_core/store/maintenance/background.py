@@ -94,9 +94,7 @@ class Background:
             self._log.roll(file)
         except OSError as error:
             if not self._lacks_file:  # each further append tries again
-                _LOGGER.error(
-                    "%(store)s: cannot create a CommitLog file: %(error)s", {"store": self._config.root, "error": error}
-                )
+                self._log_error("cannot create a CommitLog file", error)
             self._lacks_file = True
             return False
         self._lacks_file = False
@@ -175,14 +173,14 @@ class Background:
             removal.remove()
         except OSError as error:  # the files stay and use disk space
             if not self._is_removal_stuck:
-                _LOGGER.error(
-                    "%(store)s: an old file cannot be removed, the removal is retried: %(error)s",
-                    {"store": self._config.root, "error": error},
-                )
+                self._log_error("an old file cannot be removed, the removal is retried", error)
             self._is_removal_stuck = True
             return False
         self._is_removal_stuck = False
         return True
+
+    def _log_error(self, problem: str, error: OSError) -> None:
+        _LOGGER.error(f"%(store)s: {problem}: %(error)s", {"store": self._config.root, "error": error})
 
     def _has_to_wait(self, removal: _Removal) -> bool:
         """Return whether readers delay the removal, and their time is not over. Source: ``ReferenceResource``."""
@@ -219,13 +217,10 @@ class Background:
             self.flush(units=with_units, keys=with_index)
 
     def flush(self, *, units: bool = True, keys: bool = True, clean: bool = False) -> bool:
-        """Flush the log and the dispatched units and keys, then write watermark and checkpoint.
+        """Flush the log and the dispatched units and keys, then write watermark and checkpoint; False if that fails.
 
         Args:
             clean: mark the store as shut down in order, as all records are dispatched.
-
-        Returns:
-            Whether everything is flushed and written.
         """
         with self._fsync_lock:
             progress, last_watermark = self._parts.dispatch.progress, self.watermark

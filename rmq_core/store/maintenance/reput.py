@@ -39,11 +39,9 @@ class LiveDispatch:
     def run(self, most_new_queues: int | None = None) -> bool:
         """Dispatch the appended records, so that they are readable; call it once for each batch of appends.
 
+        False if the disk is full or broken: appends are refused until a later call succeeds.
         With SYNC_FLUSH only flushed records become readable, so that no message is lost that a consumer has received:
         call it again from a listener of ``MessageStore.on_flushed``.
-
-        Returns:
-            False if the disk is full or broken: appends are refused until a later call succeeds.
         """
         log = self._log
         if log.position >= log.preallocate_at and self._config.preallocate:

@@ -1,9 +1,7 @@
 """The ``timerlog`` files: units of timer messages, in the order in which they were enqueued.
 
 One write puts many appended units into the page cache. Files are sparse and read in blocks, so that a million waiting
-messages take no memory.
-
-Source: ``TimerLog``.
+messages take no memory. Source: ``TimerLog``.
 """
 
 from collections.abc import Iterator

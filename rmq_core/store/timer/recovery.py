@@ -290,11 +290,7 @@ def _next_queue_offset(store: MessageStore, log: TimerLog, last: int) -> int:
 
 
 def count_waiting_by_topic_hash(wheel: TimerWheel, log: TimerLog) -> Counter[int]:
-    """Count the waiting messages by topic, less the waiting recalls; reads all of ``timerlog``.
-
-    Returns:
-        Count by Java's hash of the message's real topic.
-    """
+    """Count the waiting messages by Java's hash of their real topic, less recalls; reads all of ``timerlog``."""
     counts: Counter[int] = Counter()
     for units, _, is_waiting in _find_linked(wheel, log):
         changes = np.where(units["flags"][is_waiting] & FLAG_DELETE, -1, 1)

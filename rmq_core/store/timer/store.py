@@ -1,9 +1,7 @@
 """Store of timer messages: a wheel and ``timerlog``, with a crash-safe checkpoint.
 
 A delivery counts as done only after the CommitLog's flush, and the checkpoint is written after ``timerlog`` and the
-wheel. So each waiting message is found again after a crash or a loss of power.
-
-Source: ``TimerMessageStore``.
+wheel. So each waiting message is found again after a crash or a loss of power. Source: ``TimerMessageStore``.
 """
 
 import logging

@@ -1,9 +1,7 @@
 """The timer wheel in memory: for each interval of time a slot, with the newest unit of its chain in ``timerlog``.
 
 The file is written only with a checkpoint, page by page, so that it never points beyond the flushed part of
-``timerlog``. Pages that were never used take no memory.
-
-Source: ``TimerWheel``.
+``timerlog``. Pages that were never used take no memory. Source: ``TimerWheel``.
 """
 
 import mmap
