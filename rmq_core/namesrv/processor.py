@@ -24,6 +24,7 @@ from rmq_core.namesrv.route_info import (
     filter_by_zone,
     requested_zone,
 )
+from rmq_core.remoting import namesrv_requests
 from rmq_core.remoting.bodies.codec import decode_body, encode_body
 from rmq_core.remoting.bodies.configs import DataVersion, TopicConfigAndMapping, TopicConfigs
 from rmq_core.remoting.bodies.routes import (
@@ -40,19 +41,7 @@ from rmq_core.remoting.connection import Connection, Handler
 from rmq_core.remoting.errors import ResponseError
 from rmq_core.remoting.fields import read_fields
 from rmq_core.remoting.header import RemotingCommand
-from rmq_core.remoting.namesrv_requests import (
-    BrokerHeartbeat,
-    BrokerId,
-    BrokerMembersOf,
-    BrokerName,
-    ClusterName,
-    DeleteTopicInNamesrv,
-    GetRoute,
-    KVConfigKey,
-    KVConfigValue,
-    Namespace,
-    RegisterBroker,
-)
+from rmq_core.remoting.namesrv_requests import BrokerId, RegisterBroker
 from rmq_core.remoting.requests import Topic
 from rmq_core.remoting.settings import as_properties, changed_settings, local_only
 from rmq_formats.codecs.java_properties import format_properties, parse_properties
@@ -125,7 +114,7 @@ class NamesrvProcessor:
             RequestCode.REGISTER_TOPIC_IN_NAMESRV: self.register_topic,
             RequestCode.DELETE_TOPIC_IN_NAMESRV: self.delete_topic,
             RequestCode.GET_TOPICS_BY_CLUSTER: self._topic_list(
-                lambda request: routes.topics_of_cluster(read_fields(request, ClusterName).cluster)
+                lambda request: routes.topics_of_cluster(read_fields(request, namesrv_requests.ClusterName).cluster)
             ),
             RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self._topic_list(
                 lambda _: routes.system_topics(), lambda _: True
@@ -143,7 +132,7 @@ class NamesrvProcessor:
 
     def put_kv_config(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
         """Set a key of a namespace: PUT_KV_CONFIG (100)."""
-        entry = read_fields(request, KVConfigValue)
+        entry = read_fields(request, namesrv_requests.KVConfigValue)
         if self._kv_config.size_with(entry.namespace, entry.key, entry.value) > self.config.max_kv_config_bytes:
             remark = f"the configuration would be larger than maxKvConfigBytes={self.config.max_kv_config_bytes}"
             raise ResponseError(ResponseCode.INVALID_PARAMETER, remark)
@@ -153,7 +142,7 @@ class NamesrvProcessor:
 
     def get_kv_config(self, request: RemotingCommand, _connection: Connection) -> RemotingCommand:
         """Return the value of a key: GET_KV_CONFIG (101)."""
-        entry = read_fields(request, KVConfigKey)
+        entry = read_fields(request, namesrv_requests.KVConfigKey)
         value = self._kv_config.get(entry.namespace, entry.key)
         if value is None:
             remark = f"No config item, Namespace: {entry.namespace} Key: {entry.key}"
@@ -162,14 +151,14 @@ class NamesrvProcessor:
 
     def delete_kv_config(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
         """Delete a key: DELETE_KV_CONFIG (102)."""
-        entry = read_fields(request, KVConfigKey)
+        entry = read_fields(request, namesrv_requests.KVConfigKey)
         self._kv_config.delete(entry.namespace, entry.key)
         _log_request(connection, "deleted %(namespace)s %(key)s", **structs.asdict(entry))
         return request.response()
 
     def get_kv_list(self, request: RemotingCommand, _connection: Connection) -> RemotingCommand:
         """Return all keys of a namespace: GET_KVLIST_BY_NAMESPACE (219)."""
-        namespace = read_fields(request, Namespace).namespace
+        namespace = read_fields(request, namesrv_requests.Namespace).namespace
         body = self._kv_list(namespace)
         if not body:
             return request.response(ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {namespace}")
@@ -242,13 +231,13 @@ class NamesrvProcessor:
 
     def broker_heartbeat(self, request: RemotingCommand, _connection: Connection) -> RemotingCommand:
         """Record a broker's heartbeat: BROKER_HEARTBEAT (904)."""
-        broker = read_fields(request, BrokerHeartbeat)
+        broker = read_fields(request, namesrv_requests.BrokerHeartbeat)
         self.routes.touch(broker.cluster_name, broker.broker_addr, self._clock_ms())
         return request.response()
 
     def get_member_group(self, request: RemotingCommand, _connection: Connection) -> RemotingCommand:
         """Return a master and its slaves: GET_BROKER_MEMBER_GROUP (901)."""
-        fields = read_fields(request, BrokerMembersOf)
+        fields = read_fields(request, namesrv_requests.BrokerMembersOf)
         group = self.routes.member_group(fields.cluster_name, fields.broker_name)
         return request.response(body=encode_body(BrokerMembers(broker_member_group=group)))
 
@@ -259,7 +248,7 @@ class NamesrvProcessor:
     def set_write_perm(self, request: RemotingCommand, connection: Connection, *, writable: bool) -> RemotingCommand:
         """Allow or forbid writes to a broker's topics: codes ADD_ (327) and WIPE_WRITE_PERM_OF_BROKER (205)."""
         action, count_field = ("added", "addTopicCount") if writable else ("wiped", "wipeTopicCount")
-        name = read_fields(request, BrokerName).broker_name
+        name = read_fields(request, namesrv_requests.BrokerName).broker_name
         count = self.routes.set_write_perm(name, writable=writable)
         _log_request(connection, f"{action} the write perm of %(count)d topics of %(broker)s", count=count, broker=name)
         return request.response(ext_fields={count_field: str(count)})
@@ -268,7 +257,7 @@ class NamesrvProcessor:
 
     def get_route(self, request: RemotingCommand, _connection: Connection) -> RemotingCommand:
         """Return the route of a topic: GET_ROUTEINFO_BY_TOPIC (105)."""
-        topic = read_fields(request, GetRoute).topic
+        topic = read_fields(request, namesrv_requests.GetRoute).topic
         wait_ms = 1000 * self.config.wait_seconds_for_service
         if self.config.need_wait_for_service and self._clock_ms() - self._started_ms < wait_ms:
             return request.response(ResponseCode.SYSTEM_ERROR, "name server not ready")
@@ -290,7 +279,7 @@ class NamesrvProcessor:
 
     def delete_topic(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
         """Delete a topic: DELETE_TOPIC_IN_NAMESRV (216)."""
-        fields = read_fields(request, DeleteTopicInNamesrv)
+        fields = read_fields(request, namesrv_requests.DeleteTopicInNamesrv)
         self.routes.delete_topic(fields.topic, fields.cluster_name)
         _log_request(connection, "deleted topic %(topic)s", topic=fields.topic)
         return request.response()

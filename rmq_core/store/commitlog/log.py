@@ -4,6 +4,8 @@ from contextlib import suppress
 from struct import Struct
 from typing import Any, Final
 
+import numpy as np
+
 from rmq_core.store.files.disk import Disk
 from rmq_core.store.files.mapped_file import MappedFile
 from rmq_core.store.results import StoredUnit
@@ -19,7 +21,6 @@ from rmq_formats.codecs.record_layout import (
     store_timestamp_at,
 )
 
-_INT32 = Struct(">i")
 _INT64 = Struct(">q")
 _PHYSICAL_OFFSET = head_struct("physical_offset")
 _WINDOW_BYTES: Final = 64 << 10  # of a search for a record
@@ -149,7 +150,7 @@ class CommitLog:
     @property
     def has_trailing_bytes(self) -> bool:
         """True if bytes of a failed write follow the log's end; the next start would recover them as a record."""
-        return self.memory is not None and any(self.memory[self.position : self.position + _INT32.size])
+        return self.memory is not None and any(self.memory[self.position : self.position + 4])
 
     def file_at(self, physical_offset: int) -> LogFile | None:
         """Return the file that contains a physical offset; None if there is none."""
@@ -283,8 +284,6 @@ class Boundaries:
 
     def _first_record(self, begin: int, end: int) -> int | None:
         """Return the offset of the first sound record that begins in a range of the log; None without a record."""
-        import numpy as np  # noqa: PLC0415 # see ``kernel_loading``
-
         from rmq_formats.kernels import scan  # noqa: PLC0415 # numba, see ``kernel_loading``
 
         row = np.zeros(scan.FRAME_COLUMNS, dtype=np.int64)

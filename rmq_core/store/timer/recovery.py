@@ -21,18 +21,10 @@ from rmq_core.store.store import MessageStore
 from rmq_core.store.timer.log import TimerLog
 from rmq_core.store.timer.store import TimerConfig, TimerProgress, TimerStore
 from rmq_core.store.timer.wheel import TimerWheel
+from rmq_formats.codecs import timer
 from rmq_formats.codecs.index import MAX_LONG
 from rmq_formats.codecs.record_layout import RECORD_HEAD_BYTES, head_struct
-from rmq_formats.codecs.timer import (
-    FLAG_DELETE,
-    NO_POSITION,
-    TIMER_UNIT_BYTES,
-    UNIT_DTYPE,
-    WHEEL_FILE_BYTES,
-    TimerCheckpoint,
-    decode_done_offset,
-    encode_done_offset,
-)
+from rmq_formats.codecs.timer import TimerCheckpoint
 from rmq_formats.codecs.topics import TIMER_TOPIC
 from rmq_formats.errors import FormatError, StoreSizeError
 
@@ -121,18 +113,22 @@ def _restore_newest_snapshot(
         return checkpoint
     end = max(snapshot_paths)
     image = disk.read_file(snapshot_paths[end])
-    if len(image) != WHEEL_FILE_BYTES:
-        raise StoreSizeError(f"{snapshot_paths[end]}: has {len(image)} bytes, but a timer wheel has {WHEEL_FILE_BYTES}")
+    _check_wheel_size(snapshot_paths[end], len(image))
     flushed_end = min(end, checkpoint.last_timer_log_flush_position)
     checkpoint = replace(checkpoint, last_timer_log_flush_position=flushed_end)
     data = checkpoint.encode_file()
     disk.make_directory(str(Path(config.checkpoint_path).parent))
-    disk.replace(config.checkpoint_path, data if done_offset is None else encode_done_offset(data, done_offset))
+    disk.replace(config.checkpoint_path, data if done_offset is None else timer.encode_done_offset(data, done_offset))
     disk.replace(config.wheel_path, image)
     for path in snapshot_paths.values():
         disk.remove(path)
     _LOGGER.info("%(path)s is the timer wheel now", {"path": snapshot_paths[end]})
     return checkpoint
+
+
+def _check_wheel_size(path: str, size: int) -> None:
+    if size != timer.WHEEL_FILE_BYTES:
+        raise StoreSizeError(f"{path}: has {size} bytes, but a timer wheel has {timer.WHEEL_FILE_BYTES}")
 
 
 def _snapshot_paths(config: TimerConfig) -> dict[int, str]:
@@ -161,9 +157,9 @@ def _find_linked(
 ) -> Iterator[tuple[NDArray[np.void], NDArray[np.int64], NDArray[np.bool_]]]:
     """Yield blocks of units, each with the due times (ms) and a mask of the units in their slot's chain."""
     for position, block in log.blocks(begin, end):
-        units = np.frombuffer(block, dtype=UNIT_DTYPE)
+        units = np.frombuffer(block, dtype=timer.UNIT_DTYPE)
         due_ms = units["write_time_ms"].astype(np.int64) + units["delay_ms"]
-        positions = position + TIMER_UNIT_BYTES * np.arange(len(units), dtype=np.int64)
+        positions = position + timer.TIMER_UNIT_BYTES * np.arange(len(units), dtype=np.int64)
         yield units, due_ms, wheel.are_linked(due_ms, positions)
 
 
@@ -191,7 +187,7 @@ def _find_first_offset(store: MessageStore) -> int:
 def _read_checkpoint(config: TimerConfig, disk: Disk) -> tuple[TimerCheckpoint, int | None]:
     try:
         data = disk.read_file(config.checkpoint_path)
-        return TimerCheckpoint.decode(data), decode_done_offset(data)
+        return TimerCheckpoint.decode(data), timer.decode_done_offset(data)
     except (FileNotFoundError, FormatError):
         return TimerCheckpoint(), None
 
@@ -200,9 +196,8 @@ def _read_wheel(config: TimerConfig, disk: Disk) -> tuple[TimerWheel, bool]:
     wheel = TimerWheel(config.precision_ms)
     path = Path(config.wheel_path)
     size = path.stat().st_size if path.exists() else 0
-    if size not in (0, WHEEL_FILE_BYTES):
-        raise StoreSizeError(f"{path}: has {size} bytes, but a timer wheel has {WHEEL_FILE_BYTES}")
     if size:
+        _check_wheel_size(str(path), size)
         file = MappedFile(str(path), size, disk)
         wheel.load(file.array)
         file.release()
@@ -227,20 +222,20 @@ def _reconcile(
         Position of the last unit, -1 without one; and the earliest due time of the units added to the wheel.
     """
     begin = min(max(wheel_end, log.begin), log.end)
-    if begin > log.begin and log.read(begin - TIMER_UNIT_BYTES) is None:
+    if begin > log.begin and log.read(begin - timer.TIMER_UNIT_BYTES) is None:
         begin -= begin % log.file_bytes  # after a BLANK or a damaged unit, the whole file is read
-    last_position, units_end, log_end = NO_POSITION, begin, store.max_physical_offset
+    last_position, units_end, log_end = timer.NO_POSITION, begin, store.max_physical_offset
     for position in log.positions(begin, log.sound_end(begin)):
         if _is_lost(log, position, log_end):
             break
-        last_position, units_end = position, position + TIMER_UNIT_BYTES
-    if last_position != NO_POSITION and _is_torn(log, last_position, store):
-        last_position, units_end = NO_POSITION, last_position
-    while last_position == NO_POSITION and units_end > log.begin:
-        if _is_lost(log, units_end - TIMER_UNIT_BYTES, log_end):
-            units_end -= TIMER_UNIT_BYTES
+        last_position, units_end = position, position + timer.TIMER_UNIT_BYTES
+    if last_position != timer.NO_POSITION and _is_torn(log, last_position, store):
+        last_position, units_end = timer.NO_POSITION, last_position
+    while last_position == timer.NO_POSITION and units_end > log.begin:
+        if _is_lost(log, units_end - timer.TIMER_UNIT_BYTES, log_end):
+            units_end -= timer.TIMER_UNIT_BYTES
         else:
-            last_position = units_end - TIMER_UNIT_BYTES
+            last_position = units_end - timer.TIMER_UNIT_BYTES
     _relink(wheel, log, units_end)
     first_ms = MAX_LONG
     for position in log.positions(begin, units_end):
@@ -248,7 +243,7 @@ def _reconcile(
         if unit is None or (unit.due_ms < read_time_ms and position < new_from):
             continue
         if position > wheel.last_position(unit.due_ms):
-            wheel.add(unit.due_ms, position, -1 if unit.flags & FLAG_DELETE else 1)
+            wheel.add(unit.due_ms, position, -1 if unit.flags & timer.FLAG_DELETE else 1)
             first_ms = min(first_ms, unit.due_ms)
     if log.end:
         log.truncate(units_end)
@@ -276,7 +271,7 @@ def _relink(wheel: TimerWheel, log: TimerLog, end: int) -> None:
         chain = []
         while position >= 0 and (unit := log.read(position)) is not None and unit.previous < position:
             if position < end:
-                chain.append((position, -1 if unit.flags & FLAG_DELETE else 1))
+                chain.append((position, -1 if unit.flags & timer.FLAG_DELETE else 1))
             position = unit.previous  # noqa: PLW2901 # the chain's place
         for unit_position, change in reversed(chain):
             wheel.add(due_ms, unit_position, change)
@@ -284,7 +279,7 @@ def _relink(wheel: TimerWheel, log: TimerLog, end: int) -> None:
 
 def _next_queue_offset(store: MessageStore, log: TimerLog, last: int) -> int:
     """Return the queue offset after the last unit's message; 0 if that offset is unknown."""
-    unit = log.read(last) if last != NO_POSITION else None
+    unit = log.read(last) if last != timer.NO_POSITION else None
     message = None if unit is None else store.message(unit.physical_offset)
     return message.queue_offset + 1 if message is not None and message.topic == TIMER_TOPIC else 0
 
@@ -293,7 +288,7 @@ def count_waiting_by_topic_hash(wheel: TimerWheel, log: TimerLog) -> Counter[int
     """Count the waiting messages by Java's hash of their real topic, less recalls; reads all of ``timerlog``."""
     counts: Counter[int] = Counter()
     for units, _, is_waiting in _find_linked(wheel, log):
-        changes = np.where(units["flags"][is_waiting] & FLAG_DELETE, -1, 1)
+        changes = np.where(units["flags"][is_waiting] & timer.FLAG_DELETE, -1, 1)
         hashes, hash_indices = np.unique(units["topic_hash"][is_waiting], return_inverse=True)
         sums = np.bincount(hash_indices, weights=changes, minlength=len(hashes))
         for topic_hash, change in zip(hashes.tolist(), sums.tolist(), strict=True):

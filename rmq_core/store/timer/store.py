@@ -14,24 +14,13 @@ from typing import Final, NamedTuple
 from rmq_core.store.files.disk import Disk
 from rmq_core.store.timer.log import TimerLog
 from rmq_core.store.timer.wheel import TimerWheel
+from rmq_formats.codecs import timer
 from rmq_formats.codecs.layout import CHECKPOINT_FILE_BYTES
 from rmq_formats.codecs.paths import config_dir
-from rmq_formats.codecs.timer import (
-    BLANK_SLOTS,
-    FLAG_DELETE,
-    FLAG_NORMAL,
-    FLAG_ROLL,
-    NO_POSITION,
-    TIMER_LOG_FILE_BYTES,
-    WHEEL_FILE_BYTES,
-    WHEEL_SLOTS,
-    TimerCheckpoint,
-    TimerUnit,
-    encode_done_offset,
-)
+from rmq_formats.codecs.timer import TimerCheckpoint, TimerUnit
 
 _LOGGER = logging.getLogger(__name__)
-_MAX_ROLL_SLOTS: Final = WHEEL_SLOTS // 2 - BLANK_SLOTS
+_MAX_ROLL_SLOTS: Final = timer.WHEEL_SLOTS // 2 - timer.BLANK_SLOTS
 _CHECKPOINT_LOG_BYTES: Final = 16 << 20  # growth of the CommitLog after which a checkpoint is written in any case
 
 
@@ -40,14 +29,14 @@ class TimerConfig:
     """Settings of the timer wheel and its files.
 
     Attributes:
-        file_bytes: size of a file of ``timerlog`` (``mappedFileSizeTimerLog``).
+        file_bytes: of a file of ``timerlog`` (``mappedFileSizeTimerLog``).
         precision_ms: length of an interval (``timerPrecisionMs``).
         roll_window_slots: a message that is due so many slots ahead rolls: it is enqueued in a nearer slot and stored
             again then (``timerRollWindowSlot``).
     """
 
     root: str
-    file_bytes: int = TIMER_LOG_FILE_BYTES
+    file_bytes: int = timer.TIMER_LOG_FILE_BYTES
     precision_ms: int = 1000
     roll_window_slots: int = 2 * 86_400
 
@@ -158,7 +147,7 @@ class TimerStore:
         self.read_time_ms = min(self.read_time_ms, write_time_ms)  # before the progress is recorded: ``next_due_ms``
         slot_ms, flags = self._choose_slot(due_ms, write_time_ms)
         if recalls:
-            flags |= FLAG_DELETE
+            flags |= timer.FLAG_DELETE
         delivered = self._delivered.pop(slot_ms, None)
         if delivered is not None:
             self.wheel.clear(slot_ms, delivered[0])
@@ -188,10 +177,10 @@ class TimerStore:
         slots, precision_ms = self.config.roll_slots, self.config.precision_ms
         beyond_ms = due_ms - write_time_ms - slots * precision_ms
         if beyond_ms < 0:
-            return due_ms, FLAG_NORMAL
+            return due_ms, timer.FLAG_NORMAL
         if beyond_ms < slots // 3 * precision_ms:
             slots //= 2  # so that the last roll is not too close to the due time
-        return write_time_ms + slots * precision_ms, FLAG_NORMAL | FLAG_ROLL
+        return write_time_ms + slots * precision_ms, timer.FLAG_NORMAL | timer.FLAG_ROLL
 
     def interval(self, time_ms: int) -> int:
         """Return the begin of the interval that contains a time."""
@@ -221,7 +210,7 @@ class TimerStore:
         unit was lost and replaced by another one.
         """
         position = self.wheel.last_position(due_ms)
-        while position != NO_POSITION:
+        while position != timer.NO_POSITION:
             unit = self.log.read(position)
             if unit is None:
                 if position >= self.log.begin:  # earlier units are of messages that the CommitLog has no more
@@ -308,7 +297,7 @@ class TimerStore:
         self._changes = self.wheel.collect_changes()
         files, has_new_names = self.log.collect_unsynced()
         self._saved, self._saved_offset = checkpoint, self.done.scan_offset
-        data = encode_done_offset(checkpoint.encode_file(), self.done.scan_offset)
+        data = timer.encode_done_offset(checkpoint.encode_file(), self.done.scan_offset)
         self._is_writing, self._has_failed = True, False
 
         def write() -> None:
@@ -340,7 +329,7 @@ class TimerStore:
         if has_new_names:
             self._disk.sync_directory(self.log.directory)
         if self._changes:
-            self._ensure_file(self.config.wheel_path, WHEEL_FILE_BYTES)
+            self._ensure_file(self.config.wheel_path, timer.WHEEL_FILE_BYTES)
             self._write_and_fsync(self.config.wheel_path, self._changes)
         self._disk.make_directory(config_dir(self.config.root))
         self._ensure_file(self.config.checkpoint_path, CHECKPOINT_FILE_BYTES)
