@@ -120,7 +120,7 @@ class MessageStore:
         )
         self._background = Background(self._parts)
         self._live = LiveDispatch(self._parts, self._background)
-        self._deletions = TopicDeletions(self._parts, self._deleted_topics, self.appender, self._live, self._background)
+        self._deletions = TopicDeletions(self._parts, self.appender, self._live, self._background)
         self.on_flushed = self._flusher.on_flushed
         self.on_fault = self._flusher.on_fault
         self.on_dispatched = self._live.on_dispatched

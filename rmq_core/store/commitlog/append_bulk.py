@@ -38,11 +38,8 @@ class BulkAppender:
     def __init__(self, appender: Appender, config: StoreConfig, log: CommitLog) -> None:
         self._appender = appender
         self._log = log
-        self._max_body_bytes = config.max_message_bytes
+        self._config = config
         self._is_faulty = False  # the last write of replicated bytes failed; the failure is logged once
-        self._append_crc = config.append_crc_property
-        self._file_bytes = config.commitlog_file_bytes
-        self._has_light_queues = config.lmq_enabled
 
     def put_batch(
         self,
@@ -71,20 +68,22 @@ class BulkAppender:
         if appender.refusal is not None:
             return appender.refusal
         queue = appender.queue(topic, queue_id)
-        if queue is None or not 0 < len(batch) <= self._max_body_bytes or sys_flag & FLAG_TRANSACTION_MASK:
+        if queue is None or not 0 < len(batch) <= self._config.max_message_bytes or sys_flag & FLAG_TRANSACTION_MASK:
             return _ILLEGAL
-        if self._has_light_queues and (INNER_MULTI_QUEUE_OFFSET in batch or INNER_MULTI_QUEUE_OFFSET in properties):
+        if self._config.lmq_enabled and (INNER_MULTI_QUEUE_OFFSET in batch or INNER_MULTI_QUEUE_OFFSET in properties):
             return _ILLEGAL  # messages of batches get no LMQ offsets, and must not have any from the client
         if store_host is None:
             store_host = appender.store_host
         hosts, sys_flag = host_kinds(born_host, store_host, sys_flag)
-        encoder = BatchEncoder(queue, sys_flag, HEADS_BEHIND_MAGIC[hosts], HEAD_BYTES[hosts], self._append_crc)
+        encoder = BatchEncoder(
+            queue, sys_flag, HEADS_BEHIND_MAGIC[hosts], HEAD_BYTES[hosts], self._config.append_crc_property
+        )
         messages = encoder.split(batch, properties)
         if messages is None:
             return _ILLEGAL
         size = sum(message[0] for message in messages)
         log = self._log
-        if log.position + size + BLANK_BYTES > self._file_bytes:
+        if log.position + size + BLANK_BYTES > log.file_bytes:
             refused = appender.make_room(size)
             if refused is not None:
                 return refused
@@ -164,7 +163,7 @@ class BulkAppender:
         log = self._log
         self._appender.evict_all_queues()  # the records bring their queue offsets
         if not log.max_offset and physical_offset > 0:
-            if physical_offset % self._file_bytes:
+            if physical_offset % log.file_bytes:
                 return False
             try:
                 log.begin_at(physical_offset)
@@ -174,9 +173,9 @@ class BulkAppender:
             return False
         done = 0
         while done < len(data):
-            if log.position == self._file_bytes and not self._appender.roll():
+            if log.position == log.file_bytes and not self._appender.roll():
                 return False
-            step = min(len(data) - done, self._file_bytes - log.position)
+            step = min(len(data) - done, log.file_bytes - log.position)
             try:
                 log.write(data[done : done + step])
             except OSError as error:

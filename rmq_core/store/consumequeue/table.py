@@ -35,9 +35,7 @@ class ConsumeQueueTable:
         self.open_files = OpenFiles(disk)
         self.unit_total = 0
         self._config = config
-        self._disk = disk
         self._directory = paths.consumequeue_dir(config.root)
-        self._topics_file = f"{paths.config_dir(config.root)}/topics.json"
         self._ext_directory = paths.consumequeue_ext_dir(config.root)
         self._batch_directory = paths.batch_consumequeue_dir(config.root)
         self._has_wrong_kind = False  # a queue's kind (plain or batch) was not its topic's
@@ -48,7 +46,8 @@ class ConsumeQueueTable:
     @property
     def has_topic_list(self) -> bool:
         """True if the store has a list of its topics: a topic without an entry was deleted, or is new."""
-        return any(Path(f"{self._topics_file}{end}").exists() for end in ("", ".bak"))
+        directory = Path(paths.config_dir(self._config.root))
+        return any((directory / name).exists() for name in ("topics.json", "topics.json.bak"))
 
     def __len__(self) -> int:
         return len(self._queues)
@@ -188,7 +187,7 @@ class ConsumeQueueTable:
         for parent in (self._directory, self._ext_directory, self._batch_directory):
             directory = Path(parent) / topic
             if directory.is_dir() and not any(directory.iterdir()):
-                self._disk.remove_directory(str(directory))
+                self.open_files.disk.remove_directory(str(directory))
         for parent in (self._directory, self._batch_directory):  # these directories have lost entries
             self.open_files.new_directories.extend([f"{parent}/{topic}", parent])
 

@@ -97,7 +97,6 @@ class Dispatch:
         self.has_more = False
         self.stray_batch_topics: set[str] = set()
         self._log = log
-        self._is_slave = writer.is_slave
         self._queues = queues
         self._index = index
         self._quarantine = quarantine
@@ -225,7 +224,7 @@ class Dispatch:
         units, keys, last = collector.collect_sound(batch)
         self._record_tombstones()
         self._record_stray_batch_topics(units)
-        if not (self._is_slave or self._queues.has_topic_list):  # a slave may receive the topic's config later
+        if not (self.writer.is_slave or self._queues.has_topic_list):  # a slave may receive the topic's config later
             layout_refusals.refuse(layout_refusals.dispatch_refusal(self._log.directory, self.stray_batch_topics))
         if last < 0:
             return

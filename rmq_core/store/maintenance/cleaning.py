@@ -14,7 +14,6 @@ from typing import Final
 from rmq_core.store.commitlog.append import Appender
 from rmq_core.store.commitlog.log import LogFile
 from rmq_core.store.config import delete_hours
-from rmq_core.store.files.config_files import DeletedTopics
 from rmq_core.store.maintenance.background import RETRIABLE_ERRNOS, Background
 from rmq_core.store.maintenance.reput import LiveDispatch
 from rmq_core.store.parts import StoreParts
@@ -142,28 +141,17 @@ class Cleaner:
 class TopicDeletions:
     """Removes the queues of deleted topics. Their messages stay in the log until that is cleaned."""
 
-    def __init__(
-        self,
-        parts: StoreParts,
-        deleted_topics: DeletedTopics,
-        appender: Appender,
-        live: LiveDispatch,
-        background: Background,
-    ) -> None:
-        self._log = parts.log
+    def __init__(self, parts: StoreParts, appender: Appender, live: LiveDispatch, background: Background) -> None:
+        self._parts = parts
         self._queues = parts.queues
-        self._dispatch = parts.dispatch
-        self._flusher = parts.flusher
-        self._deleted_topics = deleted_topics
         self._appender = appender
         self._live = live
         self._background = background
-        self._monotonic_s = parts.threads.monotonic_s
         self._begin = 0
 
     def begin(self) -> None:
         """Record the log's begin when the store is opened, as files cleaned later may reappear after a kill."""
-        self._begin = self._log.min_offset
+        self._begin = self._parts.log.min_offset
 
     def delete(self, topics: Collection[str], ends: Mapping[str, int]) -> int:
         """Remove the queues of topics, and return the number of topics that had queues.
@@ -175,10 +163,11 @@ class TopicDeletions:
         Args:
             ends: physical offsets before which records are dead, for topics that were created again meanwhile.
         """
-        if not self._flusher.flush() and self._flusher.fault is not None:
-            raise self._flusher.fault
+        flusher = self._parts.flusher
+        if not flusher.flush() and flusher.fault is not None:
+            raise flusher.fault
         self._live.run()
-        return self.drop({**dict.fromkeys(topics, self._log.max_offset), **ends})
+        return self.drop({**dict.fromkeys(topics, self._parts.log.max_offset), **ends})
 
     def drop(self, ends: Mapping[str, int], *, at_least: bool = False) -> int:
         """Remove the queues of topics that were deleted at some end of the log; return the number of topics.
@@ -192,21 +181,22 @@ class TopicDeletions:
         if at_least:
             ends = {topic: self._queues.extend_dead_end(topic, end) for topic, end in ends.items()}
         try:
-            if not self._deleted_topics.record(ends, self._begin):
+            if not self._queues.deleted_topics.record(ends, self._begin):
                 return 0
         except OSError as error:
             # The topic may be recorded as deleted: after a start, new records would be dead.
             if error.errno not in RETRIABLE_ERRNOS:
-                self._flusher.fail(error)
+                self._parts.flusher.fail(error)
             raise
-        self._dispatch.writer.clear_cache()
-        removed_count = self._queues.remove_topics(ends, self._dispatch.offset)
+        self._parts.dispatch.writer.clear_cache()
+        removed_count = self._queues.remove_topics(ends, self._parts.dispatch.offset)
         self._appender.evict_queues(ends.keys())
-        self._dispatch.publish_progress()
+        self._parts.dispatch.publish_progress()
         self._background.request_flush()
         return removed_count
 
     def remove_files(self, seconds: float) -> bool:
         """Remove files of deleted topics' queues for ``seconds`` at most; return whether files remain."""
-        end_s = self._monotonic_s() + seconds
-        return self._queues.remove_files(lambda: self._monotonic_s() > end_s)
+        monotonic_s = self._parts.threads.monotonic_s
+        end_s = monotonic_s() + seconds
+        return self._queues.remove_files(lambda: monotonic_s() > end_s)

@@ -49,12 +49,10 @@ class RecoveryPlanner:
 
     def __init__(self, parts: StoreParts, files: Sequence[LogFile]) -> None:
         """Plan the recovery of a store whose log has these files, in order, at least one."""
-        self._config = parts.config
-        self._disk = parts.disk
+        self._parts = parts
         self._files = files
         self._queues = parts.queues
         self._index = parts.index
-        self._checkpoint_files = parts.checkpoint_files
 
     def by_watermark(self, watermark: Watermark, is_clean: bool) -> RecoveryPlan | None:
         """Plan the recovery after the watermark; return None if the watermark belongs to another store."""
@@ -97,7 +95,7 @@ class RecoveryPlanner:
         for file in self._files:
             position = unit.physical_offset - file.start
             if 0 <= position <= file.size - unit.size:
-                record = memoryview(self._disk.read(file.descriptor, unit.size, position))
+                record = memoryview(self._parts.disk.read(file.descriptor, unit.size, position))
                 shape = frame_shape(record, 0, unit.physical_offset)
                 return isinstance(shape, FrameShape) and shape.size == unit.size
         return False
@@ -111,14 +109,15 @@ class RecoveryPlanner:
 
     def _rebuild(self) -> Resume:
         """Prepare to rebuild all ConsumeQueues and the Index; the watermark restarts an interrupted rebuild."""
-        self._checkpoint_files.write(Watermark(rebuild=True), self._checkpoint_files.checkpoint)
+        checkpoint_files = self._parts.checkpoint_files
+        checkpoint_files.write(Watermark(rebuild=True), checkpoint_files.checkpoint)
         for queue in self._queues:
             queue.scan_all()
             queue.rewrite(self._files[0].start)
         self._queues.count_units()
         if self._index is not None:
             self._index.remove_from(0)
-        return Resume(rewrites_queues=True, merges_units=not self._config.slave)
+        return Resume(rewrites_queues=True, merges_units=not self._parts.config.slave)
 
     def by_checkpoint(self, crashed: bool) -> RecoveryPlan:
         """Plan the recovery that the original does.
@@ -130,7 +129,7 @@ class RecoveryPlanner:
             self._queues.load(None)
             if self._index is not None:
                 self._index.load()
-        checkpoint = self._checkpoint_files.checkpoint
+        checkpoint = self._parts.checkpoint_files.checkpoint
         flushed_ms = checkpoint.physic_msg_timestamp_ms - SAFETY_MS
         unproven_from = self._file_start_before(flushed_ms) if crashed else self._files[-1].end
         if not self._queues.is_whole:
@@ -138,7 +137,7 @@ class RecoveryPlanner:
         last_end = self._queues.last_end()
         if crashed:
             start = self._file_start_before(checkpoint.min_timestamp_ms)
-            resume = Resume(units_from=start, merges_units=not self._config.slave)
+            resume = Resume(units_from=start, merges_units=not self._parts.config.slave)
             for queue in self._queues:  # the last unit may be written in part
                 if not resume.merges_units:
                     queue.trim(queue.find_physical(start, queue.first_stored))
@@ -156,7 +155,7 @@ class RecoveryPlanner:
             resume = Resume(units_from=max(last_end, 0))
         if self._index is not None:
             resume.keys_from, resume.keys_indexed = self._index.resume()
-            file_bytes = self._config.commitlog_file_bytes
+            file_bytes = self._parts.config.commitlog_file_bytes
             start = min(start, max(resume.keys_from - resume.keys_from % file_bytes, self._files[0].start))
         return RecoveryPlan(start, 0, unproven_from, resume)
 
@@ -166,7 +165,7 @@ class RecoveryPlanner:
         Source: ``isMappedFileMatchedRecover``.
         """
         for file in reversed(self._files):
-            head = memoryview(self._disk.read(file.descriptor, _HEAD_BYTES, 0))
+            head = memoryview(self._parts.disk.read(file.descriptor, _HEAD_BYTES, 0))
             magic = int.from_bytes(head[RECORD_MAGIC_AT : RECORD_MAGIC_AT + 4], "big", signed=True)
             if magic in RECORD_VERSIONS and 0 != store_timestamp_ms(head) <= timestamp_ms:
                 return file.start
