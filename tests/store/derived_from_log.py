@@ -149,3 +149,10 @@ class Sent:
 def sent_of(message: StoredMessage) -> Sent:
     """The same of a stored one."""
     return Sent(message.topic, message.queue_id, message.body, message.properties_bytes)
+
+
+def check_rebuilt(config: StoreConfig, directory: Path) -> None:
+    """Compare queues and Index with those that the original rebuilt of a golden store."""
+    queues, index = found(config)
+    assert queues == tree(directory / "expected" / "consumequeue")
+    assert index == [data for _, data in sorted(tree(directory / "expected" / "index").items())]

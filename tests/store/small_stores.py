@@ -1,5 +1,6 @@
 """Small stores, and messages of all kinds to fill them with."""
 
+import errno
 import json
 import os
 import random
@@ -12,9 +13,10 @@ from typing import Any
 from rmq_core.store.config import FlushDiskType, StoreConfig
 from rmq_core.store.files.disk import Disk
 from rmq_core.store.files.threads import Threads, Worker, WorkerRun
-from rmq_core.store.results import PutResult, PutStatus
+from rmq_core.store.results import PutResult, PutStatus, split_records
 from rmq_core.store.store import MessageStore
 from rmq_formats.codecs.hosts import Host
+from rmq_formats.codecs.record import StoredMessage
 
 NOW_MS = 1_700_000_000_000
 HOST = Host.parse("10.0.0.7:38752").to_bytes()
@@ -72,6 +74,17 @@ class QuickDisk(Disk):
         os.stat(path)  # noqa: PTH116 # as Disk takes it
 
 
+class FullDisk(QuickDisk):
+    """A disk that takes no bytes while it is full."""
+
+    is_full = False
+
+    def write(self, descriptor: int, data: bytes | bytearray | memoryview, offset: int) -> None:
+        if self.is_full:
+            raise OSError(errno.ENOSPC, "no space left")
+        super().write(descriptor, data, offset)
+
+
 class _Resting(Worker):
     """A worker that takes no turns: its steps are called."""
 
@@ -99,6 +112,24 @@ def put(store: MessageStore, topic: str = "T", queue_id: int = 0, body: bytes = 
     now_ms = others.pop("now_ms", NOW_MS)
     return store.appender.put(
         topic, queue_id, body, properties, now_ms - 5, others.pop("born_host", HOST), now_ms, **others
+    )
+
+
+def put_copy(store: MessageStore, message: StoredMessage, properties: bytes | None = None) -> PutResult:
+    """Append a message of another store with its times and hosts, perhaps with other properties."""
+    return store.appender.put(
+        message.topic,
+        message.queue_id,
+        message.body,
+        message.properties_bytes if properties is None else properties,
+        message.born_timestamp_ms,
+        message.born_host.to_bytes(),
+        message.store_timestamp_ms,
+        flag=message.flag,
+        sys_flag=message.sys_flag,
+        reconsume_times=message.reconsume_times,
+        store_host=message.store_host.to_bytes(),
+        prepared_transaction_offset=message.prepared_transaction_offset,
     )
 
 
@@ -201,12 +232,7 @@ def read_all(store: MessageStore, topic: str | None = None) -> list[bytes]:
                 result = store.get(name, queue_id, at, 32)
                 assert at < result.next_offset
                 at = result.next_offset
-                for stretch in result.slices:
-                    begin = 0
-                    while begin < len(stretch):
-                        size = int.from_bytes(stretch[begin : begin + 4], "big")
-                        found.append(bytes(stretch[begin : begin + size]))
-                        begin += size
+                found += map(bytes, split_records(result.slices))
     return found
 
 

@@ -24,8 +24,8 @@ from rmq_offline.repair.job import repair_store
 from rmq_offline.tasks.runner import ProcessRunner
 from rmq_offline.verify.phases.plan import VerifyOptions
 from tests.conftest import GOLDEN_SETTINGS, GoldenSettings
-from tests.store.derived_from_log import first_difference, found
-from tests.store.small_stores import log_records, opened, put, read_all
+from tests.store.derived_from_log import check_rebuilt, first_difference, found
+from tests.store.small_stores import log_records, opened, put, put_copy, read_all
 from tests.support.oracles.consumequeue import goes_to_consumequeue
 from tests.support.stores.store_files import tree
 from tests.support.stores.verified_stores import patch
@@ -87,10 +87,7 @@ def test_a_start_leaves_what_the_original_would_rebuild(copied: tuple[Path, Stor
     before = log_records(config)
     assert opened(config).shutdown()
     assert log_records(config) == before
-    queues, index = found(config)
-    expected_index = tree(directory / "expected" / "index")
-    assert queues == tree(directory / "expected" / "consumequeue")
-    assert index == [expected_index[name] for name in sorted(expected_index)]
+    check_rebuilt(config, directory)
     if config.consumequeue_ext_enabled:
         ext = tree(Path(config.root) / "consumequeue_ext")
         assert ext == tree(directory / "expected" / "consumequeue_ext")
@@ -103,10 +100,7 @@ def test_the_log_alone_is_enough(copied: tuple[Path, StoreConfig], tmp_path: Pat
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
     store = opened(config)
     assert store.shutdown()
-    queues, index = found(config)
-    expected_index = tree(directory / "expected" / "index")
-    assert queues == tree(directory / "expected" / "consumequeue")
-    assert index == [expected_index[name] for name in sorted(expected_index)]
+    check_rebuilt(config, directory)
 
 
 def test_the_same_messages_at_the_same_times_become_the_same_files(
@@ -117,21 +111,7 @@ def test_the_same_messages_at_the_same_times_become_the_same_files(
     ours = replace(config, root=str(tmp_path / "ours"), commitlog_path="", index_tags=index_tags)
     store = opened(ours)
     for offset, record in log_records(config):
-        message = decode_record(record, physical_offset=offset)
-        result = store.appender.put(
-            message.topic,
-            message.queue_id,
-            message.body,
-            message.properties_bytes,
-            message.born_timestamp_ms,
-            message.born_host.to_bytes(),
-            message.store_timestamp_ms,
-            flag=message.flag,
-            sys_flag=message.sys_flag,
-            reconsume_times=message.reconsume_times,
-            store_host=message.store_host.to_bytes(),
-            prepared_transaction_offset=message.prepared_transaction_offset,
-        )
+        result = put_copy(store, decode_record(record, physical_offset=offset))
         assert (result.status, result.physical_offset) == (PutStatus.PUT_OK, offset)
     assert store.shutdown()
     assert first_difference_of(tree(Path(ours.commitlog_path)), tree(Path(config.commitlog_path))) is None

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from rmq_core.store.results import Boundary, GetStatus, KeyKind
+from rmq_core.store.results import Boundary, GetStatus, KeyKind, split_records
 from rmq_core.store.store import MessageStore
 from rmq_formats.codecs.hashing import tags_code
 from rmq_formats.codecs.record import decode_record
@@ -24,14 +24,7 @@ def store(open_store: Opener) -> MessageStore:
 
 
 def bodies(slices: list[memoryview]) -> list[int]:
-    found = []
-    for stretch in slices:
-        at = 0
-        while at < len(stretch):
-            message = decode_record(stretch[at : at + int.from_bytes(stretch[at : at + 4], "big")])
-            found.append(int(message.body))
-            at += message.size
-    return found
+    return [int(decode_record(record).body) for record in split_records(slices)]
 
 
 @pytest.mark.parametrize(

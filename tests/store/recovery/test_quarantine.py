@@ -46,33 +46,29 @@ def test_what_is_buried_can_be_walked_over(tmp_path: Path, size: int) -> None:
     assert all(isinstance(frame, Frame) for frame in frames)
 
 
-def test_what_is_too_small_for_a_record_stays(tmp_path: Path) -> None:
+def overwritten(tmp_path: Path, damage: Damage) -> tuple[Path, bool]:
+    """Overwrite a range of a log file of other bytes; return the file, and whether it has a tombstone."""
     path = tmp_path / f"{0:020d}"
     path.write_bytes(b"\xff" * FILE_BYTES)
     file = LogFile(str(path), 0, FILE_BYTES, Disk())
-    assert not Quarantine(str(tmp_path), QuickDisk()).overwrite_with_tombstones(
-        file, Damage(100, 91, DamageCode.MAGIC), 5
-    )
+    return path, Quarantine(str(tmp_path), QuickDisk()).overwrite_with_tombstones(file, damage, 5)
+
+
+def test_what_is_too_small_for_a_record_stays(tmp_path: Path) -> None:
+    path, has_tombstone = overwritten(tmp_path, Damage(100, 91, DamageCode.MAGIC))
+    assert not has_tombstone
     assert path.read_bytes() == b"\xff" * FILE_BYTES
 
 
 def test_damage_up_to_the_end_of_a_file_becomes_a_blank(tmp_path: Path) -> None:
-    path = tmp_path / f"{0:020d}"
-    path.write_bytes(b"\xff" * FILE_BYTES)
-    file = LogFile(str(path), 0, FILE_BYTES, Disk())
-    assert not Quarantine(str(tmp_path), QuickDisk()).overwrite_with_tombstones(
-        file, Damage(FILE_BYTES - 50, 50, DamageCode.SIZE), 5
-    )
+    path, has_tombstone = overwritten(tmp_path, Damage(FILE_BYTES - 50, 50, DamageCode.SIZE))
+    assert not has_tombstone
     assert path.read_bytes()[-50:-42] == (50).to_bytes(4, "big") + bytes.fromhex("cbd43194")
 
 
 def test_a_lost_message_at_the_end_of_a_file_becomes_a_tombstone_before_the_blank(tmp_path: Path) -> None:
-    path = tmp_path / f"{0:020d}"
-    path.write_bytes(b"\xff" * FILE_BYTES)
-    file = LogFile(str(path), 0, FILE_BYTES, Disk())
-    assert Quarantine(str(tmp_path), QuickDisk()).overwrite_with_tombstones(
-        file, Damage(FILE_BYTES - 500, 500, DamageCode.SIZE), 5
-    )
+    path, has_tombstone = overwritten(tmp_path, Damage(FILE_BYTES - 500, 500, DamageCode.SIZE))
+    assert has_tombstone
     frames = list(walk(path.read_bytes()[-500:-8], FILE_BYTES - 500, verify_crc=True))
     assert [(type(frame), frame.size) for frame in frames] == [(Frame, 492)]
     assert path.read_bytes()[-8:] == (8).to_bytes(4, "big") + bytes.fromhex("cbd43194")

@@ -4,6 +4,7 @@ import json
 import os
 import random
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -72,45 +73,21 @@ def test_a_log_cut_at_any_byte_of_its_last_record_ends_before_it(
         shutil.rmtree(copy.root)
 
 
-def test_a_push_that_was_undone_in_part_ends_a_slaves_log(tmp_path: Path) -> None:
-    """A full disk refused a push in the middle of a record, and then some of the zeros that undo it."""
+def slave_without_bytes(tmp_path: Path, *body_bytes: int) -> tuple[int, int, Callable[[int, int], None]]:
+    """Make a master's log of a record with one byte and of records with other bodies.
+
+    Returns:
+        Where the properties of the second record begin, where it ends, and a check: a slave whose log is forced up to
+        an offset and then lacks some bytes ends before that record, and takes the rest from its master.
+    """
     master = opened(config_of(tmp_path / "master"))
     properties = b"KEYS\x01key\x02TAGS\x01tag\x02UNIQ_KEY\x01unique\x02"
-    ends = [put(master, body=b"b" * size, properties=properties).end_offset for size in (1, 200, 40)]
+    ends = [put(master, body=b"b" * size, properties=properties).end_offset for size in (1, *body_bytes)]
     whole = bytes(master.read_log_range(0, ends[-1]) or b"")
     master.shutdown()
     config = config_of(tmp_path / "slave", slave=True)
-    for pushed in range(ends[1] - len(properties), ends[1] - 1, 3):
-        slave = opened(config)
-        assert slave.append_to_commit_log(0, whole[:pushed])
-        assert slave.flush()
-        assert slave.append_to_commit_log(pushed, whole[pushed:])
-        shutil.copytree(config.root, tmp_path / "undone")
-        slave.shutdown()
-        with Path(tmp_path, "undone", "commitlog", f"{0:020d}").open("r+b") as file:
-            file.seek(pushed)
-            file.write(bytes(1 + pushed % 5 if pushed + 5 < ends[1] else 1))
-        undone = replace(config, root=str(tmp_path / "undone"), commitlog_path="")
-        slave = opened(undone)
-        assert slave.max_physical_offset == ends[0], pushed
-        assert slave.append_to_commit_log(ends[0], whole[ends[0] :])
-        assert slave.shutdown()
-        check_derived(undone)
-        shutil.rmtree(undone.root)
-        shutil.rmtree(config.root)
 
-
-@pytest.mark.parametrize("body_bytes", [240, 277], ids=["ends_in_the_sector", "goes_on_in_the_next"])
-def test_a_sector_that_was_forced_in_the_middle_of_a_record_and_then_lost_ends_a_slaves_log(
-    tmp_path: Path, body_bytes: int
-) -> None:
-    master = opened(config_of(tmp_path / "master"))
-    properties = b"KEYS\x01key\x02TAGS\x01tag\x02UNIQ_KEY\x01unique\x02"
-    ends = [put(master, body=b"b" * size, properties=properties).end_offset for size in (1, body_bytes, 400)]
-    whole = bytes(master.read_log_range(0, ends[-1]) or b"")
-    master.shutdown()
-    config = config_of(tmp_path / "slave", slave=True)
-    for forced in range(ends[1] - len(properties), min(ends[1], SECTOR_BYTES), 4):
+    def check(forced: int, lost_bytes: int) -> None:
         slave = opened(config)
         assert slave.append_to_commit_log(0, whole[:forced])
         assert slave.flush()
@@ -119,7 +96,7 @@ def test_a_sector_that_was_forced_in_the_middle_of_a_record_and_then_lost_ends_a
         slave.shutdown()
         with Path(tmp_path, "lost", "commitlog", f"{0:020d}").open("r+b") as file:
             file.seek(forced)
-            file.write(bytes(SECTOR_BYTES - forced))
+            file.write(bytes(lost_bytes))
         lost = replace(config, root=str(tmp_path / "lost"), commitlog_path="")
         slave = opened(lost)
         assert slave.max_physical_offset == ends[0], forced
@@ -128,6 +105,24 @@ def test_a_sector_that_was_forced_in_the_middle_of_a_record_and_then_lost_ends_a
         check_derived(lost)
         shutil.rmtree(lost.root)
         shutil.rmtree(config.root)
+
+    return ends[1] - len(properties), ends[1], check
+
+
+def test_a_push_that_was_undone_in_part_ends_a_slaves_log(tmp_path: Path) -> None:
+    """A full disk refused a push in the middle of a record, and then some of the zeros that undo it."""
+    begins, end, check = slave_without_bytes(tmp_path, 200, 40)
+    for pushed in range(begins, end - 1, 3):
+        check(pushed, 1 + pushed % 5 if pushed + 5 < end else 1)
+
+
+@pytest.mark.parametrize("body_bytes", [240, 277], ids=["ends_in_the_sector", "goes_on_in_the_next"])
+def test_a_sector_that_was_forced_in_the_middle_of_a_record_and_then_lost_ends_a_slaves_log(
+    tmp_path: Path, body_bytes: int
+) -> None:
+    begins, end, check = slave_without_bytes(tmp_path, body_bytes, 400)
+    for forced in range(begins, min(end, SECTOR_BYTES), 4):
+        check(forced, SECTOR_BYTES - forced)
 
 
 def test_an_interrupted_batch_is_not_there(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """The codecs, and the files on a disk that fails."""
 
-import errno
 import random
 import re
 from collections.abc import Callable
@@ -29,7 +28,7 @@ from rmq_formats.codecs.timer import (
 )
 from rmq_formats.errors import FormatError, StoreSizeError
 from tests.store.power_loss import LossyDisk
-from tests.store.small_stores import NOW_MS, config_of, opened, put
+from tests.store.small_stores import NOW_MS, FullDisk, config_of, opened, put
 
 PAGE = (Path(__file__).parents[3] / "docs" / "formats" / "timer.md").read_text()
 FILE_BYTES = 3 * TIMER_UNIT_BYTES + BLANK.size
@@ -132,17 +131,6 @@ def test_a_file_of_another_size_is_told(tmp_path: Path) -> None:
     log.close()
     with pytest.raises(StoreSizeError, match="mappedFileSizeTimerLog"):
         TimerLog(str(tmp_path / "timerlog"), 2 * FILE_BYTES, Disk())
-
-
-class FullDisk(Disk):
-    """Takes nothing while it is full."""
-
-    is_full = False
-
-    def write(self, descriptor: int, data: bytes | bytearray | memoryview, offset: int) -> None:
-        if self.is_full:
-            raise OSError(errno.ENOSPC, "no space left")
-        super().write(descriptor, data, offset)
 
 
 def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
