@@ -132,7 +132,7 @@ class Model:
             return
         log = self.store._log
         if found[self.record_count][0] == log.start + log.file_bytes:  # killed between a BLANK and the record after it
-            assert self.store.appender._roll()
+            assert self.store.appender.roll()
         for _, offsets in messages(self.store, seed):
             for offset in offsets:
                 assert self.record_count < len(found), "a part of a batch"
