@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from rmq_core.namesrv.broker_groups import BrokerGroup, MinBrokerIdNotice
-from rmq_core.remoting.bodies.configs import DataVersion, TopicConfig, TopicQueueMapping
+from rmq_core.remoting.bodies.configs import DataVersion, TopicQueueMapping
 from rmq_core.remoting.bodies.routes import (
     BrokerMemberGroup,
     ClusterInfo,
@@ -153,7 +153,13 @@ class RouteInfo:
         for key, config in topics.topic_config_table.items():
             topic = config.topic_name or key
             if changed or name not in self._topics.get(topic, {}):
-                self._topics.setdefault(topic, {})[name] = _queue_data(name, config, read_only)
+                self._topics.setdefault(topic, {})[name] = QueueData(
+                    broker_name=name,
+                    perm=config.perm & ~PERM_WRITE if read_only else config.perm,
+                    read_queue_nums=config.read_queue_nums,
+                    topic_sys_flag=config.topic_sys_flag,
+                    write_queue_nums=config.write_queue_nums,
+                )
         if changed:
             for topic, mapping in mappings.items():
                 self._mappings.setdefault(topic, {})[mapping.bname or name] = mapping
@@ -311,16 +317,6 @@ class RouteInfo:
         flags = {topic: next(iter(queues.values())).topic_sys_flag for topic, queues in self._topics.items()}
         mask = with_flags | without_flags
         return TopicList(topic_list=[topic for topic, flag in flags.items() if flag & mask == with_flags])
-
-
-def _queue_data(name: str, config: TopicConfig, read_only: bool) -> QueueData:
-    return QueueData(
-        broker_name=name,
-        perm=config.perm & ~PERM_WRITE if read_only else config.perm,
-        read_queue_nums=config.read_queue_nums,
-        topic_sys_flag=config.topic_sys_flag,
-        write_queue_nums=config.write_queue_nums,
-    )
 
 
 def requested_zone(fields: Mapping[str, str]) -> str | None:

@@ -3,7 +3,7 @@
 import asyncio
 import random
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -41,6 +41,18 @@ def slave_of(master: Asker, **settings: object) -> dict[str, object]:
     """Settings of a slave."""
     address = f"127.0.0.1:{master.broker.state.replication.port}"
     return {"broker_role": "SLAVE", "broker_id": 1, "ha_master_address": address} | settings
+
+
+@asynccontextmanager
+async def running_pair(
+    tmp_path: Path, master_settings: Mapping[str, object] = {}, **slave_settings: object
+) -> AsyncIterator[tuple[Asker, Asker]]:
+    """A master on the store ``master``, and its slave on the store ``slave``."""
+    async with (
+        running(store_of(tmp_path / "master"), **master_settings) as master,
+        running(store_of(tmp_path / "slave"), **slave_of(master, **slave_settings)) as slave,
+    ):
+        yield master, slave
 
 
 async def caught_up(slave: Broker, master: Broker) -> None:

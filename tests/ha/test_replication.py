@@ -20,7 +20,7 @@ from rmq_formats.codecs.layout import FLAG_INNER_BATCH, FLAG_NEED_UNWRAP
 from rmq_formats.codecs.properties import encode_properties
 from rmq_formats.codecs.record import StoredMessage
 from tests.broker.conftest import Asker, eventually, messages
-from tests.ha.conftest import FILE_BYTES, caught_up, port_for_long, running, slave_of, store_of, written
+from tests.ha.conftest import FILE_BYTES, caught_up, port_for_long, running, running_pair, slave_of, store_of, written
 from tests.support.stores.store_files import tree
 
 BODY = b"." * 3000
@@ -141,10 +141,7 @@ async def test_a_slave_without_room_asks_seldom_and_tells_once(
     def told(begin: str) -> int:
         return sum(one.getMessage().startswith(begin) for one in caplog.records)
 
-    async with (
-        running(store_of(tmp_path / "master")) as master,
-        running(store_of(tmp_path / "slave"), **slave_of(master)) as slave,
-    ):
+    async with running_pair(tmp_path) as (master, slave):
         await fill(master, 3)
         await caught_up(slave.broker, master.broker)
         begin = slave.broker.store.max_physical_offset
@@ -169,10 +166,7 @@ async def test_a_slave_without_room_asks_seldom_and_tells_once(
 
 
 async def test_the_status_tells_of_both_sides(tmp_path: Path) -> None:
-    async with (
-        running(store_of(tmp_path / "master")) as master,
-        running(store_of(tmp_path / "slave"), **slave_of(master)) as slave,
-    ):
+    async with running_pair(tmp_path) as (master, slave):
         await fill(master, 3)
         await caught_up(slave.broker, master.broker)
         end = master.broker.store.max_physical_offset

@@ -13,7 +13,7 @@ from rmq_core.namesrv.config import NamesrvConfig
 from rmq_core.namesrv.server import NameServer
 from rmq_core.remoting.bodies.configs import TopicConfig
 from tests.broker.conftest import Asker, eventually, messages
-from tests.ha.conftest import caught_up, port_for_long, running, slave_of, store_of
+from tests.ha.conftest import caught_up, port_for_long, running, running_pair, slave_of, store_of
 from tests.ha.test_replication import fill
 from tests.store.small_stores import batch_of
 
@@ -81,9 +81,9 @@ async def test_slaves_are_told_the_address_that_is_for_them(tmp_path: Path, name
 
 async def test_a_slave_that_takes_over_before_it_was_told_of_a_topic_names_it_itself(tmp_path: Path) -> None:
     settings = {"slave_read_enable": True, "slave_sync_interval_ms": 50}  # without name server: it never is
-    async with (
-        running(store_of(tmp_path / "master"), broker_role="SYNC_MASTER", in_sync_replicas=2) as master,
-        running(store_of(tmp_path / "slave"), **slave_of(master, **settings)) as slave,
+    async with running_pair(tmp_path, {"broker_role": "SYNC_MASTER", "in_sync_replicas": 2}, **settings) as (
+        master,
+        slave,
     ):
         await eventually(lambda: is_in_sync(master), 60)
         for queue_id in (0, 2):
@@ -102,10 +102,7 @@ async def test_a_slave_that_takes_over_before_it_was_told_of_a_topic_names_it_it
 
 async def test_a_topic_that_a_slave_names_itself_has_batch_queues_if_it_has_inner_batches(tmp_path: Path) -> None:
     settings = {"slave_read_enable": True, "slave_sync_interval_ms": 50}
-    async with (
-        running(store_of(tmp_path / "master")) as master,
-        running(store_of(tmp_path / "slave"), **slave_of(master, **settings)) as slave,
-    ):
+    async with running_pair(tmp_path, **settings) as (master, slave):
         master.broker.state.topics.put(TopicConfig(topic_name="B", attributes={"queue.type": "BatchCQ"}))
         assert await master.broker.state.topics.file.is_written(60)
         batch = batch_of([(b"%d" % number, b"") for number in range(3)])

@@ -7,7 +7,7 @@ from typing import Any
 from rmq_core.ha.frames import encode_push, encode_report
 from rmq_core.ha.master import HaMaster
 from tests.broker.conftest import Asker, eventually
-from tests.ha.conftest import caught_up, running, slave_of, store_of
+from tests.ha.conftest import caught_up, running, running_pair, slave_of, store_of
 from tests.ha.test_replication import stored
 
 SYNC = {"broker_role": "SYNC_MASTER", "in_sync_replicas": 2, "slave_timeout_ms": 60_000}
@@ -45,10 +45,7 @@ async def test_without_a_slave_the_message_is_stored_and_the_answer_is_12(tmp_pa
 
 async def test_two_slaves_are_two(tmp_path: Path) -> None:
     settings: dict[str, Any] = SYNC | {"in_sync_replicas": 3, "slave_timeout_ms": 500}
-    async with (
-        running(store_of(tmp_path / "master"), **settings) as master,
-        running(store_of(tmp_path / "slave"), **slave_of(master)) as slave,
-    ):
+    async with running_pair(tmp_path, settings) as (master, slave):
         assert (await master.send("T")).code == FLUSH_SLAVE_TIMEOUT
         await caught_up(slave.broker, master.broker)
     settings["slave_timeout_ms"] = 60_000

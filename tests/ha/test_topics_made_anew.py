@@ -7,7 +7,7 @@ import pytest
 
 from rmq_core.store.files.disk import Disk
 from tests.broker.conftest import Asker, eventually
-from tests.ha.conftest import caught_up, running, slave_of, store_of
+from tests.ha.conftest import caught_up, running, running_pair, slave_of, store_of
 from tests.ha.test_replication import stored
 
 DELETE_TOPIC, MAKE_TOPIC = 215, 17
@@ -60,10 +60,7 @@ def _fill_for_deletions(monkeypatch: pytest.MonkeyPatch, disk: Disk) -> list[str
 @pytest.mark.parametrize("interval_ms", [50, 60_000])  # 60 s: the slave asks because of what it finds in the log
 async def test_a_topic_that_is_made_again(tmp_path: Path, interval_ms: int) -> None:
     settings = {"slave_sync_interval_ms": interval_ms}
-    async with (
-        running(store_of(tmp_path / "master")) as master,
-        running(store_of(tmp_path / "slave"), **slave_of(master, **settings)) as slave,
-    ):
+    async with running_pair(tmp_path, **settings) as (master, slave):
         slave.broker.state.replication.master_address = master.broker.address
         await send(master, [b"old"] * 5)
         await send(master, [b"old"] * 2, queue_id=1)
@@ -83,10 +80,7 @@ async def test_a_slave_whose_disk_is_full_when_it_hears_of_a_deletion_asks_again
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = {"slave_sync_interval_ms": 50}
-    async with (
-        running(store_of(tmp_path / "master")) as master,
-        running(store_of(tmp_path / "slave"), **slave_of(master, **settings)) as slave,
-    ):
+    async with running_pair(tmp_path, **settings) as (master, slave):
         slave.broker.state.replication.master_address = master.broker.address
         await send(master, [b"old"] * 5)
         await caught_up(slave.broker, master.broker)

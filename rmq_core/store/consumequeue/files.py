@@ -11,6 +11,7 @@ import resource
 import threading
 from collections import OrderedDict, deque
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -56,6 +57,7 @@ class QueueMap:
         return self.allocated - position
 
 
+@dataclass(slots=True, eq=False)
 class ConsumeQueueFile:
     """One file of a ConsumeQueue.
 
@@ -66,15 +68,12 @@ class ConsumeQueueFile:
         mapped: the map, while the queue appends to this file.
     """
 
-    __slots__ = ("descriptor", "is_dirty", "is_dropped", "mapped", "path", "start")
-
-    def __init__(self, path: str, start: int) -> None:
-        self.path = path
-        self.start = start
-        self.descriptor = -1
-        self.is_dirty = False
-        self.is_dropped = False
-        self.mapped: QueueMap | None = None
+    path: str
+    start: int
+    descriptor: int = -1
+    is_dirty: bool = False
+    is_dropped: bool = False
+    mapped: QueueMap | None = None
 
 
 class OpenFiles:

@@ -28,24 +28,21 @@ class TimerLog:
         self._units_bytes = (file_bytes - BLANK.size) // TIMER_UNIT_BYTES * TIMER_UNIT_BYTES  # of a full file
         self._disk = disk
         self._open: dict[int, int] = {}  # descriptors by start
-        self._starts = self._list_files()
+        segments = list_segments(directory)
+        if segments and not segments[-1].size:  # ``MappedFileQueue#doLoad``
+            disk.remove(segments.pop().path)
+        for _, path, size in segments:
+            if size != file_bytes:
+                raise StoreSizeError(
+                    f"{path}: has {size} bytes, but mappedFileSizeTimerLog is {file_bytes}. Use the old setting."
+                )
+        self._starts = [segment.start for segment in segments]
         self.end = self._starts[-1] + file_bytes if self._starts else 0
         self._tail = bytearray()  # appended units that are not written yet
         self._unsynced: set[int] = set()
         self._has_new_name = False
         self._block = b""
         self._block_at = 0
-
-    def _list_files(self) -> list[int]:
-        segments = list_segments(self.directory)
-        if segments and not segments[-1].size:  # ``MappedFileQueue#doLoad``
-            self._disk.remove(segments.pop().path)
-        for _, path, size in segments:
-            if size != self.file_bytes:
-                raise StoreSizeError(
-                    f"{path}: has {size} bytes, but mappedFileSizeTimerLog is {self.file_bytes}. Use the old setting."
-                )
-        return [segment.start for segment in segments]
 
     @property
     def begin(self) -> int:
