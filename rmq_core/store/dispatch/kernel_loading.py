@@ -11,8 +11,7 @@ import mmap
 import re
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Final
@@ -25,22 +24,6 @@ _WAIT_HINT_S: Final = 10.0  # loading time after which a hint is logged; a busy 
 _MAPPING: Final = re.compile(
     r"^([0-9a-f]+)-([0-9a-f]+) (\S+) \S+ \S+ \d+ *(.*)\n(?:[A-Z].*\n)*?Private_Dirty: +(\d+) kB", re.MULTILINE
 )
-
-
-@contextmanager
-def freeze_new_objects() -> Iterator[None]:
-    """Exclude all objects made in this context from garbage collection, as they live as long as the process.
-
-    numba and its kernels are some 110,000 objects, and each full collection would traverse them, in a pause of 70 ms.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()
-        if was_enabled:
-            gc.enable()
 
 
 def release_compiler() -> None:
@@ -73,12 +56,16 @@ def load_kernels() -> None:
         return
     hint = threading.Timer(_WAIT_HINT_S, _log_wait)
     hint.start()
+    was_enabled = gc.isenabled()
+    gc.disable()
     try:
-        with freeze_new_objects():
-            import_module(_KERNELS)
+        import_module(_KERNELS)
     except Exception as error:
         raise StoreError(f"the kernels of dispatch cannot be loaded: {error}") from error
     finally:
+        gc.freeze()  # numba and its kernels are 110,000 objects: each full collection would take 70 ms to traverse them
+        if was_enabled:
+            gc.enable()
         hint.cancel()
     release_compiler()
 

@@ -6,13 +6,14 @@ Both need no kernel, so that a refused start does not wait for the loading of th
 import logging
 import os
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
+from rmq_core.store.files.config_files import load
 from rmq_core.store.files.disk import Disk
 from rmq_formats.codecs import paths, topics_json
-from rmq_formats.errors import DecodeError, StoreError, StoreLockedError
+from rmq_formats.errors import StoreError, StoreLockedError
 from rmq_formats.storage import layout_refusals, store_layouts
 from rmq_formats.storage.store_layouts import StoreLayout
 from rmq_formats.storage.store_lock import store_lock
@@ -64,19 +65,12 @@ def refuse_layouts(root: str, *, light_queues: bool) -> frozenset[str]:
                 "messages of the CommitLog alone, and those that expire there are in no other log",
                 {"place": layouts.evidence[layout], "layout": layout},
             )
-    return _drop_plain_topics(root, layouts.batch_topics)
-
-
-def _drop_plain_topics(root: str, batch_topics: frozenset[str]) -> frozenset[str]:
-    """Drop topics whose config has plain queues: a deleted topic of the same name may have left a directory."""
-    if not batch_topics:
+    batch_topics = layouts.batch_topics
+    configs = load(f"{paths.config_dir(root)}/topics.json", topics_json.topic_configs, Disk()) if batch_topics else None
+    if configs is None:
         return batch_topics
-    for suffix in ("", ".bak"):
-        with suppress(OSError, DecodeError, UnicodeDecodeError):
-            text = Path(f"{paths.config_dir(root)}/topics.json{suffix}").read_text("utf-8")
-            configs = topics_json.topic_configs(text)
-            return frozenset(name for name in batch_topics if name not in configs or configs[name].has_batch_queues)
-    return batch_topics
+    # A topic whose config has plain queues: a deleted topic of the same name may have left a directory.
+    return frozenset(name for name in batch_topics if name not in configs or configs[name].has_batch_queues)
 
 
 def lock_store(root: str, disk: Disk) -> ExitStack:

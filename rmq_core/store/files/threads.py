@@ -47,9 +47,7 @@ class Worker:
 class Threads:
     """The threads of this process."""
 
-    def monotonic_s(self) -> float:
-        """Seconds of a clock that is never set back."""
-        return time.monotonic()
+    monotonic_s = staticmethod(time.monotonic)  # seconds of a clock that is never set back
 
     def worker(self, name: str, run: WorkerRun) -> Worker:
         """Return a worker that is not started yet."""

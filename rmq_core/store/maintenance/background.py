@@ -68,6 +68,7 @@ class Background:
         self._is_flush_requested = False
         self._is_stopping = False
         self._due_at = 0.0
+        self._interval_s = parts.config.flush_consumequeue_interval_ms / 1000
         self._monotonic_s = parts.threads.monotonic_s
         self._worker = parts.threads.worker("rmq-store-background", self._run_once)
 
@@ -126,10 +127,6 @@ class Background:
             self._disk.remove(self._prepared.path)
             self._disk.sync_directory(self._log.directory)
             self._prepared = None
-
-    @property
-    def _interval_s(self) -> float:
-        return self._config.flush_consumequeue_interval_ms / 1000
 
     def _run_once(self) -> float:
         self._create_next_file()

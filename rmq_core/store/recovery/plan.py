@@ -14,7 +14,6 @@ from rmq_core.store.commitlog.log import LogFile, store_timestamp_ms
 from rmq_core.store.consumequeue.batch_queue import BatchQueue, BatchUnit
 from rmq_core.store.dispatch.dispatch import Resume
 from rmq_core.store.files.watermark import Watermark
-from rmq_core.store.index.index import Index
 from rmq_core.store.parts import StoreParts
 from rmq_core.store.results import StoredUnit
 from rmq_formats.codecs.checkpoint import SAFETY_MS
@@ -65,9 +64,12 @@ class RecoveryPlanner:
             self._index.load()
         if watermark.rebuild or not self._queues.is_whole or self._queues.unit_total != watermark.unit_total:
             resume = self._rebuild()
-        elif self._index is not None and not self._restore_index(self._index, watermark, is_clean):
-            self._index.remove_from(0)
-            resume.keys_from = 0
+        elif self._index is not None:
+            index, file_count, header = self._index, watermark.index_files, watermark.index_header
+            is_same = len(index.files) == file_count and index.header_bytes == header
+            if not (is_clean and is_same) and not index.restore(watermark.index_name, file_count, header):
+                index.remove_from(0)
+                resume.keys_from = 0
         start = max(min(resume.units_from, resume.keys_from, watermark.log_flushed), log_begin)
         start = min(start, self._find_verification_start(watermark))
         return RecoveryPlan(start, watermark.log_flushed, watermark.log_flushed, resume)
@@ -99,13 +101,6 @@ class RecoveryPlanner:
                 shape = frame_shape(record, 0, unit.physical_offset)
                 return isinstance(shape, FrameShape) and shape.size == unit.size
         return False
-
-    @staticmethod
-    def _restore_index(index: Index, watermark: Watermark, is_clean: bool) -> bool:
-        is_same = len(index.files) == watermark.index_files and index.header_bytes == watermark.index_header
-        return (is_clean and is_same) or index.restore(
-            watermark.index_name, watermark.index_files, watermark.index_header
-        )
 
     def _rebuild(self) -> Resume:
         """Prepare to rebuild all ConsumeQueues and the Index; the watermark restarts an interrupted rebuild."""
