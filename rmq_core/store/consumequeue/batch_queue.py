@@ -102,7 +102,7 @@ class BatchQueue:
 
     def read(self, row: int, count: int) -> bytes | memoryview:
         """Return the bytes of up to ``count`` units from a row on, within one file."""
-        count = min(count, self._end - row) if row >= self.first_stored else 0
+        count = min(count, self._end - row)
         return self.files.read(row * BATCH_UNIT_BYTES, count * BATCH_UNIT_BYTES) if count > 0 else b""
 
     def find_row(self, queue_offset: int) -> int:

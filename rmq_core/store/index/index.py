@@ -3,6 +3,7 @@
 Source: ``IndexService``.
 """
 
+import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -279,10 +280,6 @@ def _newest_tagged_messages(config: StoreConfig) -> Iterator[TaggedMessage]:
 def _read_message(config: StoreConfig, physical_offset: int) -> StoredMessage | None:
     start = physical_offset - physical_offset % config.commitlog_file_bytes
     with suppress(OSError), Path(config.commitlog_path, paths.segment_name(start)).open("rb") as file:
-
-        def read(position: int, count: int) -> bytes:
-            file.seek(position)
-            return file.read(count)
-
-        return read_message(read, physical_offset - start, physical_offset)
+        position = physical_offset - start
+        return read_message(lambda at, count: os.pread(file.fileno(), count, at), position, physical_offset)
     return None
