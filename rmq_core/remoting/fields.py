@@ -23,6 +23,14 @@ class Fields(msgspec.Struct, gc=False, frozen=True, kw_only=True, rename="camel"
     """Base of the structs of extension fields."""
 
 
+class GroupQueue(Fields, frozen=True, kw_only=True):
+    """A queue, and a consumer group of its topic."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+
+
 @cache
 def _decoder(kind: type[Any]) -> Any:
     return msgspec.json.Decoder(kind, strict=False).decode
@@ -58,10 +66,10 @@ def has_field(command: RemotingCommand, name: str) -> bool:
 def write_fields(fields: Fields) -> dict[str, str]:
     """Write a struct as extension fields: numbers and booleans as Java's text, None left out."""
     return {
-        name: value if type(value) is str else str(value).lower() if type(value) is bool else str(value)
+        name: str(value).lower() if type(value) is bool else str(value)
         for name, value in msgspec.to_builtins(fields).items()
         if value is not None
     }
 
 
-__all__ = ["Fields", "Int32", "Int64", "has_field", "read_fields", "write_fields"]
+__all__ = ["Fields", "GroupQueue", "Int32", "Int64", "has_field", "read_fields", "write_fields"]

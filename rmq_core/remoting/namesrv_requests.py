@@ -10,11 +10,9 @@ class KVConfigKey(Fields, frozen=True, kw_only=True):
     key: str
 
 
-class KVConfigValue(Fields, frozen=True, kw_only=True):
+class KVConfigValue(KVConfigKey, frozen=True, kw_only=True):
     """Fields of PUT_KV_CONFIG (100)."""
 
-    namespace: str
-    key: str
     value: str
 
 

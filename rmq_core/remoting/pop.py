@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from rmq_core.remoting.fields import Fields, Int32, Int64
+from rmq_core.remoting.fields import Fields, GroupQueue, Int32, Int64
 from rmq_formats.codecs.topics import RETRY_PREFIX
 
 FIRST_POP_TIME: Final = "1ST_POP_TIME"
@@ -63,9 +63,6 @@ class PopHandle(NamedTuple):
         pop_time_ms: time of the pop, ms since 1970.
         invisible_ms: time from the pop for which other consumers do not get the message.
         revive_queue_id: queue of the check point and acknowledgements; IN_ORDER if the message was popped in order.
-        kind: kind of the popped topic.
-        broker_name: name of the broker of the message.
-        queue_id: queue of the message.
         offset: queue offset of the message.
     """
 
@@ -135,12 +132,9 @@ def decode_offsets(text: str) -> dict[tuple[TopicKind, int], list[int]]:
     return offsets_of
 
 
-class PopMessage(Fields, frozen=True, kw_only=True):
+class PopMessage(GroupQueue, frozen=True, kw_only=True):
     """Fields of POP_MESSAGE (200050). ``queue_id`` -1: any; ``init_mode`` 0: a new group starts at the min offset."""
 
-    consumer_group: str
-    topic: str
-    queue_id: Int32
     max_msg_nums: Int32
     invisible_time: Int64
     poll_time: Int64
@@ -164,32 +158,23 @@ class PopResponse(Fields, frozen=True, kw_only=True):
     order_count_info: str | None = None
 
 
-class PeekMessage(Fields, frozen=True, kw_only=True):
+class PeekMessage(GroupQueue, frozen=True, kw_only=True):
     """Fields of PEEK_MESSAGE (200052)."""
 
-    consumer_group: str
-    topic: str
-    queue_id: Int32
     max_msg_nums: Int32
 
 
-class AckMessage(Fields, frozen=True, kw_only=True):
+class AckMessage(GroupQueue, frozen=True, kw_only=True):
     """Fields of ACK_MESSAGE (200051)."""
 
-    consumer_group: str
-    topic: str
-    queue_id: Int32
     extra_info: str
     offset: Int64
     lite_topic: str | None = None
 
 
-class ChangeInvisibleTime(Fields, frozen=True, kw_only=True):
+class ChangeInvisibleTime(GroupQueue, frozen=True, kw_only=True):
     """Fields of CHANGE_MESSAGE_INVISIBLETIME (200053). ``suspend`` with a lite topic: of all its popped messages."""
 
-    consumer_group: str
-    topic: str
-    queue_id: Int32
     extra_info: str
     offset: Int64
     invisible_time: Int64
@@ -205,12 +190,9 @@ class ChangeInvisibleTimeResponse(Fields, frozen=True, kw_only=True):
     revive_qid: Int32
 
 
-class Notification(Fields, frozen=True, kw_only=True):
+class Notification(GroupQueue, frozen=True, kw_only=True):
     """Fields of NOTIFICATION (200054)."""
 
-    consumer_group: str
-    topic: str
-    queue_id: Int32
     poll_time: Int64
     born_time: Int64 = 0
     order: bool = False
@@ -228,12 +210,8 @@ class NotificationResponse(Fields, frozen=True, kw_only=True):
     polling_full: bool = False
 
 
-class PollingInfo(Fields, frozen=True, kw_only=True):
+class PollingInfo(GroupQueue, frozen=True, kw_only=True):
     """Fields of POLLING_INFO (200055)."""
-
-    consumer_group: str
-    topic: str
-    queue_id: Int32
 
 
 class PollingInfoResponse(Fields, frozen=True, kw_only=True):
@@ -258,12 +236,9 @@ class PopLiteMessage(Fields, frozen=True, kw_only=True):
     attempt_id: str | None = None
 
 
-class PopLiteResponse(Fields, frozen=True, kw_only=True):
+class PopLiteResponse(ChangeInvisibleTimeResponse, frozen=True, kw_only=True):
     """Fields of the response to POP_LITE_MESSAGE; ``order_count_info`` has earlier deliveries by message, ``0;0;1``."""
 
-    pop_time: Int64
-    invisible_time: Int64
-    revive_qid: Int32
     order_count_info: str = ""
 
 

@@ -6,11 +6,11 @@ Members without a default have to be there (``@CFNotNull``). The fields that eve
 Source: the classes of ``org.apache.rocketmq.remoting.protocol.header``.
 """
 
-from rmq_core.remoting.fields import Fields, Int32, Int64
+from rmq_core.remoting.fields import Fields, GroupQueue, Int32, Int64
 
 
-class SendMessage(Fields, frozen=True, kw_only=True):
-    """Fields of SEND_MESSAGE (10) and SEND_REPLY_MESSAGE (324)."""
+class ProducedMessage(Fields, frozen=True, kw_only=True):
+    """Fields that sends and pushed replies have."""
 
     producer_group: str
     topic: str
@@ -23,6 +23,11 @@ class SendMessage(Fields, frozen=True, kw_only=True):
     properties: str | None = None
     reconsume_times: Int32 | None = None
     unit_mode: bool = False
+
+
+class SendMessage(ProducedMessage, frozen=True, kw_only=True):
+    """Fields of SEND_MESSAGE (10) and SEND_REPLY_MESSAGE (324)."""
+
     batch: bool = False
     max_reconsume_times: Int32 | None = None
 
@@ -64,12 +69,9 @@ class SendResponse(Fields, frozen=True, kw_only=True):
     recall_handle: str | None = None
 
 
-class PullMessage(Fields, frozen=True, kw_only=True):
+class PullMessage(GroupQueue, frozen=True, kw_only=True):
     """Fields of pulls (11, 361). ``sys_flag``: 1 commits, 2 may wait, 4 has a subscription, 8 class filter, 16 lite."""
 
-    consumer_group: str
-    topic: str
-    queue_id: Int32
     queue_offset: Int64
     max_msg_nums: Int32
     sys_flag: Int32
@@ -107,21 +109,15 @@ class QueryMessage(Fields, frozen=True, kw_only=True):
     index_type: str | None = None
 
 
-class QueryConsumerOffset(Fields, frozen=True, kw_only=True):
+class QueryConsumerOffset(GroupQueue, frozen=True, kw_only=True):
     """Fields of QUERY_CONSUMER_OFFSET (14)."""
 
-    consumer_group: str
-    topic: str
-    queue_id: Int32
     set_zero_if_not_found: bool = True
 
 
-class UpdateConsumerOffset(Fields, frozen=True, kw_only=True):
+class UpdateConsumerOffset(GroupQueue, frozen=True, kw_only=True):
     """Fields of UPDATE_CONSUMER_OFFSET (15)."""
 
-    consumer_group: str
-    topic: str
-    queue_id: Int32
     commit_offset: Int64
 
 
@@ -335,20 +331,9 @@ class ResumeCheckHalf(Fields, frozen=True, kw_only=True):
     msg_id: str | None = None
 
 
-class PushReply(Fields, frozen=True, kw_only=True):
+class PushReply(ProducedMessage, frozen=True, kw_only=True):
     """Fields of PUSH_REPLY_MESSAGE_TO_CLIENT (326): a reply on its way to the requester."""
 
-    producer_group: str
-    topic: str
-    default_topic: str
-    default_topic_queue_nums: Int32
-    queue_id: Int32
-    sys_flag: Int32
-    born_timestamp: Int64
-    flag: Int32
-    properties: str | None = None
-    reconsume_times: Int32 | None = None
-    unit_mode: bool = False
     born_host: str
     store_host: str
     store_timestamp: Int64

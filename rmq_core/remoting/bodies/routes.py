@@ -13,6 +13,7 @@ Source: ``RegisterBrokerBody``.
 # ruff: noqa: RUF012 # an empty list or dictionary as a default is made anew for each struct
 
 import zlib
+from contextlib import suppress
 from struct import Struct
 from typing import Final
 
@@ -33,12 +34,17 @@ _BEST_COMPRESSION: Final = 9
 _ZLIB: Final = b"\x78"  # a stream's first byte; JSON cannot begin so
 
 
-class BrokerData(BodyStruct, frozen=True, kw_only=True):
-    """A broker's addresses by broker id. The Go client takes ``brokerAddrs`` apart by hand: no spaces there."""
+class BrokerMemberGroup(BodyStruct, frozen=True, kw_only=True):
+    """The addresses of a master and its slaves, by broker id."""
 
-    broker_addrs: dict[int, str] = {}
+    broker_addrs: dict[int, str] = {}  # without spaces, as the Go client splits the JSON itself
     broker_name: str = ""
     cluster: str = ""
+
+
+class BrokerData(BrokerMemberGroup, frozen=True, kw_only=True):
+    """A master and its slaves in a route."""
+
     enable_acting_master: bool = False
     zone_name: Maybe[str] = UNSET
 
@@ -68,14 +74,6 @@ class ClusterInfo(BodyStruct, frozen=True, kw_only=True):
 
     broker_addr_table: dict[str, BrokerData] = {}
     cluster_addr_table: dict[str, list[str]] = {}
-
-
-class BrokerMemberGroup(BodyStruct, frozen=True, kw_only=True):
-    """The addresses of a master and its slaves."""
-
-    broker_addrs: dict[int, str] = {}
-    broker_name: str = ""
-    cluster: str = ""
 
 
 class BrokerMembers(BodyStruct, frozen=True, kw_only=True):
@@ -124,11 +122,7 @@ class _BodyReader:
 
 
 def check_topic_count(body: bytes | memoryview, most_topics: int) -> None:
-    """Refuse a JSON body of too many topics, before it is decoded.
-
-    Raises:
-        LengthError: it has more.
-    """
+    """Refuse a JSON body of too many topics before its decoding. Raises LengthError."""
     objects = bytes(body).count(b"{")
     if objects > _OBJECTS_OF_A_TOPIC * most_topics + _OTHER_OBJECTS:
         raise LengthError("a registration of too many topics", expected=most_topics, actual=objects)
@@ -139,15 +133,15 @@ def decode_registration(
 ) -> RegisterBrokerBody:
     """Decode a registration.
 
-    A body that begins as zlib's do is inflated even if it is said to be plain: 5.3.3 says so of its compressed
-    ones (``BrokerOuterAPI#registerBrokerAll``), and its own name server fails at them.
+    A body that begins like a zlib stream is inflated even if ``compressed`` is false: brokers of 5.3.3 say so of their
+    compressed bodies (``BrokerOuterAPI#registerBrokerAll``), and their own name server fails at such a body.
 
     Args:
-        body: of the request; empty for a broker that tells no topics.
-        version: the broker's, which decides what a compressed one ends with.
+        body: body of the request; empty for a broker without topics.
+        version: version of the broker; a compressed body has queue mappings from 5.0.0 on.
 
     Raises:
-        FormatError: it does not decode.
+        FormatError: the body cannot be decoded.
     """
     if not body:
         return RegisterBrokerBody()
@@ -201,10 +195,8 @@ def _parse_topic(text: bytes) -> TopicConfig:
         raise DecodeError("a registration with a bad topic", actual=repr(text[:64])) from error
     attributes: dict[str, str] = {}
     if len(words) > 5:
-        try:
+        with suppress(DecodeError):
             attributes = decode_body(words[5].encode(), dict[str, str])
-        except DecodeError:
-            attributes = {}
     return TopicConfig(
         topic_name=name,
         read_queue_nums=numbers[0],
