@@ -13,6 +13,7 @@ from rmq_core.remoting.connection import Connection, Handler
 from rmq_core.remoting.errors import ConnectError
 from rmq_core.remoting.frames import MAX_FRAME_BYTES
 from rmq_core.remoting.header import RemotingCommand
+from rmq_core.remoting.loop import Closable
 
 DEFAULT_TIMEOUT_S: Final = 3.0
 _CLOSE_GRACE_S: Final = 0.5  # to write the buffered requests
@@ -35,7 +36,7 @@ class ClientLimits:
     write_high_water_bytes: int = 1 << 20
 
 
-class RemotingClient:
+class RemotingClient(Closable):
     """Client that sends requests to servers, and handles their requests; use it with ``async with``, or close it."""
 
     def __init__(
@@ -51,7 +52,6 @@ class RemotingClient:
 
         Args:
             handlers: handlers of requests from servers, by request code.
-            limits: timeouts and limits.
             credentials: credentials that sign requests; None for unsigned requests.
             tls: TLS settings for all servers; None for plain connections.
             on_disconnect: callback with the address of each connection that has ended.
@@ -69,12 +69,6 @@ class RemotingClient:
         self._connecting: dict[str, asyncio.Task[Connection]] = {}
         self._open: dict[Connection, None] = {}  # in the order of their begin
         self._is_closed = False
-
-    async def __aenter__(self) -> "RemotingClient":
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
 
     async def invoke(
         self, address: str, request: RemotingCommand, timeout_s: float = DEFAULT_TIMEOUT_S

@@ -61,7 +61,6 @@ class Connection(asyncio.Protocol):
         remote_host: address of the peer in the form of a record's born host, 8 or 20 bytes; empty before it is
             connected.
         local_address: ``host:port`` of this side.
-        waiting_bytes: bytes of requests without a response.
         parked_bytes: bytes of parked requests, such as long polls, which delay no other request.
         read_time_s: time when the bytes of the current requests were read, by ``work_clock``.
         idle_ticks: number of the server's ticks since the last byte.
@@ -83,15 +82,11 @@ class Connection(asyncio.Protocol):
         """Create a connection without a transport.
 
         Args:
-            handlers: handlers by request code.
-            max_frame_bytes: maximum size of a received frame.
-            max_header_bytes: maximum size of a received header.
             write_high_water_bytes: writers wait while the write buffer has more bytes.
             reads_only_while_writable: stop reading requests while the write buffer is full. For servers only: if both
                 peers stopped, they could wait for each other for ever.
             max_waiting_bytes: stop reading requests while ``waiting_bytes`` is larger.
             after_batch: callback after each batch of requests, before their responses are written.
-            logs_refusals: log each kind of refused request.
         """
         self.remote_address = ""
         self.remote_host = b""
@@ -424,9 +419,8 @@ class Connection(asyncio.Protocol):
 
     def _put(self, command: RemotingCommand) -> None:
         body = command.body
-        if type(body) is not bytes and not isinstance(
-            body, bytearray | memoryview
-        ):  # it would take its neighbours down
+        if type(body) is not bytes and not isinstance(body, bytearray | memoryview):
+            # Refused here: the joined write of the batch would fail with all other responses.
             raise TypeError(f"the body of {command!r:.200} is {type(body).__name__}, not bytes")
         head = frame_head(command)
         self._out.append(head)

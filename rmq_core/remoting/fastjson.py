@@ -3,9 +3,8 @@
 Beside standard JSON fastjson takes bare and single-quoted keys, single-quoted texts, comments, and commas too many
 (``AllowUnQuotedFieldNames``, ``AllowSingleQuotes``, ``AllowArbitraryCommas``).
 
-Files are read by ``rmq_formats.codecs.fastjson`` alone, which tells where a fault is, and is a hundred times slower
-than the parsers of standard JSON. Here it is left with what has other objects as keys than queues, or those in another
-form.
+``rmq_formats.codecs.fastjson``, which names the position of a fault and is a hundred times slower than the parsers of
+standard JSON, reads files. Here it decodes only JSON with other objects as keys than queues in Java's form.
 """
 
 import json
@@ -27,7 +26,7 @@ _QUEUE_KEY: Final = re.compile(
 _STRING: Final = re.compile(r'("(?:[^"\\]++|\\.)*+"?)', re.DOTALL)
 _BEFORE_KEY: Final = re.compile(r"(?<![0-9.eE+-])(?=-?[0-9]++\s*+:)")
 _AFTER_KEY: Final = re.compile(r"(?<=[0-9])(?=\s*+:)")
-# What has no end goes on to the end of all, so that the text is gone through but once.
+# A text or comment without an end extends to the end of the input, so that the match takes linear time.
 _TOKEN: Final = re.compile(
     r"""(?P<text>"(?:[^"\\]++|\\.?)*+"?+)|(?P<single>'(?:[^'\\]++|\\.?)*+'?+)"""
     r"""|(?P<gap>\s++|/\*.*?(?:\*/|\Z)|//[^\n]*)"""
@@ -35,7 +34,7 @@ _TOKEN: Final = re.compile(
     re.DOTALL,
 )
 _ESCAPE: Final = re.compile(r"""\\(?:x([0-9A-Fa-f]{2})|(.))|\"""", re.DOTALL)
-# Those of fastjson that JSON has not.
+# Escapes of fastjson that standard JSON does not have.
 _OTHER_ESCAPES: Final = {"'": "'", "v": r"\u000b", **{str(digit): rf"\u000{digit}" for digit in range(8)}}
 _NUMBER: Final = re.compile(r"(-?[0-9]{1,19})(?:\.0*)?")
 _TRUE: Final = frozenset({"true", "1", "y", "t"})
@@ -49,10 +48,10 @@ def loads(data: bytes | memoryview, *, is_request: bool = False) -> object:
     """Decode any JSON, in time that is linear in its size.
 
     Args:
-        is_request: it comes from a stranger: refuse what is not standard JSON and too long to be read on the loop.
+        is_request: refuse non-standard JSON that is too long to be decoded on the event loop.
 
     Raises:
-        DecodeError: it is neither standard JSON nor fastjson's.
+        DecodeError: the data are neither standard JSON nor fastjson's.
     """
     try:
         return _decode(data)
@@ -76,7 +75,7 @@ def loads(data: bytes | memoryview, *, is_request: bool = False) -> object:
 def _standard_text(dialect: str) -> str:
     """Rewrite quotes, escapes, bare keys, comments and commas of fastjson's dialect as standard JSON."""
     pieces: list[str] = []
-    before, comma_at = "", 0  # the last piece that is no gap; where the last comma is
+    before, comma_at = "", 0  # the last piece that is no gap; index of the last comma
     for token in _TOKEN.finditer(dialect):
         kind, piece = token.lastgroup, token[0]
         if kind == "gap":
@@ -122,7 +121,7 @@ def text(value: object) -> str:
     """Convert a value to Java's text; characters outside UTF-8 become '?', as in Java's output.
 
     Raises:
-        RecursionError: it nests too deep.
+        RecursionError: the value nests too deep.
     """
     encoded = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return encoded.encode("utf-8", "replace").decode()

@@ -61,20 +61,27 @@ async def _after_events(work: Coroutine[Any, Any, _T]) -> _T:
     return await work
 
 
-class Service(ABC):
-    """Server or client that starts when ``async with`` is entered, and closes at its end."""
-
-    @abstractmethod
-    async def start(self) -> None:
-        """Start."""
+class Closable(ABC):
+    """Server or client that closes at the end of ``async with``."""
 
     @abstractmethod
     async def close(self) -> None:
         """Close."""
 
     async def __aenter__(self) -> Self:
-        await self.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+
+class Service(Closable):
+    """Server or client that also starts when ``async with`` is entered."""
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Start."""
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self

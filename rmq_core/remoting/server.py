@@ -11,6 +11,7 @@ from rmq_core.remoting.access.tls import ServerTls
 from rmq_core.remoting.connection import Connection, Handler, log
 from rmq_core.remoting.errors import ListenError
 from rmq_core.remoting.frames import MAX_FRAME_BYTES
+from rmq_core.remoting.loop import Closable
 from rmq_core.remoting.tls_detector import TlsDetector
 
 _TICKS_PER_TIMEOUT: Final = 4  # checks of a connection's idle time within the timeout
@@ -45,7 +46,7 @@ class ServerLimits:
     write_high_water_bytes: int = 1 << 20
 
 
-class RemotingServer:
+class RemotingServer(Closable):
     """Server on the running event loop; use it with ``async with``, or close it.
 
     Attributes:
@@ -68,9 +69,6 @@ class RemotingServer:
 
         Args:
             handlers: handlers by request code; each request looks its handler up, so the table may change.
-            limits: limits for clients.
-            on_connect: callback for each new connection.
-            on_disconnect: callback for each ended connection.
             after_batch: callback after each batch of requests of a connection, before their responses are written.
             tls: certificates for TLS connections; None for plain connections only.
         """
@@ -86,12 +84,6 @@ class RemotingServer:
         self._servers: list[asyncio.Server] = []
         self._ended_with_requests: set[_ServerConnection] = set()  # ended connections whose requests are still handled
         self._tick_timer: asyncio.TimerHandle | None = None
-
-    async def __aenter__(self) -> "RemotingServer":
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
 
     async def listen(self, host: str, port: int, handlers: Mapping[int, Handler] | None = None) -> tuple[str, int]:
         """Listen on an additional address; return the address that is listened on.
@@ -315,14 +307,15 @@ class _ServerConnection(Connection):
 
     def abort_and_release(self) -> None:
         """Close at once, and subtract the connection's bytes from the server's."""
-        self._server.held_bytes -= self.held_bytes
-        self.held_bytes = 0
-        self._is_released = True
+        self._release_held_bytes()
         self.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
         super().connection_lost(error)
+        self._release_held_bytes()
+        self._server.on_end(self)
+
+    def _release_held_bytes(self) -> None:
         self._server.held_bytes -= self.held_bytes
         self.held_bytes = 0
         self._is_released = True
-        self._server.on_end(self)

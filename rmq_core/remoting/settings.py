@@ -49,10 +49,7 @@ def setting(
     Args:
         default: default value; its type, int, float, bool or str, is the type of the field.
         java: name in Java, if that is not the field's name in camelCase.
-        low: minimum of a number.
-        high: maximum of a number.
         mutable: True if a request may change the setting while the server runs.
-        is_secret: True if the value must not be shown.
     """
     metadata = {"java": java, "low": low, "high": high, "mutable": mutable, "is_secret": is_secret}
     return field(default=default, repr=not is_secret, metadata=metadata)
@@ -78,7 +75,6 @@ def load_settings(
 
     Args:
         kind: dataclass of the settings.
-        file: path of a properties or TOML file.
         environ: environment variables; a field's variable is ``prefix`` with its name in capitals.
         prefix: prefix of the variables to read.
         flags: values by field name; None for an absent flag.
@@ -153,11 +149,12 @@ def _convert(option: Field[Any], value: object, where: str) -> object:
 
 def as_properties(settings: _Dataclass) -> dict[str, str]:
     """Return all settings by their names in Java, as text; ``***`` for secret ones."""
-    return {java_name(option): _shown(option, getattr(settings, option.name)) for option in fields(settings)}
-
-
-def _shown(option: Field[Any], value: object) -> str:
-    return "***" if option.metadata.get("is_secret") and value else _text(value)
+    properties = {}
+    for option in fields(settings):
+        value = getattr(settings, option.name)
+        is_hidden = option.metadata.get("is_secret") and value
+        properties[java_name(option)] = "***" if is_hidden else _text(value)
+    return properties
 
 
 def _text(value: object) -> str:

@@ -30,7 +30,6 @@ class Tls:
         trust_cert_path: PEM file of trusted authorities or server certificates; None for those of the system.
         cert_path: PEM file of the client's certificate chain, for servers that request one.
         key_path: PEM file of the client's private key; None if ``cert_path`` contains the key.
-        key_password: password of the private key.
         auth_server: verify the server's certificate. Without that, anybody on the path can read and change everything.
         server_name: name in the certificates of all servers; None for the host of the address.
     """
@@ -103,11 +102,8 @@ class TlsFile:
     """Settings in the file that ``tls.config.file`` names.
 
     Attributes:
-        path: path of this file.
         cert_path: PEM file of the server's certificate chain.
         key_path: PEM file of the server's private key (PKCS#8).
-        key_password: password of the private key.
-        client_auth: requirement of clients' certificates.
         trust_cert_path: PEM file of the authorities that sign clients' certificates.
         client: TLS settings of the server's own connections to other servers.
     """
@@ -224,8 +220,17 @@ class ServerTls:
         return context
 
     def _states(self) -> list[tuple[int, int, int] | None]:
-        paths = (self._file.cert_path, self._file.key_path, self._file.trust_cert_path)
-        return [_state(path) for path in paths if path is not None]
+        """Return modification time in ns, size and inode of each file; None for a missing file."""
+        states: list[tuple[int, int, int] | None] = []
+        for path in (self._file.cert_path, self._file.key_path, self._file.trust_cert_path):
+            if path is not None:
+                try:
+                    status = Path(path).stat()
+                except OSError:
+                    states.append(None)
+                else:
+                    states.append((status.st_mtime_ns, status.st_size, status.st_ino))
+        return states
 
     def _load(self) -> ssl.SSLContext:
         file = self._file
@@ -242,14 +247,6 @@ class ServerTls:
             required = file.client_auth is ClientAuth.REQUIRE
             context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
         return context
-
-
-def _state(path: str) -> tuple[int, int, int] | None:
-    try:
-        status = Path(path).stat()
-    except OSError:
-        return None
-    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,11 +41,9 @@ _IS_OPEN: Final = "is_open"
 
 
 def enum_meta(*constants: str, is_open: bool = False) -> msgspec.Meta:
-    """Declare a text as an enum.
+    """Declare a text as an enum of constants, in the order of their ordinals.
 
-    Args:
-        constants: their names, in the order of their ordinals.
-        is_open: other names stay as they are, for the handler to refuse; else they become empty, as Java's null.
+    Other names become empty, as Java's null; with ``is_open`` they stay as they are, for the handler to refuse.
     """
     pattern = None if is_open else f"^(?:|{'|'.join(constants)})$"
     return msgspec.Meta(pattern=pattern, extra={_CONSTANTS: constants, _IS_OPEN: is_open})
@@ -73,7 +71,7 @@ Language = Annotated[str, enum_meta(*(code.name for code in LanguageCode))]
 
 
 def _list_member_names(kind: Any) -> frozenset[bytes]:
-    """List the names of all members that a type has, and those within it."""
+    """List the names of all members of a type, and of the types in it."""
     structs: dict[type[Any], Converter] = {}
     _converter(inspect.type_info(kind), structs)
     return frozenset(field.encode_name.encode() for struct in structs for field in msgspec.structs.fields(struct))
@@ -183,10 +181,9 @@ def _plain(value: Any) -> Any:
 
 
 class BodyStruct(msgspec.Struct, frozen=True, kw_only=True, rename="camel", gc=False):
-    """Base of the bodies: members are declared in the order of their names, which is Java's.
+    """Base of the bodies: members are declared in the order of their names, which is Java's."""
 
-    (Type checkers want ``frozen`` and ``kw_only`` said again by each.)
-    """
+    # Each body repeats ``frozen`` and ``kw_only`` for the type checker.
 
 
 class QueueKeyedBody(BodyStruct, frozen=True, kw_only=True):
@@ -204,14 +201,7 @@ class MessageQueue(BodyStruct, frozen=True, kw_only=True, order=True):
 _encode = msgspec.json.Encoder().encode
 
 
-_decoders: dict[Any, Any] = {}
-
-
-def _decoder(kind: Any) -> Any:
-    decode = _decoders.get(kind)
-    if decode is None:
-        decode = _decoders[kind] = msgspec.json.Decoder(kind).decode
-    return decode
+_decoder: Callable[[Any], Any] = cache(lambda kind: msgspec.json.Decoder(kind).decode)
 
 
 def decode_body(body: bytes | memoryview, kind: type[_T], *, is_request: bool = False) -> _T:
@@ -220,10 +210,10 @@ def decode_body(body: bytes | memoryview, kind: type[_T], *, is_request: bool = 
     Unknown members are ignored; null counts as absent.
 
     Args:
-        is_request: it comes from a stranger: refuse what would keep the event loop for long.
+        is_request: refuse a body that would block the event loop for long.
 
     Raises:
-        DecodeError: it is neither, or a member has a bad value.
+        DecodeError: the body is no such JSON, or a member has a bad value.
     """
     try:
         decoded: _T = _decoder(kind)(body)

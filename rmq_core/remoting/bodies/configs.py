@@ -74,10 +74,10 @@ class TopicConfigAndMapping(BodyStruct, frozen=True, kw_only=True):
 
 
 class TopicsOfMaster(TopicConfigAndMapping, frozen=True, kw_only=True):
-    """The same as a slave fetches it, with a member of ours, which the original passes over and does not send.
+    """Table of topics for a slave, with a member of ours that Java ignores and does not send.
 
-    ``topics_dropped``: by topic, how long the master's log was when the topic was deleted: messages of it before that
-    are dead, those behind it are of a topic that was made anew.
+    ``topics_dropped`` has, by deleted topic, the length of the master's log at its deletion. Earlier messages are dead,
+    later messages belong to a new topic of that name.
     """
 
     topics_dropped: Maybe[dict[str, int]] = UNSET

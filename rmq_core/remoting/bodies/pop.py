@@ -105,25 +105,14 @@ def by_circle(client_id: str, queues: Sequence[MessageQueue], client_ids: Sequen
 
 
 class OffsetOption(BodyStruct, frozen=True, kw_only=True):
-    """Start position of a group in a lite topic.
-
-    Attributes:
-        type: POLICY (1 from the first message on, 2 from the next), OFFSET, TAIL_N or TIMESTAMP.
-    """
+    """Start position of a group in a lite topic. POLICY 1 begins at the first message, 2 at the next message."""
 
     type: OffsetOptionType = ""
     value: int = 0
 
 
 class LiteSubscription(BodyStruct, frozen=True, kw_only=True):
-    """Change of a client's subscriptions to lite topics.
-
-    Attributes:
-        action: PARTIAL_ADD, PARTIAL_REMOVE, COMPLETE_ADD or COMPLETE_REMOVE.
-        lite_topic_set: names of the lite topics.
-        offset_option: start position of the group in the lite topics.
-        topic: parent topic of the lite topics.
-    """
+    """Change of a client's subscriptions to lite topics of the parent ``topic``."""
 
     action: LiteSubscriptionAction = ""
     client_id: str = ""
@@ -147,9 +136,6 @@ class BrokerLiteInfo(BodyStruct, frozen=True, kw_only=True):
         cq_table_size: number of topics and light queues.
         event_map_size: number of clients that are notified of messages.
         group_meta: groups by parent topic.
-        lite_subscription_count: number of subscriptions of all clients.
-        max_lmq_num: maximum number of light queues.
-        offset_table_size: number of consumer offsets.
         order_info_count: number of light queues with unacknowledged messages.
         topic_meta: time to live of lite topics by parent topic, min.
     """
@@ -221,8 +207,6 @@ class LiteGroupInfo(BodyStruct, frozen=True, kw_only=True):
         lag_count_top_k: lite topics with the most unconsumed messages.
         lag_timestamp_top_k: lite topics with the oldest unconsumed messages.
         lite_topic_offset_wrapper: consumer offset of the group in ``lite_topic``.
-        parent_topic: parent topic of the group.
-        total_lag_count: number of unconsumed messages.
     """
 
     earliest_unconsumed_timestamp: int = -1
