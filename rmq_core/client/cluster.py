@@ -33,6 +33,7 @@ from rmq_formats.errors import OptionError, RmqError
 
 log = logging.getLogger("rmq.client")
 _T = TypeVar("_T", bound=Fields)
+_Body = TypeVar("_Body")
 _INSTANCES: Final = count()
 _RECONNECT_RETRY_S: Final = 1.0
 
@@ -157,9 +158,26 @@ class Cluster(Service):
             raise BrokerError(address, response.code, response.remark)
         return response
 
+    async def request_body(
+        self,
+        address: str,
+        code: int,
+        kind: type[_Body],
+        fields: Fields | None = None,
+        body: bytes = b"",
+        *,
+        timeout_s: float | None = None,
+    ) -> _Body:
+        """Send a request and return the decoded body of its answer; raises as ``request``, and DecodeError."""
+        return decode_body((await self.request(address, code, fields, body, timeout_s=timeout_s)).body, kind)
+
     async def request_fields(self, address: str, code: int, fields: Fields | None, kind: type[_T]) -> _T:
         """Send a request and return the fields of its answer; raises as ``request``."""
         return read_fields(await self.request(address, code, fields), kind)
+
+    async def request_name_servers_body(self, code: int, kind: type[_Body]) -> _Body:
+        """Send a request to a name server and return the decoded body; raises as ``request_body``."""
+        return decode_body((await self.request_name_servers(code)).body, kind)
 
     async def request_name_servers(
         self, code: int, fields: Fields | None = None, *, also: Iterable[int] = ()

@@ -3,8 +3,6 @@
 Lines of ``rmq dump --json`` and ``rmq query --json`` are input, too.
 """
 
-# an empty dictionary as a default is made anew for each struct
-
 from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
 from typing import Final
@@ -43,31 +41,15 @@ class MessageLine(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unkno
     """A message as a line of JSON. Members about its storage are printed, and ignored for a send.
 
     Attributes:
-        topic: the topic sent to, or consumed from.
-        body: the body as text.
         body_base64: the body in base64, if it is not UTF-8.
-        tags: tags, by which consumers filter.
         keys: keys for queries, separated by spaces.
         properties: user properties; all properties when printed.
-        flag: number of the user.
-        delay_level: level of the delay before the delivery.
-        queue_id: queue id; printed only.
-        queue_offset: queue offset; printed only.
-        broker_name: name of the broker; printed only.
         msg_id: unique key.
-        offset_msg_id: offset message id.
         born_timestamp: born time, ms.
-        born_host: the producer's address.
         store_timestamp: store time, ms.
-        reconsume_times: number of failed consumptions.
         sys_flag: flag of a stored record, such as for a compressed body.
-        physical_offset: physical offset of the record; ignored for a send, as are the next members.
         recorded_physical_offset: the physical offset in the record.
         prepared_transaction_offset: physical offset of the half message.
-        size: size of the record.
-        magic: magic number of the record.
-        body_crc: CRC of the body.
-        store_host: the broker's address.
     """
 
     topic: str = ""
@@ -102,20 +84,16 @@ _encode = msgspec.json.Encoder().encode
 
 
 def message_of_line(line: bytes, topic: str | None) -> Message:
-    """Build the message to send from a line.
-
-    Args:
-        line: a JSON object.
-        topic: the topic; None if the line must name it.
+    """Build the message to send from a line; without ``topic`` the line must name the topic.
 
     Raises:
-        MessageError: the line is no such object, or has no topic or no body.
+        MessageError: the line is no JSON object of these members, or has no topic or no body.
     """
     try:
         read = _decode(line)
-        body = b64decode(read.body_base64, validate=True) if read.body_base64 is not None else read.body
-        if isinstance(body, bytes):
-            body = decompress(body, read.sys_flag)
+        body = None if read.body is None else read.body.encode()
+        if read.body_base64 is not None:
+            body = decompress(b64decode(read.body_base64, validate=True), read.sys_flag)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise MessageError(f"not a message: {error}") from error
     except (Base64Error, FormatError) as error:
@@ -127,7 +105,7 @@ def message_of_line(line: bytes, topic: str | None) -> Message:
         raise MessageError("no topic: give --topic, or a topic in the line")
     return Message(
         to,
-        body.encode() if isinstance(body, str) else body,
+        body,
         tags=read.tags or read.properties.get(PROPERTY_TAGS),
         keys=read.keys or read.properties.get(PROPERTY_KEYS, ""),
         properties={name: value for name, value in read.properties.items() if name not in _PROPERTIES_NOT_COPIED},

@@ -41,11 +41,7 @@ class Message(msgspec.Struct, frozen=True):
     """A message to send.
 
     Attributes:
-        topic: the topic to send to.
-        body: at least one byte.
-        tags: tags, by which consumers filter.
         keys: keys for queries; one string, or several.
-        properties: properties of the user.
         flag: number of the user, passed through.
         delay_level: level of the delay before the delivery, 1 to 18; 0 for no delay.
         wait_store: the broker waits for flush and replication, if its settings require them.
@@ -201,14 +197,10 @@ class SendResult(msgspec.Struct, frozen=True, gc=False):
     """The result of a send.
 
     Attributes:
-        status: durability of the message.
         msg_id: unique key; for a batch, all unique keys separated by commas. A batch in a topic with batch queues,
             stored as one record, has only its own unique key.
         offset_msg_id: offset message id; for a batch, all ids separated by commas.
-        queue: queue of the message.
         queue_offset: queue offset of the message, or of a batch's first message.
-        transaction_id: id of the transaction of a half message.
-        recall_handle: handle for the recall of a timer message.
     """
 
     status: SendStatus
@@ -227,18 +219,11 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False):
         queue: queue from which the message was pulled; its topic may be the group's retry topic.
         topic: topic to which the message was sent, also if it was pulled from a retry topic.
         body: the body, decompressed.
-        queue_offset: queue offset of the message.
         physical_offset: position of the record in the broker's CommitLog, in bytes.
         size: bytes of the record.
-        flag: number set by the sender.
-        sys_flag: flag of the stored record.
-        born_timestamp_ms: born time.
-        store_timestamp_ms: store time.
         reconsume_times: number of failed consumptions.
         prepared_transaction_offset: physical offset of a committed message's half message.
         raw_properties: stored properties, encoded; ``properties`` decodes them.
-        raw_born_host: stored host of the producer; ``born_host`` is its text.
-        raw_store_host: stored host of the broker; ``store_host`` is its text.
     """
 
     queue: MessageQueue
@@ -288,7 +273,7 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False):
     @property
     def store_host(self) -> str:
         """The broker's address, ``host:port``."""
-        return Host.from_bytes(self.raw_store_host, 0, bool(self.sys_flag & FLAG_STORE_HOST_V6)).text
+        return self._store_host().text
 
     @property
     def msg_id(self) -> str:
@@ -298,5 +283,7 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False):
     @property
     def offset_msg_id(self) -> str:
         """The offset message id: the broker's address and the physical offset."""
-        host = Host.from_bytes(self.raw_store_host, 0, bool(self.sys_flag & FLAG_STORE_HOST_V6))
-        return encode_message_id(host, self.physical_offset)
+        return encode_message_id(self._store_host(), self.physical_offset)
+
+    def _store_host(self) -> Host:
+        return Host.from_bytes(self.raw_store_host, 0, bool(self.sys_flag & FLAG_STORE_HOST_V6))

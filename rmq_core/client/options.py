@@ -27,9 +27,7 @@ class ClientOptions:
 
     Attributes:
         instance_name: distinguishes the clients of one machine; DEFAULT stands for the process id and a number.
-        unit_name: appended to the client id.
         route_poll_interval_s: how often the routes of known topics are refreshed.
-        heartbeat_interval_s: how often heartbeats are sent.
         request_timeout_s: for requests without a timeout of their own.
         tls: TLS settings for name servers and brokers, Java's ``useTLS``; None for plain connections.
         clock_ms: the time of day, ms since 1970, for born timestamps, unique keys, starts by time and traces; waits use
@@ -88,15 +86,12 @@ class ProducerOptions(ClientOptions):
         retry_when_not_stored_well: send again to another broker after a status such as FLUSH_DISK_TIMEOUT; the message
             may then be stored twice.
         compress_above_bytes: minimal size of bodies that are compressed; batches are never compressed.
-        compression: codec of the compression.
         compression_level: 0 to 9.
         max_body_bytes: larger bodies are refused; the broker has a limit of its own.
         create_topic_key: template topic, whose route is used for a topic that does not exist yet.
         default_topic_queue_nums: number of queues of a topic created by a send.
         send_latency_fault: avoid slow and failing brokers for a while.
         backoff: time of avoiding: ``SHORT_BACKOFF`` of 5.3.3, ``LONG_BACKOFF`` of 4.x, or another one.
-        enable_trace: trace each send.
-        trace_topic: the topic of trace messages.
     """
 
     send_timeout_s: float = 3.0
@@ -154,12 +149,9 @@ class ConsumerOptions(ClientOptions):
         pull_batch_bytes: maximal bytes of a pull; 5.3.3 ignores the setting.
         suspend_timeout_s: long polling: maximal time for which a broker parks a pull.
         pull_timeout_s: timeout of a pull, the long polling included.
-        max_cached_messages: number of cached messages above which a queue is not pulled.
-        max_cached_bytes: bytes of cached messages above which a queue is not pulled.
+        max_cached_messages, max_cached_bytes: a queue with more cached messages or bytes is not pulled.
         max_span: difference of the last and the first cached offset above which a queue is not pulled, unless in order.
         persist_interval_s: how often consumer offsets are committed.
-        rebalance_interval_s: how often rebalance runs, if no member joins or leaves.
-        allocation: strategy that allocates queues to members.
     """
 
     start: StartPosition = StartPosition.LAST
@@ -176,22 +168,24 @@ class ConsumerOptions(ClientOptions):
     allocation: Allocation = averagely
 
     def __post_init__(self) -> None:
-        for name in ("pull_batch_size", "max_cached_messages", "max_cached_bytes", "max_span"):
-            if getattr(self, name) < 1:
-                raise OptionError(f"{name} of a consumer must be 1 or more, not {getattr(self, name)}")
+        self._check_positive("pull_batch_size", "max_cached_messages", "max_cached_bytes", "max_span")
         if self.start_timestamp_ms is not None:
             check_time("start_timestamp_ms", self.start_timestamp_ms)
         if self.pull_timeout_s <= self.suspend_timeout_s:
             raise OptionError("pull_timeout_s must be longer than suspend_timeout_s, for the answer to arrive")
+
+    def _check_positive(self, *names: str) -> None:
+        for name in names:
+            if getattr(self, name) < 1:
+                raise OptionError(f"{name} of a consumer must be 1 or more, not {getattr(self, name)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PullOptions(ConsumerOptions):
     """Settings of a pull consumer.
 
-    Attributes:
-        auto_commit: commit the messages that ``poll`` returned before its last call, every ``persist_interval_s`` and
-            on close.
+    ``auto_commit`` commits the messages that ``poll`` returned before its last call, on close and every
+    ``persist_interval_s``.
     """
 
     auto_commit: bool = True
@@ -236,7 +230,6 @@ class PushOptions(ConsumerOptions):
     """Settings of a push consumer.
 
     Attributes:
-        model: clustering or broadcasting.
         in_order: orderly consumption: one message of a queue after the other; a failure blocks only its queue.
         consume_batch_size: maximal messages of a listener call.
         concurrency: concurrent calls of the listener, unless in order; they all run on the event loop.
@@ -248,8 +241,6 @@ class PushOptions(ConsumerOptions):
         lock_interval_s: in order, how often queue locks are renewed; they expire at brokers after 60 s.
         local_offset_dir: directory of the offsets in broadcasting.
         close_timeout_s: time for running listener calls when the consumer is closed.
-        enable_trace: trace each listener call.
-        trace_topic: the topic of trace messages.
     """
 
     model: MessageModel = MessageModel.CLUSTERING
@@ -268,8 +259,6 @@ class PushOptions(ConsumerOptions):
 
     def __post_init__(self) -> None:
         ConsumerOptions.__post_init__(self)
-        for name in ("consume_batch_size", "concurrency"):
-            if getattr(self, name) < 1:
-                raise OptionError(f"{name} of a consumer must be 1 or more, not {getattr(self, name)}")
+        self._check_positive("consume_batch_size", "concurrency")
         if not 0 <= self.pull_interval_s <= MAX_PULL_INTERVAL_S:
             raise OptionError(f"pull_interval_s must be 0 to {MAX_PULL_INTERVAL_S}, not {self.pull_interval_s:g}")

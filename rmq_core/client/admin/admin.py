@@ -10,8 +10,8 @@ Source: ``MQAdminImpl``, ``DefaultMQAdminExtImpl``.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
-from typing import Final
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import Final, TypeVar
 
 from rmq_core.client.access import Access
 from rmq_core.client.admin.broker_queries import BrokerInquiries, UserRequests
@@ -47,6 +47,7 @@ from rmq_formats.codecs.layout import PROPERTY_UNIQ_KEY
 from rmq_formats.codecs.message_id import decode_message_id
 from rmq_formats.codecs.topics import TEMPLATE_TOPIC
 
+_T = TypeVar("_T")
 DEFAULT_OPTIONS: Final = ClientOptions(request_timeout_s=5.0)
 _GROUP: Final = "TOOLS_CONSUMER"  # Java's group for tools, which every broker has
 _END_OF_TIME_MS: Final = (1 << 63) - 1
@@ -69,12 +70,7 @@ class Admin(Service):
     def __init__(
         self, namesrv: str, options: ClientOptions = DEFAULT_OPTIONS, *, credentials: Credentials | None = None
     ) -> None:
-        """Create a client without connections.
-
-        Args:
-            namesrv: ``host:port`` of the name servers, separated by semicolons.
-            options: settings of the client.
-            credentials: to sign requests with.
+        """Create a client without connections; ``namesrv`` has addresses ``host:port``, separated by semicolons.
 
         Raises:
             OptionError: ``namesrv`` has no valid address, or a TLS file cannot be used.
@@ -103,14 +99,10 @@ class Admin(Service):
 
     async def cluster(self) -> ClusterInfo:
         """Fetch all brokers and clusters from the name servers (code 106)."""
-        response = await self._cluster.request_name_servers(RequestCode.GET_BROKER_CLUSTER_INFO)
-        return decode_body(response.body, ClusterInfo)
+        return await self._cluster.request_name_servers_body(RequestCode.GET_BROKER_CLUSTER_INFO, ClusterInfo)
 
     async def masters(self, cluster: str | None = None) -> list[str]:
-        """Return the addresses of all masters, sorted by the brokers' names.
-
-        Args:
-            cluster: name of the cluster; by default all clusters.
+        """Return the addresses of all masters of a cluster, or of all clusters, sorted by the brokers' names.
 
         Raises:
             NoRouteError: no master is registered.
@@ -128,8 +120,8 @@ class Admin(Service):
 
     async def topics(self) -> list[str]:
         """Return the names of all topics, sorted."""
-        response = await self._cluster.request_name_servers(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
-        return sorted(decode_body(response.body, TopicList).topic_list)
+        code = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
+        return sorted((await self._cluster.request_name_servers_body(code, TopicList)).topic_list)
 
     async def route(self, topic: str) -> TopicRouteData:
         """Fetch the route of a topic from the name servers."""
@@ -140,13 +132,8 @@ class Admin(Service):
         return list((await self._cluster.refresh_route(topic)).read_queues)
 
     async def broker_info(self, address: str) -> dict[str, str]:
-        """Fetch a broker's runtime statistics: rates, sizes, times.
-
-        Args:
-            address: its ``host:port``.
-        """
-        response = await self._cluster.request(address, RequestCode.GET_BROKER_RUNTIME_INFO)
-        return decode_body(response.body, KVTable).table
+        """Fetch a broker's runtime statistics: rates, sizes, times. ``address`` is its ``host:port``."""
+        return (await self._cluster.request_body(address, RequestCode.GET_BROKER_RUNTIME_INFO, KVTable)).table
 
     # Topics and groups.
 
@@ -165,11 +152,9 @@ class Admin(Service):
         """Create a topic, or change its settings.
 
         Args:
-            topic: name of the topic.
             queues: number of readable queues on each broker.
             write_queues: number of writable queues; by default all.
             perm: 4 read, 2 write, together 6.
-            order: create an ordered topic.
             attributes: changes of attributes: ``+message.type=FIFO,-reserve.time``.
             sys_flag: 1 for a unit topic, 2 if units subscribe to the topic.
             broker: address of the only broker that gets it; by default all masters.
@@ -203,11 +188,7 @@ class Admin(Service):
         await self._cluster.request_name_servers(RequestCode.DELETE_TOPIC_IN_NAMESRV, fields)
 
     async def create_group(self, config: SubscriptionGroupConfig, *, broker: str | None = None) -> None:
-        """Create a consumer group, or change its settings.
-
-        Args:
-            config: name and settings of the group.
-            broker: address of the only broker that gets it; by default all masters.
+        """Create a consumer group, or change its settings, at the address ``broker`` or at all masters.
 
         Raises:
             MessageError: the name is invalid.
@@ -217,13 +198,7 @@ class Admin(Service):
         await self._at_masters(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, body, broker=broker)
 
     async def delete_group(self, group: str, *, clean_offsets: bool = False, broker: str | None = None) -> None:
-        """Delete a consumer group.
-
-        Args:
-            group: name of the group.
-            clean_offsets: delete the group's consumer offsets, too.
-            broker: address of the only broker from which it is deleted; by default all masters.
-        """
+        """Delete a consumer group at the address ``broker`` or at all masters; ``clean_offsets``: its offsets, too."""
         fields = DeleteGroup(group_name=group, clean_offset=clean_offsets)
         await self._at_masters(RequestCode.DELETE_SUBSCRIPTIONGROUP, fields, broker=broker)
 
@@ -232,28 +207,15 @@ class Admin(Service):
     async def topic_stats(self, topic: str) -> dict[MessageQueue, tuple[int, int]]:
         """Fetch the min and the max offset of each queue of a topic."""
         responses = await self._at_brokers_of(topic, RequestCode.GET_TOPIC_STATS_INFO, Topic(topic=topic))
-        tables = [decode_body(response.body, TopicStats).offset_table for response in responses]
-        return {
-            parse_queue_key(key): (offsets.min_offset, offsets.max_offset)
-            for table in tables
-            for key, offsets in table.items()
-        }
+        stats = _merge_tables(decode_body(response.body, TopicStats).offset_table for response in responses)
+        return {queue: (offsets.min_offset, offsets.max_offset) for queue, offsets in stats.items()}
 
     async def consume_stats(self, group: str, topic: str | None = None) -> dict[MessageQueue, tuple[int, int]]:
-        """Fetch a group's consumer offset and the max offset of each queue.
-
-        Args:
-            group: the consumer group.
-            topic: only the queues of this topic.
-        """
+        """Fetch a group's consumer offset and the max offset of each queue, or of each queue of a topic."""
         fields = ConsumeStatsOf(consumer_group=group, topic=topic)
         responses = await self._at_masters(RequestCode.GET_CONSUME_STATS, fields)
-        tables = [decode_body(response.body, ConsumeStats).offset_table for response in responses]
-        return {
-            parse_queue_key(key): (offsets.consumer_offset, offsets.broker_offset)
-            for table in tables
-            for key, offsets in table.items()
-        }
+        stats = _merge_tables(decode_body(response.body, ConsumeStats).offset_table for response in responses)
+        return {queue: (offsets.consumer_offset, offsets.broker_offset) for queue, offsets in stats.items()}
 
     async def consumer_connections(self, group: str) -> ConsumerConnection:
         """List the clients of a consumer group, from the first broker that has any.
@@ -272,15 +234,9 @@ class Admin(Service):
         raise failed or NoRouteError(group, "no broker is registered")
 
     async def reset_offsets(self, group: str, topic: str, timestamp_ms: int) -> dict[MessageQueue, int]:
-        """Reset a group's consumer offsets of a topic to a store time; its running consumers continue from there.
+        """Reset a group's consumer offsets of a topic to a store time, -1 for the end; return the new offsets.
 
-        Args:
-            group: the consumer group.
-            topic: the topic.
-            timestamp_ms: the store time; -1 for the end.
-
-        Returns:
-            The new offset of each queue.
+        Running consumers of the group continue at the new offsets.
 
         Raises:
             OptionError: the time is in seconds or microseconds.
@@ -288,8 +244,7 @@ class Admin(Service):
         timestamp = check_time("timestamp_ms", timestamp_ms)
         fields = ResetOffset(group=group, topic=topic, timestamp=timestamp, is_force=True)
         responses = await self._at_brokers_of(topic, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields)
-        tables = [decode_body(response.body, OffsetsBody).offset_table for response in responses]
-        return {parse_queue_key(key): offset for table in tables for key, offset in table.items()}
+        return _merge_tables(decode_body(response.body, OffsetsBody).offset_table for response in responses)
 
     # Messages.
 
@@ -319,10 +274,7 @@ class Admin(Service):
         """Read messages of a queue in portions; no offset is committed.
 
         Args:
-            queue: the queue.
-            begin: the first queue offset.
             end: the queue offset after the last message.
-            tags: only messages with these tags.
             group: the group to pull as; it must exist at the brokers.
 
         Raises:
@@ -353,9 +305,6 @@ class Admin(Service):
         """Find messages of a topic by a key, in the order of their store times.
 
         Args:
-            topic: the topic.
-            key: one of the messages' keys.
-            max_messages: maximal number of messages.
             begin_ms: earliest store time.
             end_ms: latest store time.
             route: topic whose brokers are queried, by default ``topic``; may be a cluster's name.
@@ -369,13 +318,7 @@ class Admin(Service):
         return [message for message in messages if key in message.keys][:max_messages]
 
     async def query_by_uniq_key(self, topic: str, uniq_key: str, *, route: str | None = None) -> list[ReceivedMessage]:
-        """Find messages of a topic by a unique key; several if a producer retried its send.
-
-        Args:
-            topic: the topic.
-            uniq_key: the unique key.
-            route: as in ``query_by_key``.
-        """
+        """Find messages of a topic by a unique key; several if a producer retried its send; see ``query_by_key``."""
         query = QueryMessage(topic=topic, key=uniq_key, max_num=32, begin_timestamp=0, end_timestamp=_END_OF_TIME_MS)
         messages = await query_messages(self._cluster, query, route, by_uniq_key=True)
         return [message for message in messages if message.properties.get(PROPERTY_UNIQ_KEY) == uniq_key]
@@ -386,13 +329,20 @@ class Admin(Service):
         self, code: RequestCode, fields: Fields | None, body: bytes = b"", *, broker: str | None = None
     ) -> list[RemotingCommand]:
         addresses = await self.masters() if broker is None else [broker]
-        return list(
-            await asyncio.gather(*(self._cluster.request(address, code, fields, body) for address in addresses))
-        )
+        return await self._at_all(addresses, code, fields, body)
 
     async def _at_brokers_of(self, topic: str, code: RequestCode, fields: Fields) -> list[RemotingCommand]:
-        addresses = await self.masters_of(topic)
-        return list(await asyncio.gather(*(self._cluster.request(address, code, fields) for address in addresses)))
+        return await self._at_all(await self.masters_of(topic), code, fields)
+
+    async def _at_all(
+        self, addresses: list[str], code: RequestCode, fields: Fields | None, body: bytes = b""
+    ) -> list[RemotingCommand]:
+        return await asyncio.gather(*(self._cluster.request(address, code, fields, body) for address in addresses))
+
+
+def _merge_tables(tables: Iterable[Mapping[str, _T]]) -> dict[MessageQueue, _T]:
+    """Merge the tables of several brokers, which are keyed by ``queue_key``."""
+    return {parse_queue_key(key): value for table in tables for key, value in table.items()}
 
 
 async def query_messages(
@@ -400,11 +350,8 @@ async def query_messages(
 ) -> list[ReceivedMessage]:
     """Query all brokers of a topic (code 12), which compare only hashes of keys: a result may have another key.
 
-    Args:
-        route: topic whose brokers are queried, by default that of the query.
-
-    Returns:
-        The messages in the order of their store times.
+    Return the messages in the order of their store times. ``route`` is the topic whose brokers are queried, by default
+    that of the query.
     """
     fields = write_fields(query) | {UNIQUE_KEY_QUERY: str(by_uniq_key).lower()}
     messages: list[ReceivedMessage] = []
@@ -421,15 +368,14 @@ async def query_messages(
 async def put_order_config(cluster: Cluster, topic: str, queues: Mapping[str, int], *, whole: bool) -> str:
     """Register the ordered queues of a topic with all name servers, and return all entries: ``broker-a:4;broker-b:4``.
 
-    Args:
-        queues: numbers of queues by broker name.
-        whole: replace all entries; if false, entries of other brokers remain.
+    ``queues`` has numbers of queues by broker name. Entries of other brokers remain unless ``whole`` is true.
 
     Raises:
         BrokerError: a name server refuses.
         TransportError: a name server does not respond.
     """
-    entries = {} if whole else _parse(await _get_order_config(cluster, topic))
+    text = "" if whole else await _get_order_config(cluster, topic)
+    entries = dict(entry.rsplit(":", 1) for entry in text.split(";") if ":" in entry)
     entries |= {name: str(count) for name, count in queues.items()}
     text = ";".join(f"{name}:{count}" for name, count in entries.items())
     fields = KVConfigValue(namespace=ORDER_TOPIC_CONFIG, key=topic, value=text)
@@ -444,8 +390,3 @@ async def _get_order_config(cluster: Cluster, topic: str) -> str:
         RequestCode.GET_KV_CONFIG, fields, also=(ResponseCode.QUERY_NOT_FOUND,)
     )
     return response.ext_fields.get("value", "")
-
-
-def _parse(text: str) -> dict[str, str]:
-    """Parse the number of queues by broker."""
-    return dict(entry.rsplit(":", 1) for entry in text.split(";") if ":" in entry)

@@ -3,7 +3,7 @@
 Source: ``MQClientAPIImpl``.
 """
 
-from typing import Final
+from typing import Final, TypeVar
 
 from rmq_core.client.cluster import Cluster
 from rmq_core.client.options import check_time
@@ -21,7 +21,6 @@ from rmq_core.remoting.bodies.routes import TopicList
 from rmq_core.remoting.bodies.stats import BrokerConsumeStats, BrokerStats, ConsumeStats, OffsetsBody, TopicStats
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.fields import Fields
-from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.pop import LiteClientName, LiteDispatch, LiteGroupName, LiteTopicName
 from rmq_core.remoting.requests import (
     AccessFields,
@@ -38,43 +37,41 @@ from rmq_core.remoting.requests import (
 )
 from rmq_formats.codecs.java_properties import parse_properties
 
+_T = TypeVar("_T")
 _DIRECTLY_S: Final = 20.0  # the broker waits ten seconds for the consumer
 
 
-class LiteInquiries:
-    """Requests about lite topics; each method expects ``host:port`` first, raises BrokerError or TransportError."""
-
+class _BrokerRequests:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
+        self._fetch = cluster.request_body
+
+
+class LiteInquiries(_BrokerRequests):
+    """Requests about lite topics; each method expects ``host:port`` first, raises BrokerError or TransportError."""
 
     async def of_broker(self, address: str) -> BrokerLiteInfo:
         """Fetch the number of lite topics, subscriptions and offsets of a broker."""
-        return decode_body(
-            (await self._cluster.request(address, RequestCode.GET_BROKER_LITE_INFO)).body, BrokerLiteInfo
-        )
+        return await self._fetch(address, RequestCode.GET_BROKER_LITE_INFO, BrokerLiteInfo)
 
     async def of_parent(self, address: str, parent: str) -> ParentTopicInfo:
         """Fetch the number of a topic's children, and the groups that are bound to the topic."""
-        response = await self._cluster.request(address, RequestCode.GET_PARENT_TOPIC_INFO, Topic(topic=parent))
-        return decode_body(response.body, ParentTopicInfo)
+        return await self._fetch(address, RequestCode.GET_PARENT_TOPIC_INFO, ParentTopicInfo, Topic(topic=parent))
 
     async def of_topic(self, address: str, parent: str, child: str) -> LiteTopicInfo:
         """Fetch the offsets and subscribers of a child."""
         fields = LiteTopicName(parent_topic=parent, lite_topic=child)
-        response = await self._cluster.request(address, RequestCode.GET_LITE_TOPIC_INFO, fields)
-        return decode_body(response.body, LiteTopicInfo)
+        return await self._fetch(address, RequestCode.GET_LITE_TOPIC_INFO, LiteTopicInfo, fields)
 
     async def of_client(self, address: str, parent: str, group: str, client_id: str) -> LiteClientInfo:
         """Fetch the subscriptions of a client."""
         fields = LiteClientName(parent_topic=parent, group=group, client_id=client_id)
-        response = await self._cluster.request(address, RequestCode.GET_LITE_CLIENT_INFO, fields)
-        return decode_body(response.body, LiteClientInfo)
+        return await self._fetch(address, RequestCode.GET_LITE_CLIENT_INFO, LiteClientInfo, fields)
 
     async def of_group(self, address: str, group: str, child: str = "", most: int = 20) -> LiteGroupInfo:
         """Fetch the lag of a group: in a child, or in all children with the ``most`` worst."""
         fields = LiteGroupName(group=group, lite_topic=child, top_k=most)
-        response = await self._cluster.request(address, RequestCode.GET_LITE_GROUP_INFO, fields)
-        return decode_body(response.body, LiteGroupInfo)
+        return await self._fetch(address, RequestCode.GET_LITE_GROUP_INFO, LiteGroupInfo, fields)
 
     async def dispatch(self, address: str, group: str, client_id: str = "") -> None:
         """Trigger the dispatch of messages for a client, or for all clients of a group."""
@@ -82,11 +79,11 @@ class LiteInquiries:
         await self._cluster.request(address, RequestCode.TRIGGER_LITE_DISPATCH, fields)
 
 
-class BrokerInquiries:
+class BrokerInquiries(_BrokerRequests):
     """Administration requests; each method expects ``host:port`` first, raises BrokerError or TransportError."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
+        super().__init__(cluster)
         self.lite = LiteInquiries(cluster)
 
     async def config(self, address: str) -> dict[str, str]:
@@ -96,70 +93,56 @@ class BrokerInquiries:
 
     async def topics(self, address: str) -> TopicConfigs:
         """Fetch the topics of a broker."""
-        return decode_body((await self._cluster.request(address, RequestCode.GET_ALL_TOPIC_CONFIG)).body, TopicConfigs)
+        return await self._fetch(address, RequestCode.GET_ALL_TOPIC_CONFIG, TopicConfigs)
 
     async def system_topics(self, address: str) -> list[str]:
         """List the system topics of a broker."""
-        response = await self._cluster.request(address, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
-        return decode_body(response.body, TopicList).topic_list
+        return (await self._fetch(address, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, TopicList)).topic_list
 
     async def groups(self, address: str) -> SubscriptionGroups:
         """Fetch the consumer groups of a broker."""
-        response = await self._cluster.request(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
-        return decode_body(response.body, SubscriptionGroups)
+        return await self._fetch(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, SubscriptionGroups)
 
     async def topic_stats(self, address: str, topic: str) -> TopicStats:
         """Fetch the min and max offsets of a topic's queues on a broker, and the store times of their last messages."""
-        response = await self._cluster.request(address, RequestCode.GET_TOPIC_STATS_INFO, Topic(topic=topic))
-        return decode_body(response.body, TopicStats)
+        return await self._fetch(address, RequestCode.GET_TOPIC_STATS_INFO, TopicStats, Topic(topic=topic))
 
     async def groups_of(self, address: str, topic: str) -> list[str]:
         """List the groups that consume a topic."""
-        response = await self._cluster.request(address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, Topic(topic=topic))
-        return decode_body(response.body, GroupList).group_list
+        return (
+            await self._fetch(address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, GroupList, Topic(topic=topic))
+        ).group_list
 
     async def consume_stats(self, address: str, group: str, topic: str | None = None) -> ConsumeStats:
         """Fetch a group's consumer offsets in the broker's queues, or only in a topic's, and its consume rate."""
         fields = ConsumeStatsOf(consumer_group=group, topic=topic)
-        response = await self._cluster.request(address, RequestCode.GET_CONSUME_STATS, fields)
-        return decode_body(response.body, ConsumeStats)
+        return await self._fetch(address, RequestCode.GET_CONSUME_STATS, ConsumeStats, fields)
 
     async def consumer_offsets(self, address: str) -> OffsetTable:
         """Fetch the table of consumer offsets, as slaves do; the table lacks queues without a committed offset."""
-        return decode_body(
-            (await self._cluster.request(address, RequestCode.GET_ALL_CONSUMER_OFFSET)).body, OffsetTable
-        )
+        return await self._fetch(address, RequestCode.GET_ALL_CONSUMER_OFFSET, OffsetTable)
 
     async def all_consume_stats(
         self, address: str, *, in_order: bool = False, timeout_s: float | None = None
     ) -> BrokerConsumeStats:
-        """Fetch the consumer offsets of all groups.
-
-        Args:
-            in_order: only groups of ordered topics.
-            timeout_s: for the response; by default that of the options.
-        """
+        """Fetch the consumer offsets of all groups; with ``in_order`` only groups of ordered topics."""
         fields = ConsumeStatsInBroker(is_order=in_order)
-        response = await self._cluster.request(
-            address, RequestCode.GET_BROKER_CONSUME_STATS, fields, timeout_s=timeout_s
+        return await self._fetch(
+            address, RequestCode.GET_BROKER_CONSUME_STATS, BrokerConsumeStats, fields, timeout_s=timeout_s
         )
-        return decode_body(response.body, BrokerConsumeStats)
 
     async def consumers(self, address: str, group: str) -> ConsumerConnection | None:
         """Return the clients of a consumer group; None without one."""
         fields = ConsumerGroupName(consumer_group=group)
-        response = await self._or_none(
-            address, RequestCode.GET_CONSUMER_CONNECTION_LIST, fields, ResponseCode.CONSUMER_NOT_ONLINE
-        )
-        return None if response is None else decode_body(response.body, ConsumerConnection)
+        code, not_found = RequestCode.GET_CONSUMER_CONNECTION_LIST, ResponseCode.CONSUMER_NOT_ONLINE
+        return await self._find(address, code, ConsumerConnection, fields, not_found)
 
     async def producers(self, address: str, group: str) -> ProducerConnection | None:
         """List the clients of a producer group; None without one."""
         fields = ProducerGroup(producer_group=group)
-        response = await self._or_none(
-            address, RequestCode.GET_PRODUCER_CONNECTION_LIST, fields, ResponseCode.SYSTEM_ERROR
+        return await self._find(
+            address, RequestCode.GET_PRODUCER_CONNECTION_LIST, ProducerConnection, fields, ResponseCode.SYSTEM_ERROR
         )
-        return None if response is None else decode_body(response.body, ProducerConnection)
 
     async def stats(self, address: str, name: str, key: str) -> BrokerStats | None:
         """Fetch a counter of the broker; None for a counter without a value.
@@ -169,24 +152,23 @@ class BrokerInquiries:
             key: ``topic``, or ``topic@group``.
         """
         fields = ViewStats(stats_name=name, stats_key=key)
-        response = await self._or_none(address, RequestCode.VIEW_BROKER_STATS_DATA, fields, ResponseCode.SYSTEM_ERROR)
-        return None if response is None else decode_body(response.body, BrokerStats)
+        return await self._find(
+            address, RequestCode.VIEW_BROKER_STATS_DATA, BrokerStats, fields, ResponseCode.SYSTEM_ERROR
+        )
 
     async def running_info(self, address: str, group: str, client_id: str) -> ConsumerRunningInfo:
         """Fetch the running info of a member of a consumer group, through the broker."""
         fields = RunningInfo(consumer_group=group, client_id=client_id)
-        response = await self._cluster.request(address, RequestCode.GET_CONSUMER_RUNNING_INFO, fields)
-        return decode_body(response.body, ConsumerRunningInfo)
+        return await self._fetch(address, RequestCode.GET_CONSUMER_RUNNING_INFO, ConsumerRunningInfo, fields)
 
     async def consume_directly(
         self, address: str, group: str, client_id: str, topic: str, offset_msg_id: str
     ) -> ConsumeDirectlyResult:
         """Request that a member of a consumer group consumes one message at once; return its result."""
         fields = ConsumeDirectly(consumer_group=group, client_id=client_id, topic=topic, msg_id=offset_msg_id)
-        response = await self._cluster.request(
-            address, RequestCode.CONSUME_MESSAGE_DIRECTLY, fields, timeout_s=_DIRECTLY_S
+        return await self._fetch(
+            address, RequestCode.CONSUME_MESSAGE_DIRECTLY, ConsumeDirectlyResult, fields, timeout_s=_DIRECTLY_S
         )
-        return decode_body(response.body, ConsumeDirectlyResult)
 
     async def clone_offsets(self, address: str, source: str, target: str, topic: str, *, offline: bool) -> None:
         """Copy the consumer offsets of a group to another; ``offline`` even if no member subscribes to the topic."""
@@ -220,21 +202,18 @@ class BrokerInquiries:
         fields = ResetOffset(
             group=group, topic=topic, queue_id=queue_id, offset=offset, timestamp=timestamp, is_force=True
         )
-        response = await self._cluster.request(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields)
-        return decode_body(response.body, OffsetsBody).offset_table
+        return (await self._fetch(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, OffsetsBody, fields)).offset_table
 
-    async def _or_none(
-        self, address: str, code: RequestCode, fields: Fields, none: ResponseCode
-    ) -> RemotingCommand | None:
-        response = await self._cluster.request(address, code, fields, also=(none,))
-        return None if response.code == none else response
+    async def _find(
+        self, address: str, code: RequestCode, kind: type[_T], fields: Fields, not_found: ResponseCode
+    ) -> _T | None:
+        """Send a request and return the decoded body of its answer; None for the response code ``not_found``."""
+        response = await self._cluster.request(address, code, fields, also=(not_found,))
+        return None if response.code == not_found else decode_body(response.body, kind)
 
 
-class UserRequests:
+class UserRequests(_BrokerRequests):
     """Requests about users; each method expects ``host:port`` first, raises BrokerError or TransportError."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
 
     async def create(self, address: str, user: UserInfo) -> None:
         """Create a user."""

@@ -16,18 +16,19 @@ from rmq_core.client.options import ClientOptions
 from rmq_core.client.pull.request import ALL, PullStatus, QueueOffsets, subscription
 from rmq_core.remoting.access.acl import Credentials
 from rmq_core.remoting.bodies.clients import SubscriptionData
-from rmq_core.remoting.bodies.codec import MessageQueue, decode_body
+from rmq_core.remoting.bodies.codec import MessageQueue
 from rmq_core.remoting.bodies.routes import ClusterInfo, TopicList
 from rmq_core.remoting.codes import RequestCode
 from rmq_core.remoting.errors import RemotingError, TransportError
 from rmq_core.remoting.fields import read_fields
+from rmq_core.remoting.loop import Closable
 from rmq_core.remoting.requests import PullMessage, PullResult
 
 READER_GROUP: Final = "TOOLS_CONSUMER"  # MixAll.TOOLS_CONSUMER_GROUP: every broker has it
 _HAS_SUBSCRIPTION: Final = 4
 _OTHER_STATUSES: Final = tuple(status.value for status in PullStatus if status is not PullStatus.FOUND)
 _MAX_MESSAGES: Final = 1024  # messages of a pull; most brokers return 32 at most
-_ROUNDS_PER_PROBE: Final = 16  # rounds
+_ROUNDS_PER_PROBE: Final = 16
 _MAX_DEPTH: Final = 8  # concurrent pulls; a response has little more than 4 MiB
 _PULL_TIMEOUT_S: Final = 30.0
 _ATTEMPTS: Final = 4  # a restarting broker is back after some seconds
@@ -39,9 +40,7 @@ _DEFAULTS: Final = ClientOptions()
 class BulkPulled:
     """Result of a pull.
 
-    Attributes:
-        next_offset: the queue offset for the next pull.
-        records: stored records of the broker's log; there may be more than requested.
+    ``records`` has stored records of the broker's log; there may be more than requested.
     """
 
     status: PullStatus
@@ -51,7 +50,7 @@ class BulkPulled:
     records: bytes | memoryview
 
 
-class BulkReader:
+class BulkReader(Closable):
     """Reader of queues outside of any consumer group; use it with ``async with``."""
 
     def __init__(
@@ -62,11 +61,9 @@ class BulkReader:
         *,
         credentials: Credentials | None = None,
     ) -> None:
-        """Create a reader without connections.
+        """Create a reader without connections; ``namesrv`` has addresses ``host:port``, separated by semicolons.
 
-        Args:
-            namesrv: ``host:port`` of the name servers, separated by semicolons.
-            group: the group to pull as; it must exist at the brokers, unless they create groups on demand.
+        It pulls as ``group``, which must exist at the brokers, unless they create groups on demand.
 
         Raises:
             OptionError: ``namesrv`` has no valid address.
@@ -75,22 +72,19 @@ class BulkReader:
         self._group = group
         self.offsets = QueueOffsets(self._cluster)
 
-    async def __aenter__(self) -> "BulkReader":
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
+    async def close(self) -> None:
+        """Close all connections."""
         await self._cluster.close()
 
     async def topics(self) -> list[str]:
         """List all topics of the name servers; raises BrokerError, TransportError."""
-        response = await self._cluster.request_name_servers(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
-        return sorted(decode_body(response.body, TopicList).topic_list)
+        code = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
+        return sorted((await self._cluster.request_name_servers_body(code, TopicList)).topic_list)
 
     async def clusters(self) -> dict[str, str]:
         """Find the cluster of each registered broker; raises BrokerError, TransportError."""
-        response = await self._cluster.request_name_servers(RequestCode.GET_BROKER_CLUSTER_INFO)
-        clusters = decode_body(response.body, ClusterInfo).cluster_addr_table
-        return {broker: cluster for cluster, brokers in clusters.items() for broker in brokers}
+        info = await self._cluster.request_name_servers_body(RequestCode.GET_BROKER_CLUSTER_INFO, ClusterInfo)
+        return {broker: cluster for cluster, brokers in info.cluster_addr_table.items() for broker in brokers}
 
     async def refresh_routes(self) -> None:
         """Refresh the cached routes; a route that cannot be fetched stays."""

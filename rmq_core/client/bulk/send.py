@@ -28,21 +28,17 @@ from rmq_core.remoting.clock import now_ms
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.errors import RemotingError, TransportError
 from rmq_core.remoting.header import request
+from rmq_core.remoting.loop import Closable
 from rmq_core.remoting.uniq_key import UniqKeys
 from rmq_formats.arrow.messages import MAX_BATCH_MESSAGES
 from rmq_formats.codecs.layout import PROPERTY_UNIQ_KEY
 
 _STORED: Final = frozenset(status.value for status in SendStatus)
 # Retriable: the broker may accept the same batch later.
-_RETRIABLE_CODES: Final = frozenset(
-    {
-        ResponseCode.SYSTEM_ERROR,
-        ResponseCode.SYSTEM_BUSY,
-        ResponseCode.SERVICE_NOT_AVAILABLE,
-        ResponseCode.FLOW_CONTROL,
-        ResponseCode.GO_AWAY,
-    }
-)
+_RETRIABLE_CODES: Final = (
+    ResponseCode.SYSTEM_ERROR, ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE,
+    ResponseCode.FLOW_CONTROL, ResponseCode.GO_AWAY,
+)  # fmt: skip
 _ATTEMPTS: Final = 8
 _FIRST_PAUSE_S: Final = 0.1  # doubled each time: a broker has some twelve seconds to restart
 _TIMEOUT_S: Final = 10.0
@@ -53,12 +49,7 @@ _DIGITS: Final = np.frombuffer(b"0123456789ABCDEF", dtype=np.uint8)
 
 
 class RefusedMessage(NamedTuple):
-    """Message that a broker refuses as illegal, sent alone.
-
-    Attributes:
-        data: the message in the encoding of a batch request.
-        properties: its properties.
-    """
+    """Message, in the encoding of a batch request, that a broker refuses as illegal even alone."""
 
     queue: MessageQueue
     data: bytes | memoryview
@@ -76,7 +67,7 @@ class _WaitingMessages(NamedTuple):
     refused: Callable[[RefusedMessage], None] | None
 
 
-class BulkSender:
+class BulkSender(Closable):
     """Sends to queues of existing topics; use it with ``async with``, whose end does not wait for sends in flight.
 
     Attributes:
@@ -93,10 +84,9 @@ class BulkSender:
         options: ClientOptions = _DEFAULTS,
         credentials: Credentials | None = None,
     ) -> None:
-        """Create a sender without connections.
+        """Create a sender without connections; ``namesrv`` has addresses ``host:port``, separated by semicolons.
 
         Args:
-            namesrv: ``host:port`` of the name servers, separated by semicolons.
             batch_bytes: maximal bytes of a request, unless a single chunk has more.
             max_pending_bytes: ``put`` waits while more bytes are in flight.
 
@@ -117,10 +107,8 @@ class BulkSender:
         self._stored: dict[MessageQueue, int] = {}  # number of stored messages
         self.messages = 0
 
-    async def __aenter__(self) -> "BulkSender":
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
+    async def close(self) -> None:
+        """Cancel sends in flight, and close all connections."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -177,14 +165,8 @@ class BulkSender:
     async def wait_until(self, condition: Callable[[], bool]) -> None:
         """Wait for a condition to be true. Each stored batch leads to one more evaluation; raises as ``put``."""
         while not condition() and self._error is None:
-            await self._wait()
-        self._check()
-
-    async def _wait(self) -> None:
-        self._moved.clear()
-        await self._moved.wait()
-
-    def _check(self) -> None:
+            self._moved.clear()
+            await self._moved.wait()
         if self._error is not None:
             raise self._error
 
@@ -248,10 +230,10 @@ class BulkSender:
     def _error_of(self, message: RefusedMessage) -> BrokerError:
         """Build the error that names a refused message."""
         queue, error = message.queue, message.error
-        place = f"message {self._stored.get(queue, 0) + 1} that was sent to it"
-        key = message.properties.get(PROPERTY_UNIQ_KEY)
-        place = place if key is None else f"{place}, UNIQ_KEY {key}"
-        remark = f"topic {queue.topic}, queue {queue.broker_name}/{queue.queue_id}, {place}: {error.remark}"
+        name = f"message {self._stored.get(queue, 0) + 1} that was sent to it"
+        if PROPERTY_UNIQ_KEY in message.properties:
+            name = f"{name}, UNIQ_KEY {message.properties[PROPERTY_UNIQ_KEY]}"
+        remark = f"topic {queue.topic}, queue {queue.broker_name}/{queue.queue_id}, {name}: {error.remark}"
         return BrokerError(error.address, error.code, remark)
 
     async def _refusal(

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Final, Protocol
+from typing import Final
 
 from rmq_core.client.consumer.offset_store import OffsetStore
 from rmq_core.client.consumer.send_back import MAX_INT, SendBack
@@ -109,25 +109,6 @@ class ProcessQueue:
             await self._room.wait()
 
 
-class ConsumeMessageService(Protocol):
-    """Interface of the concurrent and the orderly service."""
-
-    def start(self) -> None:
-        """Start the workers."""
-
-    def add(self, queue: MessageQueue, messages: ProcessQueue) -> None:
-        """Add an assigned queue."""
-
-    def put(self, queue: MessageQueue, messages: ProcessQueue, pulled: list[ReceivedMessage]) -> None:
-        """Enqueue pulled messages of a queue for consumption; ``messages`` has them already."""
-
-    async def drop(self, messages: ProcessQueue) -> None:
-        """Start no more calls for a queue; an orderly service waits for the running call."""
-
-    async def close(self) -> None:
-        """Stop, after a grace time for running calls of the listener."""
-
-
 class _Call:
     """Messages of a single listener call."""
 
@@ -165,7 +146,7 @@ class ConsumeMessageConcurrentlyService:
         """Do nothing: workers serve all queues."""
 
     def put(self, queue: MessageQueue, messages: ProcessQueue, pulled: list[ReceivedMessage]) -> None:
-        """Enqueue calls of the listener."""
+        """Enqueue calls of the listener for pulled messages, which ``messages`` has already."""
         size = self._options.consume_batch_size
         for at in range(0, len(pulled), size):
             self._calls.put_nowait(_Call(queue, messages, pulled[at : at + size]))
@@ -354,3 +335,6 @@ class ConsumeMessageOrderlyService:
             log.warning("cannot send back %s of %s: %s", message.msg_id, message.topic, error)
             return False
         return True
+
+
+ConsumeMessageService = ConsumeMessageConcurrentlyService | ConsumeMessageOrderlyService

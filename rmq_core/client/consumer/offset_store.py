@@ -5,10 +5,10 @@ Source: ``RemoteBrokerOffsetStore``, ``LocalFileOffsetStore``.
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Collection
 from pathlib import Path
-from typing import Protocol
 
 from rmq_core.client.pull.request import QueueOffsets
 from rmq_core.remoting.bodies.codec import MessageQueue, decode_body, encode_body, parse_queue_key, queue_key
@@ -19,44 +19,36 @@ from rmq_formats.errors import FormatError, StoreError
 log = logging.getLogger("rmq.client")
 
 
-class OffsetStore(Protocol):
+class OffsetStore(ABC):
     """Consumer offsets by queue, in memory and persisted."""
-
-    def update(self, queue: MessageQueue, offset: int, *, only_up: bool = True) -> None:
-        """Set the offset in memory; ``only_up`` ignores an offset lower than the current offset."""
-
-    def get(self, queue: MessageQueue) -> int | None:
-        """Return the offset in memory."""
-
-    async def read(self, queue: MessageQueue) -> int | None:
-        """Read the persisted offset, and cache the offset in memory."""
-
-    async def persist(self, queues: Collection[MessageQueue]) -> None:
-        """Persist the offsets of these queues."""
-
-    def evict(self, queue: MessageQueue) -> None:
-        """Evict the offset of a queue from memory."""
-
-
-class _OffsetCache:
-    """Cache of offsets, for both stores."""
 
     def __init__(self) -> None:
         self.offsets: dict[MessageQueue, int] = {}
 
     def update(self, queue: MessageQueue, offset: int, *, only_up: bool = True) -> None:
+        """Set the offset in memory; ``only_up`` ignores an offset lower than the current offset."""
         current = self.offsets.get(queue)
         if current is None or not only_up or offset > current:
             self.offsets[queue] = offset
 
     def get(self, queue: MessageQueue) -> int | None:
+        """Return the offset in memory."""
         return self.offsets.get(queue)
 
     def evict(self, queue: MessageQueue) -> None:
+        """Evict the offset of a queue from memory."""
         self.offsets.pop(queue, None)
 
+    @abstractmethod
+    async def read(self, queue: MessageQueue) -> int | None:
+        """Read the persisted offset, and cache the offset in memory."""
 
-class RemoteOffsets(_OffsetCache):
+    @abstractmethod
+    async def persist(self, queues: Collection[MessageQueue]) -> None:
+        """Persist the offsets of these queues."""
+
+
+class RemoteOffsets(OffsetStore):
     """Offsets persisted at the brokers, under the group's name."""
 
     def __init__(self, group: str, brokers: QueueOffsets) -> None:
@@ -95,7 +87,7 @@ class RemoteOffsets(_OffsetCache):
                     return
 
 
-class LocalOffsets(_OffsetCache):
+class LocalOffsets(OffsetStore):
     """Offsets persisted in ``offsets.json``, in the format of Java's consumers."""
 
     def __init__(self, path: Path) -> None:

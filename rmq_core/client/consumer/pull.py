@@ -20,7 +20,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from rmq_core.client.consumer.broker_callbacks import ids_changed_handler, running_info_handler
+from rmq_core.client.consumer.broker_callbacks import consumer_handlers
 from rmq_core.client.consumer.offset_store import RemoteOffsets
 from rmq_core.client.consumer.pulled_queue import Arrivals, PulledQueue
 from rmq_core.client.consumer.rebalance import Rebalancer
@@ -29,7 +29,7 @@ from rmq_core.client.options import PullOptions
 from rmq_core.client.producer.group_client import GroupClient
 from rmq_core.client.pull.request import ALL, Puller, QueueOffsets, subscription
 from rmq_core.remoting.access.acl import Credentials
-from rmq_core.remoting.bodies.clients import ConsumerData, ConsumerRunningInfo, HeartbeatData, SubscriptionData
+from rmq_core.remoting.bodies.clients import ConsumerRunningInfo, HeartbeatData, SubscriptionData
 from rmq_core.remoting.bodies.codec import MessageQueue, queue_key
 from rmq_core.remoting.codes import CURRENT_VERSION_NAME
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
@@ -44,22 +44,13 @@ class PullConsumer(GroupClient):
 
     The consumer either subscribes to topics, whose queues are shared out in its group, or the caller assigns queues.
 
-    Attributes:
-        group: name of the group, under which consumer offsets are stored.
-        options: settings of the client.
-        offsets: queries and commits of queue offsets.
+    ``offsets`` queries and commits queue offsets.
     """
 
     def __init__(
         self, namesrv: str, group: str, options: PullOptions = _DEFAULTS, *, credentials: Credentials | None = None
     ) -> None:
-        """Create a consumer without connections.
-
-        Args:
-            namesrv: ``host:port`` of the name servers, separated by semicolons.
-            group: name of the group.
-            options: settings of the client.
-            credentials: to sign requests with.
+        """Create a consumer without connections; ``namesrv`` has addresses ``host:port``, separated by semicolons.
 
         Raises:
             OptionError: ``namesrv`` has no valid address.
@@ -71,14 +62,13 @@ class PullConsumer(GroupClient):
             group,
             options,
             credentials,
-            handlers=ids_changed_handler(group, self._rebalance_soon) | running_info_handler(group, self.running_info),
+            handlers=consumer_handlers(group, self._rebalance_soon, self.running_info),
         )
         self.options = options
         self.offsets = QueueOffsets(self._cluster)
         self._puller = Puller(self._cluster, group, options, sends_subscription=True)
-        self._consumed = RemoteOffsets(
-            group, self.offsets
-        )  # offsets after the messages that ``poll`` returned before its last call
+        # Offsets after the messages that ``poll`` returned before its last call.
+        self._consumed = RemoteOffsets(group, self.offsets)
         self._subscriptions: dict[str, SubscriptionData] = {}
         self._rebalancer = Rebalancer(
             self._cluster, group, options, self._subscriptions, self._consumed, None, self._make_pulled
@@ -112,20 +102,15 @@ class PullConsumer(GroupClient):
 
     def _heartbeat(self) -> HeartbeatData | None:
         subscriptions = self._heartbeat_subscriptions()
-        if not subscriptions or not self._started_ms:
+        if not subscriptions:
             return None
-        consumer = ConsumerData(
-            group_name=self.group,
-            consume_type="CONSUME_ACTIVELY",
-            consume_from_where=self.options.start.value,
-            subscription_data_set=list(subscriptions.values()),
-        )
-        return HeartbeatData(client_id=self._cluster.client_id, consumer_data_set=[consumer])
+        return self._consumer_heartbeat(self.options.start, subscriptions, consume_type="CONSUME_ACTIVELY")
 
-    def _heartbeat_subscriptions(self) -> Mapping[str, SubscriptionData]:
-        return self._subscriptions or {
+    def _heartbeat_subscriptions(self) -> list[SubscriptionData]:
+        subscriptions = self._subscriptions or {
             pulled.subscription.topic: pulled.subscription for pulled in self._assigned.values()
         }
+        return list(subscriptions.values())
 
     async def running_info(self) -> ConsumerRunningInfo:
         """Return the running info for ``mqadmin consumerStatus``; raises as ``offsets.committed``."""
@@ -140,7 +125,7 @@ class PullConsumer(GroupClient):
             "PROP_NAMESERVER_ADDR": self._cluster.namesrv,
         }
         return ConsumerRunningInfo(
-            mq_table=queues, properties=properties, subscription_set=list(self._heartbeat_subscriptions().values())
+            mq_table=queues, properties=properties, subscription_set=self._heartbeat_subscriptions()
         )
 
     # Subscription.
@@ -151,7 +136,6 @@ class PullConsumer(GroupClient):
         A missing topic is consumed once it exists.
 
         Args:
-            topic: the topic.
             tags: ``*``, or tags with ``||`` between them.
             sql: an SQL92 expression over properties instead; the broker has to allow it.
 
@@ -224,10 +208,7 @@ class PullConsumer(GroupClient):
     def assign(self, queues: Iterable[MessageQueue], tags: str = ALL, *, sql: str | None = None) -> None:
         """Assign exactly these queues; queues of the former assignment continue at their positions.
 
-        Args:
-            queues: queues of any topics.
-            tags: ``*``, or tags with ``||`` between them.
-            sql: an SQL92 expression over properties instead; the broker has to allow it.
+        ``tags`` and ``sql`` are as in ``subscribe``.
 
         Raises:
             OptionError: the tags are invalid, or the consumer has subscribed.
@@ -248,10 +229,8 @@ class PullConsumer(GroupClient):
             self._cluster.run(self._cluster.send_heartbeats())
 
     def _update_subscription(self, pulled: PulledQueue, data: SubscriptionData) -> None:
-        if (pulled.subscription.sub_string, pulled.subscription.expression_type) != (
-            data.sub_string,
-            data.expression_type,
-        ):
+        old = pulled.subscription
+        if (old.sub_string, old.expression_type) != (data.sub_string, data.expression_type):
             pulled.subscription = data
             pulled.start(pulled.position)
 
@@ -305,16 +284,16 @@ class PullConsumer(GroupClient):
     async def poll(self, timeout_s: float = 5.0, max_messages: int | None = None) -> list[ReceivedMessage]:
         """Return the next messages, of all queues in turn; messages of a queue are in order.
 
-        Args:
-            timeout_s: maximal wait for a first message; then the list is empty.
-            max_messages: maximal number of messages; ``pull_batch_size`` if it is not given.
+        The list is empty after ``timeout_s`` without a message. ``max_messages`` is ``pull_batch_size`` by default.
 
         Raises:
             BrokerError, FormatError: since the last call, a pull was refused or its response could not be decoded;
                 pulls that may succeed later, as while a broker restarts, are repeated instead.
         """
         if self.options.auto_commit:
-            self._mark_polled_as_consumed()
+            for queue, pulled in self._assigned.items():
+                if pulled.position is not None:
+                    self._consumed.update(queue, pulled.position, only_up=False)
         limit = max_messages or self.options.pull_batch_size
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
@@ -355,11 +334,6 @@ class PullConsumer(GroupClient):
         """Return the group's committed offset of a queue; raises as ``offsets.committed``."""
         return await self.offsets.committed(queue, self.group)
 
-    def _mark_polled_as_consumed(self) -> None:
-        for queue, pulled in self._assigned.items():
-            if pulled.position is not None:
-                self._consumed.update(queue, pulled.position, only_up=False)
-
     async def _commit_loop(self) -> None:
         while True:
             await asyncio.sleep(self.options.persist_interval_s)
@@ -379,9 +353,8 @@ class PullConsumer(GroupClient):
             polled = pulled.poll(limit - len(messages))
             if polled:
                 messages += polled
-                self._assigned[queue] = self._assigned.pop(
-                    queue
-                )  # moved to the end, so that the next call begins with another queue
+                # Moved to the end, so that the next call begins with another queue.
+                self._assigned[queue] = self._assigned.pop(queue)
             if len(messages) == limit:
                 break
         return messages

@@ -57,12 +57,7 @@ class PulledQueue:
         begin_offset: Callable[[MessageQueue], Awaitable[int]],
         arrivals: Arrivals,
     ) -> None:
-        """Create the queue; ``start`` starts its pulls.
-
-        Args:
-            begin_offset: fetches the offset to begin at, if ``start`` gets none.
-            arrivals: signal to set for messages and errors.
-        """
+        """Create the queue; ``start`` starts its pulls, at the offset of ``begin_offset`` if it gets none."""
         self.queue = queue
         self.subscription = subscription
         self.position: int | None = None
@@ -147,10 +142,7 @@ class PulledQueue:
             self._arrivals.changed.set()
         elif not self._cached:
             self.position = pulled.next_offset
-        while not self._has_room():
+        options = self._options
+        while len(self._cached) > options.max_cached_messages or self._cached_bytes > options.max_cached_bytes:
             self._room.clear()
             await self._room.wait()
-
-    def _has_room(self) -> bool:
-        options = self._options
-        return len(self._cached) <= options.max_cached_messages and self._cached_bytes <= options.max_cached_bytes

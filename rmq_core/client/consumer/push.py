@@ -16,10 +16,10 @@ Source: ``DefaultMQPushConsumerImpl``.
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Mapping
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Final
 
-from rmq_core.client.consumer.broker_callbacks import handlers, ids_changed_handler, running_info_handler
+from rmq_core.client.consumer.broker_callbacks import consumer_handlers, push_consumer_handlers
 from rmq_core.client.consumer.consume_message import (
     ConsumeMessageConcurrentlyService,
     ConsumeMessageOrderlyService,
@@ -30,7 +30,7 @@ from rmq_core.client.consumer.queue_pull_loop import QueuePullLoop
 from rmq_core.client.consumer.rebalance import ConsumerQueueLocks, Rebalancer
 from rmq_core.client.consumer.send_back import MAX_INT, SendBack
 from rmq_core.client.listener import Later, Listener, call_listener
-from rmq_core.client.message import RETRY_TOPIC_PREFIX, Message, ReceivedMessage
+from rmq_core.client.message import RETRY_TOPIC_PREFIX, ReceivedMessage
 from rmq_core.client.options import MessageModel, ProducerOptions, PushOptions
 from rmq_core.client.producer.group_client import GroupClient
 from rmq_core.client.producer.packet import MAX_GROUP_CHARACTERS
@@ -40,7 +40,6 @@ from rmq_core.client.pull.request import ALL, Puller, QueueOffsets, subscription
 from rmq_core.remoting.access.acl import Credentials
 from rmq_core.remoting.bodies.clients import (
     ConsumeDirectlyResult,
-    ConsumerData,
     ConsumerRunningInfo,
     HeartbeatData,
     ProcessQueueInfo,
@@ -56,11 +55,7 @@ _MAX_RECONSUME_TIMES: Final = 16  # DefaultMQPushConsumerImpl#getMaxReconsumeTim
 
 
 class PushConsumer(GroupClient):
-    """Consumer that calls a listener; subscribe, then use it with ``async with``, or start and close it.
-
-    Attributes:
-        options: settings of the client.
-    """
+    """Consumer that calls a listener; subscribe, then use it with ``async with``, or start and close it."""
 
     def __init__(
         self,
@@ -71,14 +66,7 @@ class PushConsumer(GroupClient):
         *,
         credentials: Credentials | None = None,
     ) -> None:
-        """Create a consumer without connections.
-
-        Args:
-            namesrv: ``host:port`` of the name servers, separated by semicolons.
-            group: name of the group.
-            listener: the function that consumes messages.
-            options: settings of the client.
-            credentials: to sign requests with.
+        """Create a consumer without connections; ``namesrv`` has addresses ``host:port``, separated by semicolons.
 
         Raises:
             OptionError: ``namesrv`` has no valid address.
@@ -91,9 +79,8 @@ class PushConsumer(GroupClient):
             group,
             options,
             credentials,
-            handlers=ids_changed_handler(group, self._rebalance_soon)
-            | running_info_handler(group, self.running_info)
-            | handlers(self),
+            handlers=consumer_handlers(group, self._rebalance_soon, self.running_info)
+            | push_consumer_handlers(group, self.go_to, self.known_offsets, self.consume_directly),
             keeps_instance_name=self._broadcasts,
         )
         self.options = options
@@ -128,7 +115,6 @@ class PushConsumer(GroupClient):
         """Subscribe to a topic.
 
         Args:
-            topic: the topic.
             tags: ``*``, or tags with ``||`` between them.
             sql: an SQL92 expression over properties instead; the broker has to allow it.
 
@@ -140,13 +126,13 @@ class PushConsumer(GroupClient):
             if queue.topic == topic:
                 work.subscription = data
         if self._started_ms:
-            self._run(self._announce())
+            self._cluster.run(self._announce())
 
     def unsubscribe(self, topic: str) -> None:
         """Unsubscribe from a topic."""
         self._subscriptions.pop(topic, None)
         if self._started_ms:
-            self._run(self._announce())
+            self._cluster.run(self._announce())
 
     def pause(self) -> None:
         """Stop pulling; pulled messages are still consumed."""
@@ -168,10 +154,10 @@ class PushConsumer(GroupClient):
         if self._tracing is not None:
             await self._tracing.start()
         self._consuming.start()
-        self._run(self._rebalancer.run())
-        self._run(self._persist_loop())
+        self._cluster.run(self._rebalancer.run())
+        self._cluster.run(self._persist_loop())
         if self._locks is not None:
-            self._run(self._lock_loop(self._locks))
+            self._cluster.run(self._lock_loop(self._locks))
 
     async def close(self) -> None:
         """Leave the group, after running listener calls; persist offsets, so that other members get the queues."""
@@ -180,7 +166,7 @@ class PushConsumer(GroupClient):
         for work in self._rebalancer.works.values():
             work.stop_pulling()
         if self._locks is not None:
-            self._run(self._lock_loop(self._locks))  # renews locks while the last calls run
+            self._cluster.run(self._lock_loop(self._locks))  # renews locks while the last calls run
         await self._consuming.close()
         await self._rebalancer.close()
         if self._tracing is not None:
@@ -188,9 +174,6 @@ class PushConsumer(GroupClient):
         await self._leave()
 
     # Parts.
-
-    def _run(self, work: Coroutine[Any, Any, None]) -> None:
-        self._cluster.run(work)
 
     def _offset_store(self) -> OffsetStore:
         if not self._broadcasts:
@@ -202,16 +185,11 @@ class PushConsumer(GroupClient):
         options = self.options
         listener = self._listener if self._tracing is None else self._tracing.traced(self._listener)
         limit = options.max_reconsume_times
+        if limit == -1:
+            limit = MAX_INT if options.in_order else _MAX_RECONSUME_TIMES
+        send_back = None if self._broadcasts else SendBack(self._cluster, self.group, limit, options.clock_ms)
         if options.in_order:
-            max_reconsume_times = MAX_INT if limit == -1 else limit
-            send_back = (
-                None if self._broadcasts else SendBack(self._cluster, self.group, max_reconsume_times, options.clock_ms)
-            )
             return ConsumeMessageOrderlyService(listener, self._offsets, options, send_back, self._is_locked)
-        max_reconsume_times = _MAX_RECONSUME_TIMES if limit == -1 else limit
-        send_back = (
-            None if self._broadcasts else SendBack(self._cluster, self.group, max_reconsume_times, options.clock_ms)
-        )
         return ConsumeMessageConcurrentlyService(listener, self._offsets, options, send_back)
 
     def _is_locked(self, queue: MessageQueue) -> bool:
@@ -221,15 +199,8 @@ class PushConsumer(GroupClient):
         return QueuePullLoop(queue, data, self._puller, self._offsets, self._consuming, self.options, self._may_pull)
 
     def _heartbeat(self) -> HeartbeatData | None:
-        if not self._started_ms:
-            return None
-        data = ConsumerData(
-            group_name=self.group,
-            consume_from_where=self.options.start.value,
-            message_model=self.options.model.value,
-            subscription_data_set=list(self._subscriptions.values()),
-        )
-        return HeartbeatData(client_id=self._cluster.client_id, consumer_data_set=[data])
+        options = self.options
+        return self._consumer_heartbeat(options.start, self._subscriptions.values(), message_model=options.model.value)
 
     # Background tasks.
 
@@ -260,7 +231,7 @@ class PushConsumer(GroupClient):
         for queue, offset in offsets.items():
             work = self._rebalancer.works.get(queue)
             if work is not None:
-                self._run(work.restart_at(offset))
+                self._cluster.run(work.restart_at(offset))
 
     def known_offsets(self, topic: str) -> dict[MessageQueue, int]:
         """Return the consumer offsets of a topic in memory."""
@@ -318,10 +289,7 @@ class TraceSender:
             ),
             credentials=credentials,
         )
-        self._tracer = Tracer(options.trace_topic, self._send, options.clock_ms)
-
-    async def _send(self, message: Message) -> None:
-        await self._producer.send(message)
+        self._tracer = Tracer(options.trace_topic, self._producer.send, options.clock_ms)
 
     def traced(self, listener: Listener) -> Listener:
         """Wrap a listener so that its calls are traced."""

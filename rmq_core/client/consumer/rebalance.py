@@ -7,10 +7,12 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Iterable
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, TypeVar
 
 from rmq_core.client.cluster import Cluster
 from rmq_core.client.consumer.offset_store import OffsetStore
+from rmq_core.client.consumer.pulled_queue import PulledQueue
+from rmq_core.client.consumer.queue_pull_loop import QueuePullLoop
 from rmq_core.client.errors import NoRouteError
 from rmq_core.client.message import RETRY_TOPIC_PREFIX
 from rmq_core.client.options import ConsumerOptions
@@ -83,23 +85,7 @@ def _by_broker(queues: Iterable[MessageQueue]) -> dict[str, list[MessageQueue]]:
     return queues_of
 
 
-class PullLoop(Protocol):
-    """Pull loop of an assigned queue; ``is_revoked`` is set before the final stop."""
-
-    is_revoked: bool
-
-    @property
-    def is_abandoned(self) -> bool:
-        """Return True if a listener call may continue after the stop, so that the queue's lock must not be released."""
-
-    def start(self, offset: int) -> None:
-        """Start pulling at an offset."""
-
-    async def stop(self) -> None:
-        """Stop; return when no listener call of the queue runs."""
-
-
-_PullLoop = TypeVar("_PullLoop", bound=PullLoop)
+_PullLoop = TypeVar("_PullLoop", PulledQueue, QueuePullLoop)
 
 
 class Rebalancer(Generic[_PullLoop]):
@@ -132,7 +118,7 @@ class Rebalancer(Generic[_PullLoop]):
         self._subscriptions = subscriptions
         self._offsets = offsets
         self._locks = locks
-        self._create_pull_loop = create_pull_loop
+        self._create_pull_loop: Callable[[MessageQueue, SubscriptionData], _PullLoop] = create_pull_loop
         self._is_broadcasting = is_broadcasting
         self._round_requested = asyncio.Event()
         self._queue_offsets = QueueOffsets(cluster)

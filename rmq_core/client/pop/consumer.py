@@ -31,7 +31,7 @@ from rmq_core.client.pop.requests import PopRequests, handle_of
 from rmq_core.client.producer.group_client import GroupClient
 from rmq_core.client.pull.request import ALL, subscription
 from rmq_core.remoting.access.acl import Credentials
-from rmq_core.remoting.bodies.clients import ConsumerData, HeartbeatData, SubscriptionData
+from rmq_core.remoting.bodies.clients import HeartbeatData, SubscriptionData
 from rmq_core.remoting.errors import RemotingError
 from rmq_core.remoting.pop import MOST_INVISIBLE_MS, MOST_MESSAGES
 from rmq_formats.errors import OptionError, RmqError
@@ -43,9 +43,8 @@ _FIRST_LEVEL: Final = 3  # after the first failure
 log = logging.getLogger("rmq.client")
 _DEFAULTS: Final = PopOptions()
 _NO_ROUTE_S: Final = 1.0  # pause before the next request for missing routes
-_FULL_POLLING_RETRY_S: Final = (
-    0.1  # pause after an immediate response without messages: the broker can park no more requests
-)
+# Pause after an immediate response without messages: the broker can park no more requests.
+_FULL_POLLING_RETRY_S: Final = 0.1
 SubscribedBroker = tuple[SubscriptionData, str]
 """A topic as it is subscribed to, and the name of a broker that has queues of it."""
 
@@ -124,20 +123,17 @@ class ConsumeMessagePopService:
             try:
                 if later is None or later.done >= 1:
                     await self._requests.ack([message])
-                elif self._is_dead_letter(message, later):
+                elif (
+                    later.delay_level == _TO_DEAD_LETTERS
+                    or message.reconsume_times >= self._options.max_reconsume_times
+                ):
                     await self._requests.send_to_dead_letters(message)
                 else:
-                    await self._delay(messages[index:], later)
+                    for delayed in messages[index:]:
+                        await self._requests.change(delayed, self._delay_s(delayed, later))
                     return
             except RmqError as error:  # the message is delivered again after its invisible time
                 log.warning("cannot acknowledge %s, or change its invisible time: %s", message.msg_id, error)
-
-    def _is_dead_letter(self, message: ReceivedMessage, later: Later) -> bool:
-        return later.delay_level == _TO_DEAD_LETTERS or message.reconsume_times >= self._options.max_reconsume_times
-
-    async def _delay(self, messages: list[ReceivedMessage], later: Later) -> None:
-        for message in messages:
-            await self._requests.change(message, self._delay_s(message, later))
 
     def _delay_s(self, message: ReceivedMessage, later: Later) -> float:
         if self._options.in_order:
@@ -147,22 +143,12 @@ class ConsumeMessagePopService:
 
 
 class PopConsumer(GroupClient):
-    """POP consumer; subscribe, then use it with ``async with``, or start and close it.
-
-    Attributes:
-        options: settings of the client.
-    """
+    """POP consumer; subscribe, then use it with ``async with``, or start and close it."""
 
     def __init__(
         self, namesrv: str, group: str, options: PopOptions = _DEFAULTS, *, credentials: Credentials | None = None
     ) -> None:
-        """Create a consumer without connections.
-
-        Args:
-            namesrv: ``host:port`` of the name servers, separated by semicolons.
-            group: name of the group.
-            options: settings of the client.
-            credentials: to sign requests with.
+        """Create a consumer without connections; ``namesrv`` has addresses ``host:port``, separated by semicolons.
 
         Raises:
             OptionError: ``namesrv`` has no valid address.
@@ -178,7 +164,6 @@ class PopConsumer(GroupClient):
         """Subscribe to a topic.
 
         Args:
-            topic: the topic.
             tags: ``*``, or tags with ``||`` between them.
             sql: an SQL92 expression over properties instead; the broker has to allow it.
 
@@ -212,14 +197,10 @@ class PopConsumer(GroupClient):
     async def receive(
         self, max_messages: int = MOST_MESSAGES, *, timeout_s: float | None = None
     ) -> list[ReceivedMessage]:
-        """Pop messages of a topic at a broker, both in turn; wait if there are none.
+        """Pop up to ``max_messages`` (1 to 32) of a topic at a broker, both in turn; wait if there are none.
 
-        Args:
-            max_messages: maximal number of messages, 1 to 32.
-            timeout_s: how long to wait; by default ``suspend_timeout_s`` of the options.
-
-        Returns:
-            Messages that are invisible to others for ``invisible_time_s``; none after a timeout.
+        The messages are invisible to others for ``invisible_time_s``. There are none after ``timeout_s``, by default
+        ``suspend_timeout_s``.
 
         Raises:
             OptionError: no topic is subscribed to, or ``max_messages`` is not 1 to 32.
@@ -324,8 +305,7 @@ class PopConsumer(GroupClient):
         A failed message is delivered again after 10 s, 30 s, 1 min, … up to 2 h, and after ``max_reconsume_times``
         failures it is a dead letter. In orderly consumption its queue pauses for ``suspend_queue_s``.
 
-        Args:
-            listener: listener like that of a push consumer, called with one message at a time.
+        The listener gets one message at a time.
 
         Raises:
             OptionError: no topic is subscribed to.
@@ -337,12 +317,4 @@ class PopConsumer(GroupClient):
             self._cluster.run(self._cluster.send_heartbeats())
 
     def _heartbeat(self) -> HeartbeatData | None:
-        if not self._started_ms:
-            return None
-        data = ConsumerData(
-            group_name=self.group,
-            consume_type="CONSUME_POP",
-            consume_from_where=self.options.start.value,
-            subscription_data_set=list(self._subscriptions.values()),
-        )
-        return HeartbeatData(client_id=self._cluster.client_id, consumer_data_set=[data])
+        return self._consumer_heartbeat(self.options.start, self._subscriptions.values(), consume_type="CONSUME_POP")

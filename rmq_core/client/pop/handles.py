@@ -38,18 +38,9 @@ class Handles:
         text = properties.get(PROPERTY_POP_CK)
         if text is not None:
             return PopHandle.decode(text)
-        response = self._response
-        start = self._starts.get((TopicKind.NORMAL, queue_id), queue_offset)
-        return PopHandle(
-            start,
-            response.pop_time,
-            response.invisible_time,
-            response.revive_qid,
-            TopicKind.NORMAL,
-            self._broker_name,
-            queue_id,
-            queue_offset,
-        )
+        pop, kind = self._response, TopicKind.NORMAL
+        start, times = self._starts.get((kind, queue_id), queue_offset), (pop.pop_time, pop.invisible_time)
+        return PopHandle(start, *times, pop.revive_qid, kind, self._broker_name, queue_id, queue_offset)
 
     def deliveries(self, queue_id: int, queue_offset: int, reconsume_times: int) -> int:
         """Return the number of earlier deliveries of a message; for unordered messages, the record's count."""

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Mapping
 from typing import Final, Literal
 
 from rmq_core.client.cluster import Cluster
-from rmq_core.client.options import ClientOptions
+from rmq_core.client.options import ClientOptions, MessageModel, StartPosition
 from rmq_core.client.producer.packet import MAX_GROUP_CHARACTERS, check_name
 from rmq_core.remoting.access.acl import Credentials
-from rmq_core.remoting.bodies.clients import HeartbeatData
+from rmq_core.remoting.bodies.clients import ConsumerData, HeartbeatData, SubscriptionData
 from rmq_core.remoting.codes import RequestCode
 from rmq_core.remoting.connection import Handler
 from rmq_core.remoting.loop import Service
@@ -33,8 +33,8 @@ class Membership:
 
     def acquire(self) -> None:
         """Acquire the lock. Raises OptionError if another client of this process has it."""
-        role, client_id, group = self._key
         if self._key in _JOINED:
+            role, client_id, group = self._key
             raise OptionError(
                 f"group {group} has a {role} with client id {client_id} in this process already: "
                 "give each client its own instance_name"
@@ -119,6 +119,26 @@ class GroupClient(Service):
         await self._cluster.to_masters(RequestCode.UNREGISTER_CLIENT, fields)
         await self._cluster.close()
         self._membership.release()
+
+    def _consumer_heartbeat(
+        self,
+        start: StartPosition,
+        subscriptions: Iterable[SubscriptionData],
+        *,
+        consume_type: str = "CONSUME_PASSIVELY",
+        message_model: str = MessageModel.CLUSTERING.value,
+    ) -> HeartbeatData | None:
+        """Build the heartbeat of a consumer; None before its start."""
+        if not self._started_ms:
+            return None
+        data = ConsumerData(
+            group_name=self.group,
+            consume_type=consume_type,
+            consume_from_where=start.value,
+            message_model=message_model,
+            subscription_data_set=list(subscriptions),
+        )
+        return HeartbeatData(client_id=self.client_id, consumer_data_set=[data])
 
     @abstractmethod
     def _heartbeat(self) -> HeartbeatData | None:

@@ -187,11 +187,9 @@ def _encode_inner(message: Message, properties: bytes) -> bytes:
 
 
 def split_batch(messages: Sequence[Message], max_bytes: int) -> Iterator[list[Message]]:
-    """Split messages into batches of ``max_bytes`` at most; a single message may be larger.
+    """Split messages of one topic into batches of ``max_bytes`` at most, with properties and framing.
 
-    Args:
-        messages: messages of one topic.
-        max_bytes: maximal bytes of bodies, properties and their framing.
+    A single message may be larger.
     """
     batch: list[Message] = []
     batch_bytes = 0

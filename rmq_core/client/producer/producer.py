@@ -59,18 +59,11 @@ DEFAULT_GROUP: Final = "DEFAULT_PRODUCER"
 _DEFAULTS: Final = ProducerOptions()
 _STATUSES: Final = {status.value: status for status in SendStatus}
 # DefaultMQProducer#retryResponseCodes: another broker may accept the message.
-_RETRY_CODES: Final = frozenset(
-    {
-        ResponseCode.TOPIC_NOT_EXIST,
-        ResponseCode.SERVICE_NOT_AVAILABLE,
-        ResponseCode.SYSTEM_ERROR,
-        ResponseCode.SYSTEM_BUSY,
-        ResponseCode.NO_PERMISSION,
-        ResponseCode.NO_BUYER_ID,
-        ResponseCode.NOT_IN_CURRENT_UNIT,
-        ResponseCode.GO_AWAY,
-    }
-)
+_RETRY_CODES: Final = (
+    ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.SYSTEM_ERROR,
+    ResponseCode.SYSTEM_BUSY, ResponseCode.NO_PERMISSION, ResponseCode.NO_BUYER_ID, ResponseCode.NOT_IN_CURRENT_UNIT,
+    ResponseCode.GO_AWAY,
+)  # fmt: skip
 
 
 class LatencyFaults:
@@ -79,7 +72,7 @@ class LatencyFaults:
     def __init__(self, backoff: Backoff, clock_ms: Callable[[], float] | None = None) -> None:
         """Begin with all brokers available; ``clock_ms`` never goes back, and is by default the event loop's."""
         self._backoff = backoff
-        self._clock_ms = clock_ms or _loop_ms
+        self._clock_ms = clock_ms or (lambda: asyncio.get_running_loop().time() * 1000)
         self._out_until_ms: dict[str, float] = {}
         self._unreachable_until_ms: dict[str, float] = {}
 
@@ -105,16 +98,8 @@ class LatencyFaults:
         return until is None or self._clock_ms() >= until
 
 
-def _loop_ms() -> float:
-    return asyncio.get_running_loop().time() * 1000
-
-
 class Producer(GroupClient):
-    """Producer of messages; use it with ``async with``, or start and close it.
-
-    Attributes:
-        options: settings of the client.
-    """
+    """Producer of messages; use it with ``async with``, or start and close it."""
 
     def __init__(
         self,
@@ -125,14 +110,9 @@ class Producer(GroupClient):
         credentials: Credentials | None = None,
         handlers: Mapping[int, Handler] | None = None,
     ) -> None:
-        """Create a producer without connections.
+        """Create a producer without connections; ``namesrv`` has addresses ``host:port``, separated by semicolons.
 
-        Args:
-            namesrv: ``host:port`` of the name servers, separated by semicolons.
-            group: name of the group.
-            options: settings of the client.
-            credentials: to sign requests with.
-            handlers: of requests that brokers send, by code.
+        ``handlers`` handle requests of brokers, by code.
 
         Raises:
             OptionError: ``namesrv`` has no valid address.
@@ -201,14 +181,10 @@ class Producer(GroupClient):
         """Send a message and wait until the broker has stored the message.
 
         Args:
-            message: the message to send.
             queue: the queue to send to, without retries; by default the topic's queues in turn.
             selector: function that chooses the queue, without retries.
             argument: passed to the selector.
             timeout_s: timeout for all attempts together.
-
-        Returns:
-            Queue, offset and durability of the stored message.
 
         Raises:
             MessageError: brokers would refuse the message.
@@ -236,10 +212,7 @@ class Producer(GroupClient):
     ) -> ReceivedMessage:
         """Send a request message and wait for its reply; see ``request_reply``.
 
-        Args:
-            message: the message to send.
-            queue: the queue to send to; by default the topic's queues in turn.
-            timeout_s: timeout for send and reply together; ``send_timeout_s`` by default.
+        ``timeout_s`` is the timeout for send and reply together, ``send_timeout_s`` by default.
 
         Raises:
             NoReplyError: the message was sent, and no reply has arrived.
@@ -250,7 +223,9 @@ class Producer(GroupClient):
         deadline = asyncio.get_running_loop().time() + timeout_s
         await self.queues(message.topic)
         if message.topic not in self._registered_topics:
-            await self._register_for_replies(message.topic)
+            # Each broker of the topic's clusters may get the reply to push.
+            route = self._cluster.cached_route(message.topic)
+            await self._cluster.register_at_brokers(map(reply_topic, () if route is None else route.clusters))
             self._registered_topics.add(message.topic)
         request_message, reply = self._pending_replies.prepare(message, self.client_id, timeout_s)
         try:
@@ -260,11 +235,6 @@ class Producer(GroupClient):
             raise NoReplyError(message.topic, timeout_s) from error
         finally:
             reply.cancel()
-
-    async def _register_for_replies(self, topic: str) -> None:
-        """Send heartbeats to all brokers of the topic's clusters: each may get the reply to push."""
-        route = self._cluster.cached_route(topic)
-        await self._cluster.register_at_brokers(map(reply_topic, () if route is None else route.clusters))
 
     async def send_oneway(
         self,
@@ -353,17 +323,15 @@ class Producer(GroupClient):
         """Count the queues to skip, as ``TopicPublishInfo#selectOneMessageQueue`` does; 0 if no queue is usable."""
         if not self.options.send_latency_fault and last_broker is None:
             return 0
-        for is_able in self._filters():
+        filters: list[Callable[[str], bool]] = [lambda _: True]
+        if self.options.send_latency_fault:
+            filters = [self._faults.is_available, self._faults.is_reachable]
+        for is_able in filters:
             for step in range(len(queues)):
                 name = queues[(begin + step) % len(queues)].broker_name
                 if name != last_broker and is_able(name):
                     return step
         return 0
-
-    def _filters(self) -> list[Callable[[str], bool]]:
-        if self.options.send_latency_fault:
-            return [self._faults.is_available, self._faults.is_reachable]
-        return [lambda _: True]
 
 
 def _result(response: RemotingCommand, packet: Packet, queue: MessageQueue, address: str) -> SendResult:

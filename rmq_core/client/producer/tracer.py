@@ -9,6 +9,7 @@ import logging
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from inspect import isawaitable
 from typing import Any, Final
 
@@ -133,7 +134,8 @@ def traced(listener: Listener, group: str, tracer: Tracer, timeout_s: float) -> 
         ]
         request_id, begin_ms = ids.next(tracer.clock_ms()), tracer.clock_ms()
         for message in traced_messages:
-            tracer.put(_sub_before_record(message, group, request_id, begin_ms))
+            before = _record(message, group, request_id, TraceType.SUB_BEFORE, begin_ms)
+            tracer.put(replace(before, retry_times=message.reconsume_times))
         code = ContextCode.EXCEPTION
         try:
             response: Any = listener(messages)
@@ -145,42 +147,25 @@ def traced(listener: Listener, group: str, tracer: Tracer, timeout_s: float) -> 
             end_ms = tracer.clock_ms()
             if code is not ContextCode.EXCEPTION and end_ms - begin_ms >= timeout_s * 1000:
                 code = ContextCode.TIME_OUT
+            cost_ms, is_success = (end_ms - begin_ms) // len(messages), code is ContextCode.SUCCESS
             for message in traced_messages:
-                tracer.put(
-                    _sub_after_record(message, group, request_id, end_ms, (end_ms - begin_ms) // len(messages), code)
-                )
+                after = _record(message, group, request_id, TraceType.SUB_AFTER, end_ms)
+                tracer.put(replace(after, cost_ms=cost_ms, context_code=code, is_success=is_success))
 
     return call
 
 
-def _sub_before_record(message: ReceivedMessage, group: str, request_id: str, time_ms: int) -> TraceRecord:
-    return TraceRecord(
-        trace_type=TraceType.SUB_BEFORE,
-        timestamp_ms=time_ms,
-        region_id=message.properties[PROPERTY_MSG_REGION],
-        group=group,
-        topic=message.topic,
-        request_id=request_id,
-        msg_id=message.msg_id,
-        retry_times=message.reconsume_times,
-        keys=message.properties.get(PROPERTY_KEYS),
-    )
-
-
-def _sub_after_record(
-    message: ReceivedMessage, group: str, request_id: str, time_ms: int, cost_ms: int, code: ContextCode
+def _record(
+    message: ReceivedMessage, group: str, request_id: str, trace_type: TraceType, timestamp_ms: int
 ) -> TraceRecord:
     return TraceRecord(
-        trace_type=TraceType.SUB_AFTER,
-        timestamp_ms=time_ms,
+        trace_type=trace_type,
+        timestamp_ms=timestamp_ms,
         region_id=message.properties[PROPERTY_MSG_REGION],
         group=group,
         topic=message.topic,
         request_id=request_id,
         msg_id=message.msg_id,
-        cost_ms=cost_ms,
-        context_code=code,
-        is_success=code is ContextCode.SUCCESS,
         keys=message.properties.get(PROPERTY_KEYS),
     )
 

@@ -72,7 +72,6 @@ class TransactionResult(msgspec.Struct, frozen=True):
 
     Attributes:
         sent: the result of sending the half message; its ``transaction_id`` is the transaction's.
-        state: outcome of the local transaction.
         is_ended: the broker has acknowledged the end; if false, the broker will check the transaction.
     """
 
@@ -95,17 +94,14 @@ class TransactionProducer(Producer):
         checks_at_a_time: int = 20,
         credentials: Credentials | None = None,
     ) -> None:
-        """Create a producer without connections.
+        """Create a producer without connections; ``namesrv`` has addresses ``host:port``, separated by semicolons.
 
         Args:
-            namesrv: ``host:port`` of the name servers, separated by semicolons.
             group: name of the group; brokers send checks to any of its members.
             check: returns the outcome of a transaction, which may be of another member or from before a restart.
-            options: settings of the client.
             topics: topics at whose brokers the producer registers when it starts, in addition to those of the template
                 topic. At brokers of other topics it registers with the first send.
             checks_at_a_time: maximal concurrent calls of ``check``.
-            credentials: to sign requests with.
 
         Raises:
             OptionError: ``namesrv`` has no valid address.
@@ -135,8 +131,6 @@ class TransactionProducer(Producer):
         Args:
             message: the message to send; its delay is ignored.
             execute: local transaction, called if the status is SEND_OK; with another status the message is rolled back.
-            queue: the queue to send to; by default the topic's queues in turn.
-            timeout_s: timeout of the send with all attempts.
 
         Raises:
             MessageError, NoRouteError, BrokerError, SendFailedError, TransportError: the message could not be sent, as

@@ -13,6 +13,8 @@ from functools import lru_cache
 from struct import error as StructError  # a class by its lower-case name
 from typing import Final
 
+from msgspec.structs import replace
+
 from rmq_core.client.message import RETRY_TOPIC_PREFIX, ReceivedMessage
 from rmq_core.remoting.bodies.codec import MessageQueue
 from rmq_formats.codecs.compression import decompress
@@ -169,22 +171,13 @@ def _inner_messages(message: ReceivedMessage) -> Iterator[ReceivedMessage]:
             raise LengthError("lengths in a batch that do not add up", message.physical_offset, actual=size)
         if PROPERTIES_LENGTH.unpack_from(data, properties_at - 2)[0] != at + size - properties_at:
             raise LengthError("lengths in a batch that do not add up", message.physical_offset, actual=size)
-        yield ReceivedMessage(
-            message.queue,
-            message.topic,
-            data[body_at : body_at + body_bytes],
-            queue_offset,
-            message.physical_offset,
-            message.size,
-            flag,
-            message.sys_flag,
-            message.born_timestamp_ms,
-            message.store_timestamp_ms,
-            message.reconsume_times,
-            message.prepared_transaction_offset,
-            data[properties_at : at + size],
-            message.raw_born_host,
-            message.raw_store_host,
+        yield replace(
+            message,
+            body=data[body_at : body_at + body_bytes],
+            queue_offset=queue_offset,
+            flag=flag,
+            raw_properties=data[properties_at : at + size],
+            _properties=None,
         )
         at += size
         queue_offset += 1

@@ -158,9 +158,7 @@ class Puller:
         self._broker_ids[queue] = result.suggest_which_broker_id
         status = _STATUSES[response.code]
         messages = decode_records(response.body, queue) if status is PullStatus.FOUND else []
-        if (
-            messages and messages[0].queue_offset < offset
-        ):  # the first messages of an inner batch, which is returned whole
+        if messages and messages[0].queue_offset < offset:  # an inner batch is returned whole
             messages = [message for message in messages if message.queue_offset >= offset]
         messages = filter_messages(messages, data)
         return Pulled(status, result.next_begin_offset, result.min_offset, result.max_offset, messages)
@@ -197,20 +195,15 @@ class QueueOffsets:
         timestamp = check_time("timestamp_ms", timestamp_ms)
         fields = SearchOffset(topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp)
         address = await self._cluster.broker_of(queue, any_id=any_id)
-        return (
-            await self._cluster.request_fields(address, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, fields, _Offset)
-        ).offset
+        code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
+        return (await self._cluster.request_fields(address, code, fields, _Offset)).offset
 
     async def committed(self, queue: MessageQueue, group: str) -> int | None:
         """Return a group's consumer offset, or None."""
         fields = QueryConsumerOffset(consumer_group=group, topic=queue.topic, queue_id=queue.queue_id)
-        response = await self._cluster.request(
-            await self._cluster.broker_of(queue, any_id=True),
-            RequestCode.QUERY_CONSUMER_OFFSET,
-            fields,
-            also=(ResponseCode.QUERY_NOT_FOUND,),
-        )
-        return None if response.code == ResponseCode.QUERY_NOT_FOUND else read_fields(response, _Offset).offset
+        address, not_found = await self._cluster.broker_of(queue, any_id=True), ResponseCode.QUERY_NOT_FOUND
+        response = await self._cluster.request(address, RequestCode.QUERY_CONSUMER_OFFSET, fields, also=(not_found,))
+        return None if response.code == not_found else read_fields(response, _Offset).offset
 
     async def commit(self, queue: MessageQueue, group: str, offset: int) -> None:
         """Commit a group's consumer offset: that of the next message to be consumed."""
