@@ -67,11 +67,9 @@ class CallGuard:
     """Authentication and authorization of calls by the users and policies of the brokers."""
 
     def __init__(self, brokers: Brokers, *, authorizes: bool) -> None:
-        """Create the checks.
+        """Create the checks, by the users of ``brokers``, at which the proxy must be a super user.
 
-        Args:
-            brokers: brokers to query for users; the proxy's login must be that of a super user.
-            authorizes: check policies, too; else any valid login may make all calls.
+        Without ``authorizes`` any valid login may make all calls.
         """
         self._brokers = brokers
         self._authorizes = authorizes
@@ -99,13 +97,10 @@ class CallGuard:
     async def check(
         self, login: Login, permissions: Iterable[Permission] | None, host: str, *, max_age_s: float = _CACHED_S
     ) -> None:
-        """Check that a user has all permissions of a call. Raises StatusError.
+        """Check that a user is still enabled, with the same password, and has all permissions. Raises StatusError.
 
-        Args:
-            login: authenticated user, who must still be enabled and have the same password.
-            permissions: required permissions of the call; None for a call that only super users may make.
-            host: address of the client.
-            max_age_s: maximum age of the broker's data of the user.
+        ``permissions`` is None for a call that only super users may make. The broker's data of the user are at most
+        ``max_age_s`` old.
         """
         name = login.name
         account = await self._account(name, max_age_s)
@@ -151,9 +146,8 @@ class CallGuard:
             try:
                 return await self._query_broker(address, name)
             except TransportError as error:
-                log.warning(
-                    "%(broker)s does not respond to a query for a user: %(why)s", {"broker": address, "why": str(error)}
-                )
+                why = {"broker": address, "why": str(error)}
+                log.warning("%(broker)s does not respond to a query for a user: %(why)s", why)
         return await self._query_broker(last, name)
 
     async def _query_broker(self, address: str, name: str) -> _Account:
@@ -255,7 +249,8 @@ def host_of(context: Any) -> str:
 
 def address_of(context: Any) -> str:
     """Return the client's address, ``host:port``."""
-    return FORWARDED_CLIENTS.address(unquote(str(context.peer()).partition(":")[2]))
+    address = unquote(str(context.peer()).partition(":")[2])
+    return FORWARDED_CLIENTS.get(address, address)
 
 
 def metadata_of(context: Any) -> dict[str, str]:

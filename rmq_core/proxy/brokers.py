@@ -6,25 +6,25 @@ Source: ``TopicRouteService``, ``MessageService``, ``MetadataService``.
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from rmq_core.client.cluster import Cluster
 from rmq_core.client.errors import BrokerError, NoRouteError
 from rmq_core.client.options import ClientOptions
-from rmq_core.client.routes import Route
 from rmq_core.proxy.messages import decode_records
 from rmq_core.proxy.wire import v2
 from rmq_core.remoting import clock
 from rmq_core.remoting.access.acl import Credentials
 from rmq_core.remoting.bodies.clients import HeartbeatData, ProducerData
-from rmq_core.remoting.bodies.codec import decode_body
 from rmq_core.remoting.bodies.configs import SubscriptionGroupConfig, TopicConfig
 from rmq_core.remoting.bodies.routes import ClusterInfo
 from rmq_core.remoting.codes import MASTER_ID, RequestCode, ResponseCode
-from rmq_core.remoting.connection import Connection, Handler, HandlerResponse
+from rmq_core.remoting.connection import Connection, Handler
 from rmq_core.remoting.errors import TransportError
 from rmq_core.remoting.fields import Fields
 from rmq_core.remoting.header import RemotingCommand
+from rmq_core.remoting.loop import Service
 from rmq_core.remoting.requests import Group, Topic, UnregisterClient, ViewMessage
 from rmq_formats.codecs.record import StoredMessage
 
@@ -43,10 +43,11 @@ _MESSAGE_TYPES: Final = {
 _T = TypeVar("_T")
 
 
-class Brokers:
+class Brokers(Service):
     """Name servers and brokers of the proxy; use it with ``async with``.
 
     Attributes:
+        handlers: handlers of brokers' requests, by code.
         producers: topics with transactions, which are the producer groups of gRPC clients, with the time of their last
             registration by the monotonic clock.
     """
@@ -54,43 +55,36 @@ class Brokers:
     def __init__(
         self, namesrv: str, options: ClientOptions, credentials: Credentials | None, auth_brokers: Iterable[str] = ()
     ) -> None:
-        """Create the connections' client; ``async with`` starts it.
+        """Create the client; ``async with`` starts it.
 
-        Args:
-            namesrv: addresses of name servers.
-            options: options of the client.
-            credentials: credentials that sign the proxy's requests; None for unsigned requests.
-            auth_brokers: addresses of brokers to query for users; if empty, the masters that are found first.
+        ``auth_brokers`` are addresses of brokers to query for users; if empty, the masters that are found first.
 
         Raises:
             OptionError: ``namesrv`` has no address.
         """
         self.producers: dict[str, float] = {}
-        self.on_transaction_check: Handler = _ignore_request
-        self.on_lite_unsubscribed: Handler = _ignore_request
-        handlers: dict[int, Handler] = {
-            RequestCode.CHECK_TRANSACTION_STATE: self._on_transaction_check,
-            RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: _ignore_request,
-            RequestCode.NOTIFY_UNSUBSCRIBE_LITE: self._on_lite_unsubscribed,
-        }
-        self.cluster = Cluster(namesrv, options, credentials=credentials, handlers=handlers, heartbeat=self._heartbeat)
+        codes = (
+            RequestCode.CHECK_TRANSACTION_STATE, RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
+            RequestCode.NOTIFY_UNSUBSCRIBE_LITE,
+        )  # fmt: skip
+        self.handlers: dict[int, Handler] = dict.fromkeys(codes, _ignore_request)
+        self.cluster = Cluster(
+            namesrv, options, credentials=credentials, handlers=self.handlers, heartbeat=self._heartbeat
+        )
+        self.request = self.cluster.request
+        self.route = self.cluster.route
         self._auth_brokers = tuple(auth_brokers)
         self._cache: dict[tuple[str, str], tuple[float, Any]] = {}
         # By broker: leads of its clock over the local steady clock, with their last times; the newest is last.
         self._leads_ms: dict[str, dict[int, int]] = {}
 
-    async def __aenter__(self) -> "Brokers":
+    async def start(self) -> None:
+        """Start the client."""
         await self.cluster.start()
-        return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def close(self) -> None:
+        """Close all connections."""
         await self.cluster.close()
-
-    def _on_transaction_check(self, command: RemotingCommand, connection: Connection) -> HandlerResponse:
-        return self.on_transaction_check(command, connection)
-
-    def _on_lite_unsubscribed(self, command: RemotingCommand, connection: Connection) -> HandlerResponse:
-        return self.on_lite_unsubscribed(command, connection)
 
     def _heartbeat(self) -> HeartbeatData | None:
         if not self.producers:
@@ -119,13 +113,11 @@ class Brokers:
                 fields = UnregisterClient(client_id=self.cluster.client_id, producer_group=topic)
                 await self.cluster.to_masters(RequestCode.UNREGISTER_CLIENT, fields)
 
-    async def route(self, topic: str) -> Route:
-        """Return the route of a topic. Raises NoRouteError, TransportError."""
-        return await self.cluster.route(topic)
-
     async def message_types(self, topic: str) -> tuple[int, ...]:
         """Return the message types that a topic accepts. Raises RemotingError."""
-        config = await self._cached(("topic", topic), lambda: self._query_topic(topic))
+        fields = Topic(topic=topic)
+        query = partial(self._request_any, topic, RequestCode.GET_TOPIC_CONFIG, fields, TopicConfig)
+        config = await self._cached(("topic", topic), query)
         return _MESSAGE_TYPES.get(config.attributes.get("message.type", "NORMAL").upper(), (v2.NORMAL,))
 
     async def group(self, group: str, topic: str) -> SubscriptionGroupConfig:
@@ -143,23 +135,17 @@ class Brokers:
         records = decode_records(bytes(response.body)) if response.code == ResponseCode.SUCCESS else []
         return records[0] if len(records) == 1 else None
 
-    async def _query_topic(self, topic: str) -> TopicConfig:
-        response = await self._request_any(topic, RequestCode.GET_TOPIC_CONFIG, Topic(topic=topic))
-        return decode_body(response.body, TopicConfig)
-
     async def _query_group(self, group: str, topic: str) -> SubscriptionGroupConfig:
+        code, fields = RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, Group(group=group)
         try:
-            response = await self._request_any(topic, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, Group(group=group))
+            return await self._request_any(topic, code, fields, SubscriptionGroupConfig)
         except BrokerError as error:
-            if (
-                error.code != ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
-            ):  # else an ordered group would not be read in order
-                raise
+            if error.code != ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
+                raise  # with the defaults, an ordered group would not be read in order
             return SubscriptionGroupConfig(group_name=group)  # the broker creates the group at its first use
-        return decode_body(response.body, SubscriptionGroupConfig)
 
-    async def _request_any(self, topic: str, code: RequestCode, fields: Fields) -> RemotingCommand:
-        """Send a request to the first master of a topic, or to the next one if it does not respond.
+    async def _request_any(self, topic: str, code: RequestCode, fields: Fields, kind: type[_T]) -> _T:
+        """Send a request to the first master of a topic, or to the next one if it does not respond; return the body.
 
         Raises NoRouteError, BrokerError, TransportError.
         """
@@ -168,10 +154,10 @@ class Brokers:
         *names, last = dict.fromkeys(queue.broker_name for queue in queues) or route.brokers or ("",)
         for name in names:
             try:
-                return await self.request(self.cluster.address(name), code, fields)
+                return await self.cluster.request_body(self.cluster.address(name), code, kind, fields)
             except (TransportError, NoRouteError) as error:
                 log.warning("%(broker)s: %(why)s", {"broker": name, "why": str(error)})
-        return await self.request(self.cluster.address(last), code, fields)
+        return await self.cluster.request_body(self.cluster.address(last), code, kind, fields)
 
     async def auth_brokers(self) -> tuple[str, ...]:
         """Return the addresses of brokers that are queried for users: configured ones, or the masters found first.
@@ -183,8 +169,8 @@ class Brokers:
             TransportError: no name server responds.
         """
         if not self._auth_brokers:
-            response = await self.cluster.request_name_servers(RequestCode.GET_BROKER_CLUSTER_INFO)
-            groups = decode_body(response.body, ClusterInfo).broker_addr_table.values()
+            info = await self.cluster.request_name_servers_body(RequestCode.GET_BROKER_CLUSTER_INFO, ClusterInfo)
+            groups = info.broker_addr_table.values()
             masters = tuple(group.broker_addrs[MASTER_ID] for group in groups if MASTER_ID in group.broker_addrs)
             if not masters:
                 raise NoRouteError("brokers", "no name server knows a master")
@@ -206,18 +192,6 @@ class Brokers:
             self._cache.clear()
         self._cache[key] = now + _CACHED_S, value
         return value
-
-    async def request(
-        self,
-        address: str,
-        code: int,
-        fields: Fields | None = None,
-        body: bytes = b"",
-        timeout_s: float | None = None,
-        also: Iterable[int] = (),
-    ) -> RemotingCommand:
-        """Send a request. Raises BrokerError, TransportError."""
-        return await self.cluster.request(address, code, fields, body, timeout_s=timeout_s, also=also)
 
     async def address(self, topic: str, broker: str) -> str:
         """Return the address of a master by its name; refresh the route of a topic if the name is unknown.

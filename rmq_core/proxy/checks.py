@@ -28,71 +28,18 @@ _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")  # Unicode's category Cc
 _GROUP: Final = re.compile(r"[%|a-zA-Z0-9_-]{1,255}")
 RESERVED: Final = frozenset(
     [
-        "TRACE_ON",
-        "MSG_REGION",
-        "KEYS",
-        "TAGS",
-        "WAIT",
-        "DELAY",
-        "RETRY_TOPIC",
-        "REAL_TOPIC",
-        "REAL_QID",
-        "TRAN_MSG",
-        "PGROUP",
-        "MIN_OFFSET",
-        "MAX_OFFSET",
-        "BUYER_ID",
-        "ORIGIN_MESSAGE_ID",
-        "TRANSFER_FLAG",
-        "CORRECTION_FLAG",
-        "MQ2_FLAG",
-        "RECONSUME_TIME",
-        "UNIQ_KEY",
-        "EXTEND_UNIQ_INFO",
-        "MAX_RECONSUME_TIMES",
-        "CONSUME_START_TIME",
-        "INNER_NUM",
-        "INNER_BASE",
-        "DUP_INFO",
-        "CHECK_IMMUNITY_TIME_IN_SECONDS",
-        "TRAN_PREPARED_QUEUE_OFFSET",
-        "__transactionId__",
-        "TRANSACTION_CHECK_TIMES",
-        "INSTANCE_ID",
-        "CORRELATION_ID",
-        "REPLY_TO_CLIENT",
-        "TTL",
-        "ARRIVE_TIME",
-        "PUSH_REPLY_TIME",
-        "CLUSTER",
-        "MSG_TYPE",
-        "POP_CK",
-        "POP_CK_OFFSET",
-        "1ST_POP_TIME",
-        "__SHARDINGKEY",
-        "FORWARD_QUEUE_ID",
-        "REDIRECT",
-        "INNER_MULTI_DISPATCH",
-        "INNER_MULTI_QUEUE_OFFSET",
-        "TRACE_CONTEXT",
-        "TIMER_DELAY_SEC",
-        "TIMER_DELIVER_MS",
-        "TIMER_ENQUEUE_MS",
-        "TIMER_DEQUEUE_MS",
-        "TIMER_ROLL_TIMES",
-        "TIMER_OUT_MS",
-        "TIMER_DEL_UNIQKEY",
-        "TIMER_DELAY_LEVEL",
-        "TIMER_DELAY_MS",
-        "__BORNHOST",
-        "BORN_TIMESTAMP",
-        "__CRC32#",
-        "DLQ_ORIGIN_TOPIC",
-        "DLQ_ORIGIN_MESSAGE_ID",
-        "_SYS_MSG_PRIORITY_",
-        "__LITE_TOPIC",
+        "TRACE_ON", "MSG_REGION", "KEYS", "TAGS", "WAIT", "DELAY", "RETRY_TOPIC", "REAL_TOPIC", "REAL_QID", "TRAN_MSG",
+        "PGROUP", "MIN_OFFSET", "MAX_OFFSET", "BUYER_ID", "ORIGIN_MESSAGE_ID", "TRANSFER_FLAG", "CORRECTION_FLAG",
+        "MQ2_FLAG", "RECONSUME_TIME", "UNIQ_KEY", "EXTEND_UNIQ_INFO", "MAX_RECONSUME_TIMES", "CONSUME_START_TIME",
+        "INNER_NUM", "INNER_BASE", "DUP_INFO", "CHECK_IMMUNITY_TIME_IN_SECONDS", "TRAN_PREPARED_QUEUE_OFFSET",
+        "__transactionId__", "TRANSACTION_CHECK_TIMES", "INSTANCE_ID", "CORRELATION_ID", "REPLY_TO_CLIENT", "TTL",
+        "ARRIVE_TIME", "PUSH_REPLY_TIME", "CLUSTER", "MSG_TYPE", "POP_CK", "POP_CK_OFFSET", "1ST_POP_TIME",
+        "__SHARDINGKEY", "FORWARD_QUEUE_ID", "REDIRECT", "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET",
+        "TRACE_CONTEXT", "TIMER_DELAY_SEC", "TIMER_DELIVER_MS", "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS",
+        "TIMER_ROLL_TIMES", "TIMER_OUT_MS", "TIMER_DEL_UNIQKEY", "TIMER_DELAY_LEVEL", "TIMER_DELAY_MS", "__BORNHOST",
+        "BORN_TIMESTAMP", "__CRC32#", "DLQ_ORIGIN_TOPIC", "DLQ_ORIGIN_MESSAGE_ID", "_SYS_MSG_PRIORITY_", "__LITE_TOPIC",
     ]
-)
+)  # fmt: skip
 LITE_CLIENTS: Final = (v2.LITE_PUSH_CONSUMER, v2.LITE_SIMPLE_CONSUMER)  # the original has the first alone
 _DEFAULT_QUOTA: Final = 2000
 _MAX_QUOTA: Final = (1 << 31) - 1
@@ -121,10 +68,8 @@ def group_name(resource: Any) -> str:
 def check_lite_topic(name: str) -> None:
     """Refuse an invalid name of a lite topic. Raises StatusError."""
     if _LITE_TOPIC.fullmatch(name) is None:
-        raise StatusError(
-            v2.ILLEGAL_LITE_TOPIC,
-            f"the lite topic {name[:200]!r} is not of 1 to {MOST_LITE_TOPIC_BYTES} letters, digits, - and _",
-        )
+        reason = f"the lite topic {name[:200]!r} is not of 1 to {MOST_LITE_TOPIC_BYTES} letters, digits, - and _"
+        raise StatusError(v2.ILLEGAL_LITE_TOPIC, reason)
 
 
 def may_be_child(name: str) -> bool:
@@ -135,7 +80,7 @@ def may_be_child(name: str) -> bool:
 def check_lite_topics(names: Sequence[str]) -> None:
     """Refuse invalid names of lite topics. Raises StatusError."""
     text = "".join(f"{name}\n" for name in names)
-    # All at once: a hundred thousand short ones took 76 ms one by one, and 23 ms so.
+    # One match for all names: 100,000 short ones take 23 ms, and 76 ms one by one.
     if text.count("\n") != len(names) or _LITE_TOPICS.fullmatch(text) is None:
         for name in names:
             check_lite_topic(name)
@@ -155,15 +100,13 @@ def check_message(message: Any, now_ms: int) -> None:
     if not message.body:
         raise StatusError(v2.MESSAGE_BODY_EMPTY, "message body cannot be empty")
     if not system.message_id.strip() or _has_control(system.message_id) or len(system.message_id) > _MAX_ID_CHARS:
-        raise StatusError(
-            v2.ILLEGAL_MESSAGE_ID,
-            f"message id cannot be blank, have a control character or more than {_MAX_ID_CHARS} characters",
-        )
+        reason = f"message id cannot be blank, have a control character or more than {_MAX_ID_CHARS} characters"
+        raise StatusError(v2.ILLEGAL_MESSAGE_ID, reason)
     if _has_control(system.born_host) or _has_control(system.trace_context):  # else they could forge properties
         raise StatusError(v2.BAD_REQUEST, "born host and trace context cannot have a control character")
     if system.HasField("tag") and (not system.tag.strip() or "|" in system.tag or _has_control(system.tag)):
         raise StatusError(v2.ILLEGAL_MESSAGE_TAG, "tag cannot be blank, or have a | or a control character")
-    if len(system.keys) > MOST_PROPERTY_BYTES:  # before each is looked at
+    if len(system.keys) > MOST_PROPERTY_BYTES:  # before the check of each key
         reason = f"message has {len(system.keys)} keys, more than {MOST_PROPERTY_BYTES}"
         raise StatusError(v2.MESSAGE_PROPERTIES_TOO_LARGE, reason)
     for key in system.keys:
@@ -172,19 +115,15 @@ def check_message(message: Any, now_ms: int) -> None:
     if system.HasField("message_group"):
         group = system.message_group
         if not group.strip() or _has_control(group) or len(group) >= _MAX_GROUP_CHARS:
-            raise StatusError(
-                v2.ILLEGAL_MESSAGE_GROUP,
-                f"message group cannot be blank, have a control character or {_MAX_GROUP_CHARS} characters",
-            )
+            reason = f"message group cannot be blank, have a control character or {_MAX_GROUP_CHARS} characters"
+            raise StatusError(v2.ILLEGAL_MESSAGE_GROUP, reason)
     if system.HasField("priority") and system.priority < 0:
         raise StatusError(v2.BAD_REQUEST, "priority must be greater than or equal to 0")
     if system.lite_topic:
         check_lite_topic(system.lite_topic)
         if message_type_of(message) != v2.LITE:  # the original sends it to both, or the broker forgets the priority
-            raise StatusError(
-                v2.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
-                "a message with a lite topic has no transaction, delivery time, message group or priority",
-            )
+            reason = "a message with a lite topic has no transaction, delivery time, message group or priority"
+            raise StatusError(v2.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, reason)
     _check_properties(message)
     if system.HasField("delivery_timestamp"):
         ahead_s = system.delivery_timestamp.seconds - now_ms // 1000
@@ -200,21 +139,16 @@ def _check_properties(message: Any) -> None:
     size = sum(len(text.encode()) for text in (system.tag, *system.keys, system.trace_context, system.born_host))
     for name, value in properties.items():
         if name in RESERVED or name.startswith("__RMQ.TRANSIENT.") or _has_control(name) or not name:
-            raise StatusError(
-                v2.ILLEGAL_MESSAGE_PROPERTY_KEY,
-                f"property is used by system or has a control character: {name[:100]!r}",
-            )
+            reason = f"property is used by system or has a control character: {name[:100]!r}"
+            raise StatusError(v2.ILLEGAL_MESSAGE_PROPERTY_KEY, reason)
         if _has_control(value):
-            raise StatusError(
-                v2.ILLEGAL_MESSAGE_PROPERTY_KEY, f"the value of the property {name[:100]!r} has a control character"
-            )
+            reason = f"the value of the property {name[:100]!r} has a control character"
+            raise StatusError(v2.ILLEGAL_MESSAGE_PROPERTY_KEY, reason)
         size += len(name.encode()) + len(value.encode())
     if len(properties) > MOST_PROPERTIES or size > MOST_PROPERTY_BYTES:
-        raise StatusError(
-            v2.MESSAGE_PROPERTIES_TOO_LARGE,
-            f"message has {len(properties)} properties of {size} bytes, more than {MOST_PROPERTIES} or "
-            f"{MOST_PROPERTY_BYTES}",
-        )
+        limits = f"more than {MOST_PROPERTIES} or {MOST_PROPERTY_BYTES}"
+        reason = f"message has {len(properties)} properties of {size} bytes, {limits}"
+        raise StatusError(v2.MESSAGE_PROPERTIES_TOO_LARGE, reason)
 
 
 def _has_control(text: str) -> bool:

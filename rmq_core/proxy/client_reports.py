@@ -45,10 +45,11 @@ def client_of(
     settings: Any, client_id: str, address: str, number: int, previous: ProxiedClient | None
 ) -> ProxiedClient:
     """Describe a client by its settings, ``host:port`` and session; return ``previous`` if nothing has changed."""
-    if previous is not None and previous == _client(
-        settings, client_id, address, number, _subscription_version(previous)
-    ):
-        return previous
+    if previous is not None:
+        consumers = previous.consumer_data_set
+        versions = (entry.sub_version for data in consumers for entry in data.subscription_data_set)
+        if previous == _client(settings, client_id, address, number, next(versions, 0)):
+            return previous
     return _client(settings, client_id, address, number, now_ms())
 
 
@@ -87,13 +88,6 @@ def _subscription(entry: Any, sub_version: int) -> SubscriptionData | None:
         return None
 
 
-def _subscription_version(client: ProxiedClient) -> int:
-    versions = (
-        subscription.sub_version for data in client.consumer_data_set for subscription in data.subscription_data_set
-    )
-    return next(versions, 0)
-
-
 def version_of(text: str) -> int:
     """Return the ordinal of a client's version, ``5.1.2``: Java's enum has two for each from 5.0.0 on.
 
@@ -108,8 +102,6 @@ class _ReportedClients:
     """Clients that were reported to a broker on a connection.
 
     Attributes:
-        connection: connection to the broker.
-        clients: reported clients, by number.
         next_renewal_s: time of the next report without changes, by the monotonic clock.
         refuses_reports: True if the broker does not know the request.
     """
@@ -169,10 +161,8 @@ class ClientReporter:
                     reported.clients.pop(number, None)
                 reported.clients |= {client.number: client for client in request_body.clients}
         except BrokerError as error:
-            reported.refuses_reports = error.code in (
-                ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
-                ResponseCode.NO_PERMISSION,
-            )
+            refusals = ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ResponseCode.NO_PERMISSION
+            reported.refuses_reports = error.code in refusals
             raise
         reported.next_renewal_s = now + _RENEW_S
 

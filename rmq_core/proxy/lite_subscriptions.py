@@ -30,8 +30,8 @@ from rmq_formats.errors import RmqError
 
 log = logging.getLogger("rmq.proxy")
 _MAX_PER_SECOND: Final = 5000  # ``maxSyncLiteSubscriptionRate``
-_QUOTA_SLACK: Final = 300  # names that a broker is told beyond it: a client may know late of some that are gone
-_MAX_NAMES: Final = 100_000  # of a call, whatever the quota: the event loop looks at them at once
+_QUOTA_SLACK: Final = 300  # further names in a request: a client may learn late that some lite topics are gone
+_MAX_NAMES: Final = 100_000  # of a call, whatever the quota: the event loop checks them in one step
 _TIMEOUT_S: Final = 2.0
 _ADDS: Final = (v2.PARTIAL_ADD, v2.COMPLETE_ADD)
 Begin = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
@@ -62,7 +62,7 @@ class _Subscriber:
 
     Attributes:
         is_registered: brokers may have a subscription of the client.
-        users: how many calls wait for the lock, or have it.
+        users: number of calls that wait for the lock, or have the lock.
         lock: serializes the changes that are sent to brokers.
     """
 
@@ -78,17 +78,17 @@ class LiteSubscriptionActivity:
     """Handler of SyncLiteSubscription."""
 
     def __init__(self, brokers: Brokers, sessions: Sessions, begin: Begin) -> None:
-        """Create the handler; ``begin`` starts work that must not end halfway when its call does."""
+        """Create the handler; ``begin`` starts work that must not end halfway when its call ends."""
         self._brokers = brokers
         self._sessions = sessions
         self._begin = begin
         self._rate = RateLimiter(_MAX_PER_SECOND)
         self._subscribers: dict[str, _Subscriber] = {}
-        brokers.on_lite_unsubscribed = self._on_unsubscribed
+        brokers.handlers[RequestCode.NOTIFY_UNSUBSCRIBE_LITE] = self._on_unsubscribed
         sessions.on_end = self._on_session_end
 
     async def close(self) -> None:
-        """Report no more ended clients: clients go on at another proxy."""
+        """Report no more ended clients: clients continue at another proxy."""
         self._sessions.on_end = lambda _: None
 
     async def sync(self, request: Any, client_id: str, _: str) -> Any:
@@ -121,10 +121,8 @@ class LiteSubscriptionActivity:
         async with self._locked_subscriber(client_id) as subscriber:
             if subscriber.is_registered:
                 subscriber.is_registered = False
-                name = broker_client_id(client_id)
-                removal = LiteSubscription(
-                    action="COMPLETE_REMOVE", client_id=name, group=subscriber.group, topic=subscriber.topic
-                )
+                name, group, topic = broker_client_id(client_id), subscriber.group, subscriber.topic
+                removal = LiteSubscription(action="COMPLETE_REMOVE", client_id=name, group=group, topic=topic)
                 await self._send_to_brokers(removal)
 
     @asynccontextmanager

@@ -120,7 +120,7 @@ def messages_of(record: StoredMessage) -> Iterator[StoredMessage]:
             inner = inner_messages(replace(record, body=body))
         else:
             inner = inner_messages(record)
-    except FormatError:  # its consumer may know better
+    except FormatError:  # the consumer may be able to decode the body
         yield record
         return
     for message in inner:
@@ -138,7 +138,6 @@ def to_wire(record: StoredMessage, topic: str, handle: str | None, attempt: int 
     """Build the message of the service for a consumer.
 
     Args:
-        record: record of the message.
         topic: topic of the consumer's subscription.
         handle: receipt handle; None for pulled messages.
         attempt: number of the delivery; None for the count of the record.
@@ -149,7 +148,7 @@ def to_wire(record: StoredMessage, topic: str, handle: str | None, attempt: int 
     system = v2.SystemProperties(
         keys=split_keys(properties.get(PROPERTY_KEYS, "")),
         message_id=properties.get(PROPERTY_UNIQ_KEY) or record.msg_id,
-        body_digest=_digest(body),
+        body_digest=v2.Digest(type=v2.MD5, checksum=md5(body, usedforsecurity=False).hexdigest().upper()),
         body_encoding=encoding,
         message_type=_message_type(properties),
         born_host=properties.get(_BORN_HOST) or _text(record.born_host).rpartition(":")[0],
@@ -197,10 +196,6 @@ def _message_type(properties: dict[str, str]) -> Any:
     return v2.LITE if PROPERTY_LITE_TOPIC in properties else v2.NORMAL
 
 
-def _digest(body: bytes) -> Any:
-    return v2.Digest(type=v2.MD5, checksum=md5(body, usedforsecurity=False).hexdigest().upper())
-
-
 @lru_cache(maxsize=1024)
 def _text(host: Host) -> str:
     return host.text
@@ -214,7 +209,7 @@ def _body(record: StoredMessage) -> tuple[bytes, Any]:
         return record.body, v2.GZIP
     try:
         return decompress(record.body, record.sys_flag, max_bytes=_MAX_INFLATED_BYTES), v2.IDENTITY
-    except FormatError:  # its consumer may know better
+    except FormatError:  # the consumer may be able to decode the body
         return record.body, v2.GZIP
 
 
@@ -229,10 +224,7 @@ class ReceiptHandle(NamedTuple):
     Source: ``ReceiptHandle``, which has no lite topic: clients send it with each call, except Java's 5.2.0 for a new
     invisible time.
 
-    Attributes:
-        handle: receipt handle of POP.
-        physical_offset: physical offset of the record.
-        lite_topic: lite topic of the message; empty for messages of other topics.
+    ``lite_topic`` is empty for messages of other topics.
     """
 
     handle: PopHandle
@@ -312,9 +304,8 @@ def popped_lite_messages(fields: PopResponse, body: bytes, broker: str, parent: 
             handle = PopHandle(
                 0, fields.pop_time, fields.invisible_time, fields.revive_qid, TopicKind.NORMAL, broker, 0, child.offset
             )
-            yield PoppedMessage(
-                record, ReceiptHandle(handle, record.recorded_physical_offset, child.lite_topic), deliveries
-            )
+            receipt = ReceiptHandle(handle, record.recorded_physical_offset, child.lite_topic)
+            yield PoppedMessage(record, receipt, deliveries)
 
 
 class LiteTopicOffset(NamedTuple):
@@ -347,9 +338,8 @@ def _deliveries(entries: list[str], locations: list[LiteTopicOffset | None]) -> 
         offsets = [location and location.offset for location in locations_of_child]
         if entries and _QUEUE_OFFSET not in entries[0]:
             counts_of_child, entries = entries[: len(offsets)], entries[len(offsets) :]
-            deliveries += [parse_decimal(text, 0) for text in counts_of_child] + [0] * (
-                len(offsets) - len(counts_of_child)
-            )
+            deliveries += [parse_decimal(text, 0) for text in counts_of_child]
+            deliveries += [0] * (len(offsets) - len(counts_of_child))
             continue
         counts: dict[int | None, int] = {}
         while entries and (offset := _offset_of(entries[0])) in offsets and offset not in counts:

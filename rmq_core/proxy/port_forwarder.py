@@ -29,28 +29,8 @@ log = logging.getLogger("rmq.proxy")
 _VALID_DAYS: Final = 3650
 
 
-class ForwardedClients:
-    """Addresses of clients by the loopback address that gRPC sees."""
-
-    def __init__(self) -> None:
-        self._remote: dict[str, str] = {}
-
-    def add(self, loopback_address: str, remote: str) -> None:
-        """Record the client of a loopback address."""
-        self._remote[loopback_address] = remote
-
-    def remove(self, loopback_address: str) -> None:
-        """Remove an address whose connection has ended."""
-        self._remote.pop(loopback_address, None)
-
-    def address(self, loopback_address: str) -> str:
-        """Return the client's address; the same address if the connection is not forwarded."""
-        return self._remote.get(loopback_address, loopback_address)
-
-
-FORWARDED_CLIENTS: Final = (
-    ForwardedClients()
-)  # one for all servers: gRPC's handlers know only the address of a connection
+# Addresses of clients by the loopback address that gRPC sees: its handlers know only the address of a connection.
+FORWARDED_CLIENTS: Final[dict[str, str]] = {}
 
 
 class PortForwarder:
@@ -75,14 +55,10 @@ class PortForwarder:
             raise ListenError(address, f"cannot listen there: {reason}") from error
         return address_text(self._server.sockets[0].getsockname())
 
-    def stop_listening(self) -> None:
-        """Accept no more connections."""
+    def close(self) -> None:
+        """Stop listening, and end all connections."""
         if self._server is not None:
             self._server.close()
-
-    def close(self) -> None:
-        """End all connections."""
-        self.stop_listening()
         for end in list(self.ends):
             end.abort()
 
@@ -148,7 +124,7 @@ class _ClientEnd(_ForwardedEnd):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._timer.cancel()
-        FORWARDED_CLIENTS.remove(self._loopback_address)
+        FORWARDED_CLIENTS.pop(self._loopback_address, None)
         super().connection_lost(error)
 
     async def _forward(self, data: bytes, transport: asyncio.Transport) -> None:
@@ -166,7 +142,7 @@ class _ClientEnd(_ForwardedEnd):
             inner.abort()
             return
         self._loopback_address = address_text(inner.get_extra_info("sockname"))
-        FORWARDED_CLIENTS.add(self._loopback_address, address_text(transport.get_extra_info("peername")))
+        FORWARDED_CLIENTS[self._loopback_address] = address_text(transport.get_extra_info("peername"))
         self.other = end
         inner.write(data)
         transport.resume_reading()

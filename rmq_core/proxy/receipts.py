@@ -54,12 +54,10 @@ class _RenewedMessage:
     """Message under renewal.
 
     Attributes:
-        topic: topic of the message.
-        receipt: newest receipt handle.
         since_s: time of the delivery.
         visible_s: time when the message becomes visible without a renewal.
         times: number of renewals.
-        renewal_done: future of the current renewal; None without one.
+        renewal_done: future of the current renewal.
     """
 
     topic: str
@@ -93,7 +91,7 @@ class Renewal:
             self._put((client_id, group, receipt.encode()), _RenewedMessage(topic, receipt, now_s, visible_s))
 
     def count(self, client_id: str) -> int:
-        """Return how many messages of a client are renewed."""
+        """Return the number of a client's renewed messages."""
         return self._counts.get(client_id, 0)
 
     def _put(self, key: Key, message: _RenewedMessage) -> None:
@@ -286,12 +284,7 @@ class Receipts:
     ) -> ReceiptHandle:
         """Set the invisible time of a message, from now; return the new receipt.
 
-        Args:
-            group: consumer group.
-            topic: topic of the message.
-            receipt: current receipt.
-            invisible_ms: new invisible time.
-            suspends: do not count the delivery; for a lite topic, all messages of the pop get the invisible time.
+        With ``suspends`` the delivery does not count, and all messages of a pop of lite topics get the invisible time.
 
         Raises:
             BrokerError: the broker refuses.

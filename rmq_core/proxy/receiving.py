@@ -30,23 +30,18 @@ from rmq_formats.codecs.record import StoredMessage
 from rmq_formats.errors import RmqError
 
 log = logging.getLogger("rmq.proxy")
-_RENEWAL_MS: Final = 60_000  # what push consumers' messages are popped for, and renewed
+_RENEWAL_MS: Final = 60_000  # invisible time of push consumers' messages, which are renewed
 _LEAST_INVISIBLE_MS: Final = 10_000
 _LEAST_POLL_S: Final = 5.0
 _RESPONSE_S: Final = 0.5  # of a call's deadline, for the way back
 _MAX_UNACKNOWLEDGED: Final = 100  # messages of children: ``maxLiteRenewNumPerChannel``
 _DEAD_LETTERS: Final = "%DLQ%"
-_MAX_ATTEMPT_CHARS: Final = 255  # a broker keeps the id of a take in order, in a file
+_MAX_ATTEMPT_CHARS: Final = 255  # a broker stores the attempt id of an orderly pop in a file
 
 
 @dataclass(frozen=True, slots=True)
 class _Receive:
-    """Parameters of one receive.
-
-    Attributes:
-        tags: that are wanted; None for all.
-        is_lite: it is one of the children that the client has subscribed to.
-    """
+    """Parameters of one receive; ``tags`` is None for all messages."""
 
     client_id: str
     group: str
@@ -74,9 +69,9 @@ class ReceiveMessageActivity:
         self._receipts = receipts
 
     async def receive(self, request: Any, client_id: str, remaining_s: float | None) -> AsyncGenerator[Any]:
-        """ReceiveMessage: a status, messages, and when they were delivered.
+        """ReceiveMessage: a status, messages, and the time of their delivery.
 
-        What the client does not get, since the call ends before, others get a second later.
+        If the call ends early, other clients get the remaining messages a second later.
         """
         group, topic = group_name(request.group), topic_name(request.message_queue.topic)
         self._sessions.get_or_create(client_id)
@@ -89,16 +84,8 @@ class ReceiveMessageActivity:
             self._check_unacknowledged(client_id)
         elif config.consume_message_orderly:
             fields = structs.replace(fields, queue_id=queue_id, order=True)
-        receive = _Receive(
-            client_id,
-            group,
-            topic,
-            broker,
-            config.retry_max_times + 1,
-            tags_of(request.filter_expression),
-            renews=bool(request.auto_renew),
-            is_lite=is_lite,
-        )
+        tags, renews = tags_of(request.filter_expression), bool(request.auto_renew)
+        receive = _Receive(client_id, group, topic, broker, config.retry_max_times + 1, tags, renews, is_lite)
         popping = self._receipts.begin(self._pop(receive, fields))
         pending: deque[_ClientMessage] | None = None
         try:
@@ -106,7 +93,7 @@ class ReceiveMessageActivity:
             pending = deque(messages)
             yield rpc.ReceiveMessageResponse(status=status)
             while pending:
-                message = pending.popleft()  # what is being written counts as written: the client may have it already
+                message = pending.popleft()  # before the write, as the client may get the message although it fails
                 if receive.renews:
                     self._receipts.renewal.start(client_id, group, topic, message.receipt)
                 yield rpc.ReceiveMessageResponse(message=message.message)
@@ -154,18 +141,14 @@ class ReceiveMessageActivity:
 
     async def _pop(self, receive: _Receive, fields: PopMessage) -> tuple[Any, list[_ClientMessage]]:
         """Pop messages; return the status and the client's messages."""
-        if not fields.max_msg_nums:  # the original's broker holds the poll: a client that asks so must not spin
+        if not fields.max_msg_nums:  # Java's broker parks the poll, too: otherwise the client would poll in a busy loop
             await asyncio.sleep(fields.poll_time / 1000)
             return v2.Status(code=v2.MESSAGE_NOT_FOUND, message="no new message"), []
         address = await self._brokers.address(receive.topic, receive.broker)
         code = RequestCode.POP_LITE_MESSAGE if receive.is_lite else RequestCode.POP_MESSAGE
-        response = await self._brokers.request(
-            address,
-            code,
-            _lite_fields(fields, receive.client_id) if receive.is_lite else fields,
-            timeout_s=fields.poll_time / 1000 + 10,
-            also=(ResponseCode.POLLING_TIMEOUT, ResponseCode.POLLING_FULL, ResponseCode.PULL_NOT_FOUND),
-        )
+        pop = _lite_fields(fields, receive.client_id) if receive.is_lite else fields
+        also = (ResponseCode.POLLING_TIMEOUT, ResponseCode.POLLING_FULL, ResponseCode.PULL_NOT_FOUND)
+        response = await self._brokers.request(address, code, pop, timeout_s=fields.poll_time / 1000 + 10, also=also)
         messages = await self._decode_messages(receive, response) if response.code == ResponseCode.SUCCESS else []
         if response.code == ResponseCode.POLLING_FULL:
             return v2.Status(code=v2.TOO_MANY_REQUESTS, message="too many polls"), []
@@ -231,24 +214,19 @@ class ReceiveMessageActivity:
             raise StatusError(v2.INTERNAL_SERVER_ERROR, f"a broker's answer is none of POP: {error}") from error
         self._brokers.record_clock(receive.broker, fields.pop_time)
         messages = []
-        body = bytes(response.body)
-        popped = (
-            popped_lite_messages(fields, body, receive.broker, receive.topic)
-            if receive.is_lite
-            else popped_messages(fields, body, receive.broker)
-        )
+        body, group, topic = bytes(response.body), receive.group, receive.topic
+        if receive.is_lite:
+            popped = popped_lite_messages(fields, body, receive.broker, topic)
+        else:
+            popped = popped_messages(fields, body, receive.broker)
         for item in popped:
-            properties, receipt = item.record.properties, item.receipt
+            receipt, uniq_key = item.receipt, item.record.properties.get(PROPERTY_UNIQ_KEY, "")
             if not _matches(receive, item.record):
-                await self._best_effort(self._receipts.acknowledge(receive.group, receive.topic, receipt))
+                await self._best_effort(self._receipts.acknowledge(group, topic, receipt))
             elif item.deliveries >= receive.most_attempts:
-                await self._best_effort(
-                    self._receipts.send_to_dead_letters(
-                        receive.group, receive.topic, receipt, properties.get(PROPERTY_UNIQ_KEY, "")
-                    )
-                )
+                await self._best_effort(self._receipts.send_to_dead_letters(group, topic, receipt, uniq_key))
             else:
-                message = to_wire(item.record, receive.topic, receipt.encode(), item.deliveries + 1)
+                message = to_wire(item.record, topic, receipt.encode(), item.deliveries + 1)
                 if receive.is_lite:
                     message.system_properties.lite_topic = receipt.lite_topic
                     message.system_properties.queue_offset = receipt.handle.offset

@@ -12,9 +12,8 @@ from typing import Any, Final
 
 from rmq_core.proxy.wire import StatusError, v2
 
-MOST_CALL_BYTES: Final = (
-    8 << 20
-)  # official clients send one message of up to 4 MiB; decoded, it may take 24 times as much
+# Official clients send one message of up to 4 MiB; decoded, it may take 24 times as much.
+MOST_CALL_BYTES: Final = 8 << 20
 _MAX_READERS: Final = 32  # calls being read at a time, each of up to ``MOST_CALL_BYTES``
 _SLOW_READ_S: Final = 1.0  # after which a reader is ended if others wait
 _MAX_BYTES: Final = 256 << 20
@@ -24,12 +23,7 @@ class RequestBudget:
     """Reader of the requests of calls, within a memory budget."""
 
     def __init__(self, max_readers: int = _MAX_READERS, max_bytes: int = _MAX_BYTES) -> None:
-        """Create an empty budget.
-
-        Args:
-            max_readers: maximum number of calls that are read at a time.
-            max_bytes: maximum bytes of read requests whose calls have not ended.
-        """
+        """Create an empty budget: of calls being read, and of bytes of read requests whose calls have not ended."""
         self.count = 0
         self._max_readers = max_readers
         self._max_bytes = max_bytes

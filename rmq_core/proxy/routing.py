@@ -21,7 +21,6 @@ from rmq_core.proxy.sessions import (
     end,
     merge_settings,
     names_in,
-    settings_command,
 )
 from rmq_core.proxy.wire import StatusError, ms_of, ok, rpc, status_of, v2
 from rmq_core.remoting.bodies.codec import MessageQueue
@@ -129,12 +128,10 @@ class ClientActivity:
     async def telemetry(
         self, commands: AsyncIterator[Any], client_id: str, address: str, caller: Caller, on_call_end: OnCallEnd
     ) -> AsyncGenerator[Any]:
-        """Telemetry: answers the client's settings, and forwards brokers' requests to the client.
+        """Telemetry: answers the settings of the client at ``address``, and forwards brokers' requests to the client.
 
-        Args:
-            address: ``host:port`` of it.
-            on_call_end: takes what is called when the call has ended. A generator that gRPC leaves while it writes an
-                answer runs no further, until the collector finds it.
+        The stream is also ended by ``on_call_end``: gRPC may leave a generator while it writes an answer, and the
+        generator's own end then waits for the garbage collector.
         """
         session = self._sessions.get_or_create(client_id)
         session.caller = caller
@@ -176,7 +173,7 @@ class ClientActivity:
                 await self._register_producer(topics)
         except RmqError as error:
             return rpc.TelemetryCommand(status=status_of(error))
-        return settings_command(merged)
+        return rpc.TelemetryCommand(status=ok(), settings=merged)
 
     def _report_presence(self, session: Session, settings: Any, address: str) -> None:
         """Report a client with answered settings to brokers."""

@@ -22,13 +22,7 @@ from rmq_core.remoting.errors import ResponseError
 from rmq_core.remoting.fields import read_fields
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.recall_handle import RecallHandle
-from rmq_core.remoting.requests import (
-    CheckTransaction,
-    EndTransaction,
-    RecallMessage,
-    SendMessageV2,
-    SendResponse,
-)
+from rmq_core.remoting.requests import CheckTransaction, EndTransaction, RecallMessage, SendMessageV2, SendResponse
 from rmq_formats.codecs.hashing import consistent_hash, java_string_hash
 from rmq_formats.codecs.layout import FLAG_TRANSACTION_COMMIT, FLAG_TRANSACTION_ROLLBACK, PROPERTY_REAL_TOPIC
 from rmq_formats.codecs.message_id import decode_message_id
@@ -80,7 +74,7 @@ class SendMessageActivity:
         self._brokers = brokers
         self._sessions = sessions
         self._queue_counter = itertools.count()
-        brokers.on_transaction_check = self._on_transaction_check
+        brokers.handlers[RequestCode.CHECK_TRANSACTION_STATE] = self._on_transaction_check
 
     async def send(self, request: Any, _: str, peer: str) -> Any:
         """SendMessage. Each message of a request is sent by itself: the original makes one of them."""
@@ -94,14 +88,11 @@ class SendMessageActivity:
         for message in request.messages:
             check_message(message, now_ms)
         accepted = await self._brokers.message_types(topic)
-        for message in request.messages:
-            if message_type_of(message) not in accepted:
-                expected = "MIXED" if len(accepted) > 1 else _TYPE_NAMES[accepted[0]]
-                raise StatusError(
-                    v2.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
-                    f"TopicMessageType validate failed, the expected type is {expected}, but actual type is "
-                    f"{_TYPE_NAMES[message_type_of(message)]}",
-                )
+        for kind in map(message_type_of, request.messages):
+            if kind not in accepted:
+                expected, actual = "MIXED" if len(accepted) > 1 else _TYPE_NAMES[accepted[0]], _TYPE_NAMES[kind]
+                types = f"the expected type is {expected}, but actual type is {actual}"
+                raise StatusError(v2.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, f"TopicMessageType validate failed, {types}")
         entries = [await self._attempt(topic, message, peer) for message in request.messages]
         status = combined_status([entry.status for entry in entries])
         return rpc.SendMessageResponse(status=status, entries=entries)
@@ -132,20 +123,19 @@ class SendMessageActivity:
             properties=encode_properties(properties_of(message, topic, kind, peer)).decode(),
             reconsume_times=0,
         )
-        response = await self._brokers.request(
-            address, RequestCode.SEND_MESSAGE_V2, fields, message.body, also=_STATUSES
-        )
+        code = RequestCode.SEND_MESSAGE_V2
+        response = await self._brokers.request(address, code, fields, message.body, also=_STATUSES)
+        status = ok()
+        if response.code:
+            status = v2.Status(code=_STATUSES[ResponseCode(response.code)], message=response.remark)
         stored = read_fields(response, SendResponse)
         transaction_id = system.message_id
         if kind == v2.TRANSACTION:
             physical_offset = decode_message_id(stored.msg_id.partition(",")[0])[1]
-            transaction_id = TransactionId(
-                system.message_id, physical_offset, stored.queue_offset, queue.broker_name
-            ).encode()
+            half = TransactionId(system.message_id, physical_offset, stored.queue_offset, queue.broker_name)
+            transaction_id = half.encode()
         return rpc.SendResultEntry(
-            status=v2.Status(code=_STATUSES[ResponseCode(response.code)], message=response.remark)
-            if response.code
-            else ok(),
+            status=status,
             message_id=system.message_id,
             transaction_id=transaction_id,
             offset=stored.queue_offset,
@@ -156,7 +146,7 @@ class SendMessageActivity:
         if not queues:
             raise StatusError(v2.FORBIDDEN, f"no writable queue of topic {topic}")
         system = message.system_properties
-        # Brokers find the one that has a child likewise (``LiteShardingImpl``).
+        # Brokers find the broker of a lite topic in the same way (``LiteShardingImpl``).
         if key := system.message_group or system.lite_topic:
             return queues[consistent_hash(java_string_hash(key), len(queues))]
         return queues[next(self._queue_counter) % len(queues)]
@@ -200,12 +190,10 @@ class SendMessageActivity:
         topic = properties.get(PROPERTY_REAL_TOPIC, message.topic)
         needs = (publish_permission(topic),)
         broker = command.ext_fields.get("bname", "")
-        transaction = TransactionId(
-            message.uniq_key or "", fields.commit_log_offset, fields.tran_state_table_offset, broker
-        )
-        check = rpc.RecoverOrphanedTransactionCommand(
-            message=to_wire(message, topic, None), transaction_id=transaction.encode()
-        )
+        offsets = fields.commit_log_offset, fields.tran_state_table_offset
+        transaction_id = TransactionId(message.uniq_key or "", *offsets, broker).encode()
+        half = to_wire(message, topic, None)
+        check = rpc.RecoverOrphanedTransactionCommand(message=half, transaction_id=transaction_id)
         command = rpc.TelemetryCommand(status=ok(), recover_orphaned_transaction_command=check)
         for session in self._sessions.producers_of(topic):
             if await session.caller.may_receive(needs) and session.send_command(command):

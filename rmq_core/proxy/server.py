@@ -76,11 +76,9 @@ class Proxy:
             namesrv: addresses of name servers.
             listen: ``host:port`` to listen on; port 0 means a free one.
             credentials: credentials of a super user, to sign the proxy's requests; with them clients must sign calls.
-            options: options of the client of the brokers.
             authorizes: check the policies of users, too.
             tls: TLS settings of the server; None for a self-signed certificate, made at the start.
             takes_plain: accept plain connections, too; by default only if ``tls`` is None.
-            collector: metric endpoint to announce to clients.
             auth_brokers: addresses of brokers to query for users; if empty, the masters that are found first.
 
         Raises:
@@ -187,11 +185,12 @@ class Proxy:
 
     async def _authenticate(self, context: Any) -> tuple[str, Caller]:
         """Return the client's id, which includes the user's name, and the authenticated user. Raises StatusError."""
-        client_id = _client_id(context)
+        metadata = metadata_of(context)
+        client_id = check_client_id(metadata.get(_CLIENT_ID, ""))
         if self._access is None:
             return client_id, Caller()
         host = host_of(context)
-        login = await self._access.login(metadata_of(context), host)
+        login = await self._access.login(metadata, host)
         return f"{login.name}\n{client_id}", Caller(self._access, login, host)
 
     def _unary(self, name: str, call: Unary) -> grpc.RpcMethodHandler:
@@ -206,15 +205,8 @@ class Proxy:
                     await caller.check(required_permissions(name, request))
                     self._sessions.get_or_create(client_id)
                     return await call(request, client_id, host_of(context))
-            except RmqError as error:
-                return response_type(status=status_of(error))
-            except asyncio.CancelledError:
-                raise
-            except Exception:
-                log.exception("%(call)s failed", {"call": name})
-                return response_type(
-                    status=v2.Status(code=v2.INTERNAL_SERVER_ERROR, message="the proxy failed; see its log")
-                )
+            except Exception as error:
+                return response_type(status=_failure_status(name, error))
 
         # As a stream of requests: then a request is read when this asks for it, and not before its user is known.
         return grpc.stream_unary_rpc_method_handler(handle, None, response_type.SerializeToString)
@@ -237,15 +229,8 @@ class Proxy:
                             await caller.check_push(permissions)
                             is_checked = True
                         yield response
-            except RmqError as error:
-                yield response_type(status=status_of(error))
-            except asyncio.CancelledError:
-                raise
-            except Exception:
-                log.exception("%(call)s failed", {"call": name})
-                yield response_type(
-                    status=v2.Status(code=v2.INTERNAL_SERVER_ERROR, message="the proxy failed; see its log")
-                )
+            except Exception as error:
+                yield response_type(status=_failure_status(name, error))
 
         return grpc.stream_stream_rpc_method_handler(handle, None, response_type.SerializeToString)
 
@@ -293,6 +278,9 @@ def _decode(kind: Any, data: bytes) -> Any:
         raise StatusError(v2.BAD_REQUEST, "the bytes are no message of the service") from error
 
 
-def _client_id(context: Any) -> str:
-    """Return the client's id from the call's metadata. Raises StatusError."""
-    return check_client_id(metadata_of(context).get(_CLIENT_ID, ""))
+def _failure_status(call: str, error: Exception) -> Any:
+    """Return the status of a failed call; log an unexpected error."""
+    if isinstance(error, RmqError):
+        return status_of(error)
+    log.error("%(call)s failed", {"call": call}, exc_info=error)
+    return v2.Status(code=v2.INTERNAL_SERVER_ERROR, message="the proxy failed; see its log")

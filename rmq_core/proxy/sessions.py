@@ -18,7 +18,7 @@ from typing import Any, Final
 from rmq_core.client.pop.consumer import RETRY_S
 from rmq_core.proxy.access import Caller
 from rmq_core.proxy.checks import MOST_LITE_TOPIC_BYTES, group_name, lite_quota, topic_name
-from rmq_core.proxy.wire import StatusError, ok, rpc, v2
+from rmq_core.proxy.wire import StatusError, v2
 from rmq_core.remoting.bodies.clients import ProxiedClient
 from rmq_core.remoting.bodies.configs import SubscriptionGroupConfig
 from rmq_formats.codecs.layout import MAX_BODY_BYTES
@@ -90,11 +90,9 @@ class Session:
     """Client of the proxy.
 
     Attributes:
-        client_id: id that the client has chosen.
         number: number of the session, unique in this process.
         topics: topics that the client may send transactions to.
         commands: commands to the client; None while it has no stream.
-        last_call_s: time of the client's last call, by the monotonic clock.
         caller: user who opened the stream.
     """
 
@@ -136,7 +134,7 @@ class Sessions:
         self._sessions: dict[str, Session] = {}
         self._numbers = itertools.count(1)
         self.present: dict[int, ProxiedClient] = {}
-        self.on_end: Callable[[str], None] = _ignore_end
+        self.on_end: Callable[[str], None] = lambda _: None
 
     def get_or_create(self, client_id: str) -> Session:
         """Return a client's session, or make one, and record the time of the call.
@@ -192,10 +190,6 @@ class Sessions:
     def get(self, client_id: str) -> Session | None:
         """Return a client's session, or None."""
         return self._sessions.get(client_id)
-
-
-def _ignore_end(_: str) -> None:
-    return None
 
 
 def merge_settings(settings: Any, group: SubscriptionGroupConfig | None, collector: Collector) -> Any:
@@ -259,8 +253,3 @@ async def commands_of(session: Session, commands: asyncio.Queue[Any]) -> AsyncGe
     finally:
         if session.commands is commands:
             session.commands = None
-
-
-def settings_command(settings: Any) -> Any:
-    """Return the response to a client's settings."""
-    return rpc.TelemetryCommand(status=ok(), settings=settings)

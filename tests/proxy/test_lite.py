@@ -28,6 +28,7 @@ from tests.broker.conftest import eventually
 from tests.proxy.conftest import Caller, named
 from tests.support.stores.record_strategies import plain_message
 
+NOTIFY_UNSUBSCRIBE_LITE = RequestCode.NOTIFY_UNSUBSCRIBE_LITE
 PLAIN = "0 1795731541246 30000 999 0 lite-a 0 7"
 
 
@@ -146,7 +147,7 @@ class TwoBrokers:
     """Stands for the cluster: two brokers that have the topic P, and one that cannot be read."""
 
     def __init__(self) -> None:
-        self.on_lite_unsubscribed: Any = None
+        self.handlers: dict[int, Any] = {}
         self.reported: list[tuple[str, str, str]] = []
         self.gate = asyncio.Event()
         self.gate.set()
@@ -250,10 +251,10 @@ async def test_a_notice_is_for_the_client_and_the_group_that_it_names(
         {}, {"liteTopic": "x", "consumerGroup": "g", "clientId": "c"},
         {"liteTopic": "x", "consumerGroup": "other", "clientId": "user/c"},
     ):  # fmt: skip
-        await brokers.on_lite_unsubscribed(request(RequestCode.NOTIFY_UNSUBSCRIBE_LITE, told), None)
+        await brokers.handlers[NOTIFY_UNSUBSCRIBE_LITE](request(NOTIFY_UNSUBSCRIBE_LITE, told), None)
     assert commands.empty()
     told = {"liteTopic": "x", "consumerGroup": "g", "clientId": broker_client_id("user\nc")}
-    await brokers.on_lite_unsubscribed(request(RequestCode.NOTIFY_UNSUBSCRIBE_LITE, told), None)
+    await brokers.handlers[NOTIFY_UNSUBSCRIBE_LITE](request(NOTIFY_UNSUBSCRIBE_LITE, told), None)
     assert commands.get_nowait().notify_unsubscribe_lite_command.lite_topic == "x"
 
 

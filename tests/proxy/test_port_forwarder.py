@@ -66,18 +66,18 @@ async def test_the_proxy_knows_the_client_s_own_address(caller: Caller, monkeypa
     monkeypatch.setattr("rmq_core.proxy.server.host_of", note)
     await caller.call("QueryRoute", topic=named("NormalT"), endpoints=v2.Endpoints())
     (address,) = set(seen)
-    assert address in FORWARDED_CLIENTS._remote.values()
-    assert address not in FORWARDED_CLIENTS._remote
+    assert address in FORWARDED_CLIENTS.values()
+    assert address not in FORWARDED_CLIENTS
     with socket.socket() as taken, pytest.raises(OSError, match="in use"):  # it is the client's port
         taken.bind(("127.0.0.1", int(address.rpartition(":")[2])))
 
 
 async def test_addresses_are_forgotten_with_their_connections(proxy: Proxy) -> None:
-    before = len(FORWARDED_CLIENTS._remote)
+    before = len(FORWARDED_CLIENTS)
     async with grpc.aio.insecure_channel(proxy.address) as channel:
         await heartbeat(channel)
-        assert len(FORWARDED_CLIENTS._remote) == before + 1
-    while len(FORWARDED_CLIENTS._remote) > before:
+        assert len(FORWARDED_CLIENTS) == before + 1
+    while len(FORWARDED_CLIENTS) > before:
         await asyncio.sleep(0.01)
 
 
