@@ -53,8 +53,7 @@ _BOOLEANS: Final = {"true": True, "false": False}
 def read_credentials_file(path: Path, names: tuple[str, ...]) -> dict[str, str]:
     """Read a file of settings in the format of the name's suffix: TOML, YAML, or properties for any other.
 
-    Args:
-        names: names of settings. In the file they may begin with a capital, as in the original's ``key`` file.
+    In the file ``names`` may begin with a capital, as in the original's ``key`` file.
 
     Returns:
         Settings by name, without those that have no value.
@@ -164,9 +163,7 @@ class Access:
 def gather_settings(options: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
     """Gather settings from options, environment variables and files.
 
-    Args:
-        options: some of ``ACCESS_SETTINGS``, by name.
-        environ: the process's environment, with ``VARIABLES``; an empty variable counts as missing.
+    ``options`` has some of ``ACCESS_SETTINGS``; an empty variable counts as missing.
 
     Returns:
         Settings by name, without those that name files.

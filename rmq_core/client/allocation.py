@@ -22,11 +22,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class ConsistentHash:
-    """Allocation by consistent hashing: few queues move when a client joins or leaves.
-
-    Attributes:
-        virtual_nodes: number of a client's nodes on the ring.
-    """
+    """Allocation by consistent hashing: few queues move when a client joins or leaves."""
 
     virtual_nodes: int = 10
 
@@ -59,11 +55,7 @@ def _java_text(queue: MessageQueue) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ByConfig:
-    """Allocation of a fixed list of queues, without regard to other clients.
-
-    Attributes:
-        queues: queues of this client.
-    """
+    """Allocation of a fixed list of queues, without regard to other clients."""
 
     queues: Sequence[MessageQueue]
 
@@ -76,11 +68,7 @@ class ByConfig:
 
 @dataclass(frozen=True, slots=True)
 class ByMachineRoom:
-    """Allocation of queues in some machine rooms only; the brokers' names are ``room@name``.
-
-    Attributes:
-        rooms: machine rooms of the group's consumers.
-    """
+    """Allocation of queues in some machine rooms only; the brokers' names are ``room@name``."""
 
     rooms: Set[str]
 
@@ -102,10 +90,7 @@ class ByMachineRoom:
 class MachineRoomNearby:
     """Allocation of a machine room's queues to consumers of the same room, or to all if the room has no consumer.
 
-    Attributes:
-        inner: allocates within a room.
-        room_of_broker: the room of a queue.
-        room_of_client: the room of a client's id.
+    ``inner`` allocates within a room.
     """
 
     inner: Allocation

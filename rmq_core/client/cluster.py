@@ -53,11 +53,8 @@ class Cluster(Service):
     ) -> None:
         """Create a client without connections.
 
-        Args:
-            namesrv: ``host:port`` of the name servers, separated by semicolons.
-            handlers: handlers of brokers' requests, by code.
-            heartbeat: returns the heartbeat to send; None without one so far.
-            keeps_instance_name: the client id is the same after a restart, even if the instance has no name.
+        ``heartbeat`` returns the heartbeat to send, None without one so far. With ``keeps_instance_name`` the client id
+        is the same after a restart, even if the instance has no name.
 
         Raises:
             OptionError: ``namesrv`` has no valid address, or a TLS file cannot be used.
@@ -137,10 +134,7 @@ class Cluster(Service):
     ) -> RemotingCommand:
         """Send a request to a server and return its answer.
 
-        Args:
-            address: ``host:port``.
-            timeout_s: for the response; by default that of the options.
-            also: further response codes that are no errors.
+        ``also`` has further response codes that are no errors.
 
         Raises:
             BrokerError: the response has another code.
@@ -274,9 +268,7 @@ class Cluster(Service):
     def address(self, broker_name: str, broker_id: int = MASTER_ID, *, any_id: bool = False) -> str:
         """Return the address of a broker.
 
-        Args:
-            broker_name: name of a master and its slaves.
-            any_id: accept another broker of that name if this one is unknown.
+        With ``any_id`` another broker of that name is accepted if this one is unknown.
 
         Raises:
             NoRouteError: the broker is unknown.

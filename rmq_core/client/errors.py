@@ -25,13 +25,7 @@ _REQUEST_TIMEOUT: Final = 10006  # ClientErrorCode.REQUEST_TIMEOUT_EXCEPTION
 
 
 class BrokerError(ResponseError):
-    """Response of a broker or name server with a code other than success.
-
-    Attributes:
-        code: the response code.
-        remark: the server's text for people.
-        address: ``host:port`` of the server.
-    """
+    """Response of a broker or name server with a code other than success. ``address`` is ``host:port``."""
 
     def __init__(self, address: str, code: int, remark: str | None = None) -> None:
         super().__init__(code, remark)
@@ -56,11 +50,7 @@ class ClientError(ResponseError):
 
 
 class NoRouteError(ClientError):
-    """The topic or the broker is unknown, or has no usable queue.
-
-    Attributes:
-        name: name of the topic or broker.
-    """
+    """The topic or the broker is unknown, or has no usable queue."""
 
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(ResponseCode.TOPIC_NOT_EXIST, f"{name}: {reason}")
@@ -82,11 +72,7 @@ class NoReplyError(ClientError):
 
 
 class SendFailedError(ClientError):
-    """All attempts to send a message have failed.
-
-    Attributes:
-        brokers: names of the brokers that were tried, in order.
-    """
+    """All attempts to send a message have failed. ``brokers`` has their brokers in order."""
 
     def __init__(self, code: int, remark: str, brokers: list[str]) -> None:
         super().__init__(code, remark)

@@ -44,11 +44,8 @@ class MessageLine(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unkno
         body_base64: the body in base64, if it is not UTF-8.
         keys: keys for queries, separated by spaces.
         properties: user properties; all properties when printed.
-        msg_id: unique key.
         born_timestamp: born time, ms.
         store_timestamp: store time, ms.
-        sys_flag: flag of a stored record, such as for a compressed body.
-        recorded_physical_offset: the physical offset in the record.
         prepared_transaction_offset: physical offset of the half message.
     """
 

@@ -45,7 +45,6 @@ class Message(msgspec.Struct, frozen=True):
         flag: number of the user, passed through.
         delay_level: level of the delay before the delivery, 1 to 18; 0 for no delay.
         wait_store: the broker waits for flush and replication, if its settings require them.
-        deliver_at_ms: time of the delivery; None for no delay.
         light_queues: light queues (LMQ) that get the message, too, at brokers that have light queues; names begin with
             ``%LMQ%``.
     """
@@ -220,8 +219,6 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False):
         topic: topic to which the message was sent, also if it was pulled from a retry topic.
         body: the body, decompressed.
         physical_offset: position of the record in the broker's CommitLog, in bytes.
-        size: bytes of the record.
-        reconsume_times: number of failed consumptions.
         prepared_transaction_offset: physical offset of a committed message's half message.
         raw_properties: stored properties, encoded; ``properties`` decodes them.
     """

@@ -28,7 +28,6 @@ class ClientOptions:
     Attributes:
         instance_name: distinguishes the clients of one machine; DEFAULT stands for the process id and a number.
         route_poll_interval_s: how often the routes of known topics are refreshed.
-        request_timeout_s: for requests without a timeout of their own.
         tls: TLS settings for name servers and brokers, Java's ``useTLS``; None for plain connections.
         clock_ms: the time of day, ms since 1970, for born timestamps, unique keys, starts by time and traces; waits use
             the event loop's time.
@@ -49,9 +48,7 @@ class Backoff:
 
     Source: ``MQFaultStrategy``, ``latencyMax`` and ``notAvailableDuration``.
 
-    Attributes:
-        steps_ms: pairs of a minimal latency and the time of avoiding, by rising latency.
-        failure_ms: latency that stands for a failure.
+    ``steps_ms`` has pairs of a minimal latency and the time of avoiding; ``failure_ms`` is the latency of a failure.
     """
 
     steps_ms: tuple[tuple[int, int], ...]
@@ -86,10 +83,8 @@ class ProducerOptions(ClientOptions):
         retry_when_not_stored_well: send again to another broker after a status such as FLUSH_DISK_TIMEOUT; the message
             may then be stored twice.
         compress_above_bytes: minimal size of bodies that are compressed; batches are never compressed.
-        compression_level: 0 to 9.
         max_body_bytes: larger bodies are refused; the broker has a limit of its own.
         create_topic_key: template topic, whose route is used for a topic that does not exist yet.
-        default_topic_queue_nums: number of queues of a topic created by a send.
         send_latency_fault: avoid slow and failing brokers for a while.
         backoff: time of avoiding: ``SHORT_BACKOFF`` of 5.3.3, ``LONG_BACKOFF`` of 4.x, or another one.
     """
@@ -143,7 +138,6 @@ class ConsumerOptions(ClientOptions):
     """Settings that all consumers have.
 
     Attributes:
-        start: start position in a queue without a consumer offset of the group.
         start_timestamp_ms: for ``StartPosition.TIMESTAMP``; None for half an hour ago.
         pull_batch_size: maximal messages of a pull; the broker limits them, too.
         pull_batch_bytes: maximal bytes of a pull; 5.3.3 ignores the setting.
@@ -151,7 +145,6 @@ class ConsumerOptions(ClientOptions):
         pull_timeout_s: timeout of a pull, the long polling included.
         max_cached_messages, max_cached_bytes: a queue with more cached messages or bytes is not pulled.
         max_span: difference of the last and the first cached offset above which a queue is not pulled, unless in order.
-        persist_interval_s: how often consumer offsets are committed.
     """
 
     start: StartPosition = StartPosition.LAST
@@ -201,7 +194,6 @@ class PopOptions(ClientOptions):
         in_order: orderly consumption: no further message of a queue is popped while a popped one is neither
             acknowledged nor visible again.
         suspend_timeout_s: long polling: maximal time for which a broker parks a request.
-        concurrency: concurrent listener calls of ``consume``.
         max_reconsume_times: number of failed listener calls after which a message is a dead letter.
         suspend_queue_s: in orderly consumption, pause of a queue after a failed call.
         close_timeout_s: time for running listener calls when ``consume`` is cancelled.
@@ -239,8 +231,6 @@ class PushOptions(ConsumerOptions):
         suspend_queue_s: in orderly consumption, pause of a queue after a failure.
         pull_interval_s: pause of a queue after a pull with messages.
         lock_interval_s: in order, how often queue locks are renewed; they expire at brokers after 60 s.
-        local_offset_dir: directory of the offsets in broadcasting.
-        close_timeout_s: time for running listener calls when the consumer is closed.
     """
 
     model: MessageModel = MessageModel.CLUSTERING

@@ -23,10 +23,7 @@ MAX_QUEUES: Final = 1 << 16  # of a topic at a broker; a route with more is inva
 class Route:
     """Route of a topic: its queues, and the brokers of the queues.
 
-    Attributes:
-        write_queues: writable queues, by broker and queue id.
-        brokers: addresses by broker name and broker id.
-        clusters: names of the brokers' clusters.
+    ``brokers`` has addresses by broker name and broker id.
     """
 
     write_queues: tuple[MessageQueue, ...]

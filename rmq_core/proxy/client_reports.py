@@ -101,9 +101,7 @@ def version_of(text: str) -> int:
 class _ReportedClients:
     """Clients that were reported to a broker on a connection.
 
-    Attributes:
-        next_renewal_s: time of the next report without changes, by the monotonic clock.
-        refuses_reports: True if the broker does not know the request.
+    At ``next_renewal_s``, by the monotonic clock, a report without changes is due.
     """
 
     connection: Connection

@@ -63,7 +63,6 @@ class _Subscriber:
     Attributes:
         is_registered: brokers may have a subscription of the client.
         users: number of calls that wait for the lock, or have the lock.
-        lock: serializes the changes that are sent to brokers.
     """
 
     client_id: str

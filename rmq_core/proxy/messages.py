@@ -137,10 +137,8 @@ def messages_of(record: StoredMessage) -> Iterator[StoredMessage]:
 def to_wire(record: StoredMessage, topic: str, handle: str | None, attempt: int | None = None) -> Any:
     """Build the message of the service for a consumer.
 
-    Args:
-        topic: topic of the consumer's subscription.
-        handle: receipt handle; None for pulled messages.
-        attempt: number of the delivery; None for the count of the record.
+    ``topic`` is that of the consumer's subscription. A pulled message has no receipt handle; without ``attempt`` the
+    record's count of deliveries applies.
     """
     properties = record.properties
     body, encoding = _body(record)

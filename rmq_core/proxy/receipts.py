@@ -53,11 +53,7 @@ _T = TypeVar("_T")
 class _RenewedMessage:
     """Message under renewal.
 
-    Attributes:
-        since_s: time of the delivery.
-        visible_s: time when the message becomes visible without a renewal.
-        times: number of renewals.
-        renewal_done: future of the current renewal.
+    At ``visible_s`` the message becomes visible without a renewal.
     """
 
     topic: str
@@ -71,8 +67,7 @@ class _RenewedMessage:
 class Renewal:
     """Renewal of the invisible times of delivered messages, by the receipt handles of their clients.
 
-    Attributes:
-        change: function that sets the invisible time of a message; its arguments are group, topic, receipt and ms.
+    ``change`` sets the invisible time of a message; its arguments are group, topic, receipt and ms.
     """
 
     change: Change

@@ -73,10 +73,8 @@ class Proxy:
         """Create a proxy, which ``async with`` starts.
 
         Args:
-            namesrv: addresses of name servers.
             listen: ``host:port`` to listen on; port 0 means a free one.
             credentials: credentials of a super user, to sign the proxy's requests; with them clients must sign calls.
-            authorizes: check the policies of users, too.
             tls: TLS settings of the server; None for a self-signed certificate, made at the start.
             takes_plain: accept plain connections, too; by default only if ``tls`` is None.
             auth_brokers: addresses of brokers to query for users; if empty, the masters that are found first.

@@ -23,11 +23,8 @@ _CLOSE_GRACE_S: Final = 0.5  # to write the buffered requests
 class ClientLimits:
     """Timeouts and limits of a client.
 
-    Attributes:
-        max_frame_bytes: maximum size of a frame; a larger response ends its connection.
-        connect_timeout_s: timeout of a plain connection attempt; Java's.
-        tls_timeout_s: timeout of an attempt with TLS, with the handshake; Netty's.
-        write_high_water_bytes: requests wait while the write buffer has more bytes.
+    A larger frame ends its connection, and requests wait while the write buffer has more bytes. The timeout of a plain
+    connection attempt is Java's, the one with TLS and its handshake is Netty's.
     """
 
     max_frame_bytes: int = MAX_FRAME_BYTES
@@ -50,11 +47,8 @@ class RemotingClient(Closable):
     ) -> None:
         """Create a client without connections.
 
-        Args:
-            handlers: handlers of requests from servers, by request code.
-            credentials: credentials that sign requests; None for unsigned requests.
-            tls: TLS settings for all servers; None for plain connections.
-            on_disconnect: callback with the address of each connection that has ended.
+        ``handlers`` handle requests from servers, by request code. ``on_disconnect`` is called with the address of each
+        connection that has ended.
 
         Raises:
             OptionError: a file of ``tls`` cannot be used.
@@ -75,10 +69,8 @@ class RemotingClient(Closable):
     ) -> RemotingCommand:
         """Send a request, and return its response with any code.
 
-        Args:
-            address: ``host:port``.
-            request: request to number, and to sign if the client has credentials.
-            timeout_s: timeout of the response, s; a connection attempt has its own.
+        The request is numbered, and signed if the client has credentials. ``timeout_s`` does not count the connection
+        attempt.
 
         Raises:
             ConnectError: no connection could be made; nothing was sent.

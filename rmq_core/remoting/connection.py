@@ -60,7 +60,6 @@ class Connection(asyncio.Protocol):
         remote_address: ``host:port`` of the peer; empty before it is connected.
         remote_host: address of the peer in the form of a record's born host, 8 or 20 bytes; empty before it is
             connected.
-        local_address: ``host:port`` of this side.
         parked_bytes: bytes of parked requests, such as long polls, which delay no other request.
         read_time_s: time when the bytes of the current requests were read, by ``work_clock``.
         idle_ticks: number of the server's ticks since the last byte.
@@ -82,7 +81,6 @@ class Connection(asyncio.Protocol):
         """Create a connection without a transport.
 
         Args:
-            write_high_water_bytes: writers wait while the write buffer has more bytes.
             reads_only_while_writable: stop reading requests while the write buffer is full. For servers only: if both
                 peers stopped, they could wait for each other for ever.
             max_waiting_bytes: stop reading requests while ``waiting_bytes`` is larger.

@@ -23,9 +23,7 @@ class RemotingError(RmqError):
 class ResponseError(RemotingError):
     """A response with a code other than success.
 
-    Attributes:
-        code: response code, an integer: peers may have codes that ``ResponseCode`` lacks.
-        remark: the peer's text; may be empty.
+    ``code`` is an integer, as peers may have codes that ``ResponseCode`` lacks; ``remark`` may be empty.
     """
 
     def __init__(self, code: int, remark: str | None = None) -> None:
@@ -38,12 +36,7 @@ class ResponseError(RemotingError):
 
 
 class TransportError(RemotingError):
-    """No response from the peer.
-
-    Attributes:
-        address: ``host:port`` of the peer.
-        reason: description of the problem.
-    """
+    """No response from the peer."""
 
     def __init__(self, address: str, reason: str) -> None:
         super().__init__(address, reason)

@@ -47,8 +47,7 @@ NOT_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 def loads(data: bytes | memoryview, *, is_request: bool = False) -> object:
     """Decode any JSON, in time that is linear in its size.
 
-    Args:
-        is_request: refuse non-standard JSON that is too long to be decoded on the event loop.
+    With ``is_request``, non-standard JSON that is too long to be decoded on the event loop is refused.
 
     Raises:
         DecodeError: the data are neither standard JSON nor fastjson's.

@@ -60,12 +60,9 @@ class RemotingCommand(
     It is not frozen because the connection sets ``opaque`` when it sends a request.
 
     Attributes:
-        code: request code or response code.
         flag: bit 0 marks a response, bit 1 a one-way request.
-        language: programming language of the sender; None for an unknown one.
         opaque: number of the request; its response has the same.
         version: version of the sender, an ordinal (see ``codes.Version``).
-        remark: text of a response; None without one.
         fields: extension fields: a dictionary, or JSON that is not decoded. ``ext_fields`` returns the dictionary.
         body: bytes after the header; a view into the received bytes or into a mapped file.
         serialize_type: ``JSON`` or ``ROCKETMQ``; a response has that of its request.

@@ -67,10 +67,8 @@ class RemotingServer(Closable):
     ) -> None:
         """Create a server, which ``listen`` starts.
 
-        Args:
-            handlers: handlers by request code; each request looks its handler up, so the table may change.
-            after_batch: callback after each batch of requests of a connection, before their responses are written.
-            tls: certificates for TLS connections; None for plain connections only.
+        Each request looks its handler up, so the table may change. ``after_batch`` is called after each batch of
+        requests of a connection, before their responses are written. Without ``tls`` all connections are plain.
         """
         self.pending_handshakes: dict[TlsDetector, None] = {}  # in the order of their begin
         self._tls = tls
@@ -88,10 +86,7 @@ class RemotingServer(Closable):
     async def listen(self, host: str, port: int, handlers: Mapping[int, Handler] | None = None) -> tuple[str, int]:
         """Listen on an additional address; return the address that is listened on.
 
-        Args:
-            host: address of this machine or a name; ``0.0.0.0`` means all addresses.
-            port: port to listen on; 0 means a free one.
-            handlers: handlers of this port; None for those of the server.
+        Host ``0.0.0.0`` means all addresses, port 0 a free port; ``handlers`` replace those of the server on this port.
 
         Raises:
             ListenError: the address cannot be used.
@@ -144,8 +139,7 @@ class RemotingServer(Closable):
     async def close(self, grace_s: float = 1.0) -> None:
         """Stop listening, wait for the responses of current requests, and close all connections.
 
-        Args:
-            grace_s: maximum wait for the responses, and then again for their delivery.
+        ``grace_s`` is the maximum wait for the responses, and then again for their delivery.
         """
         for server in self._servers:
             server.close()

@@ -46,10 +46,8 @@ def setting(
 ) -> Any:
     """Declare a field of a settings dataclass.
 
-    Args:
-        default: default value; its type, int, float, bool or str, is the type of the field.
-        java: name in Java, if that is not the field's name in camelCase.
-        mutable: True if a request may change the setting while the server runs.
+    ``java`` is the name in Java, if it is not the field's name in camelCase. A request may change a ``mutable`` setting
+    while the server runs.
     """
     metadata = {"java": java, "low": low, "high": high, "mutable": mutable, "is_secret": is_secret}
     return field(default=default, repr=not is_secret, metadata=metadata)
@@ -74,9 +72,7 @@ def load_settings(
     """Load settings from all sources; return them and the ignored keys of the file.
 
     Args:
-        kind: dataclass of the settings.
         environ: environment variables; a field's variable is ``prefix`` with its name in capitals.
-        prefix: prefix of the variables to read.
         flags: values by field name; None for an absent flag.
         ignored: Java's keys that have no effect here.
         fixed_values: Java's keys of missing features, with the values that turn them off, separated by ``|``.

@@ -43,10 +43,8 @@ class UniqKeys:
     def __init__(self, ip: str | None = None, pid: int | None = None, instance: bytes | None = None) -> None:
         """Create the keys of a producer.
 
-        Args:
-            ip: IPv4 address; None for that of this machine.
-            pid: process id, cut to 16 bits; None for that of this process.
-            instance: four bytes that distinguish producers of a process; None for random ones.
+        The defaults are those of this machine and process, and a random instance of four bytes; ``pid`` is cut to 16
+        bits.
         """
         address = IPv4Address(local_ip() if ip is None else ip).packed
         number = (os.getpid() if pid is None else pid) & 0xFFFF

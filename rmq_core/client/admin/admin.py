@@ -60,11 +60,7 @@ class Admin(Service):
     All methods raise BrokerError with code and remark if a server refuses, NoRouteError if a topic or broker is
     unknown, and TransportError if a server cannot be reached.
 
-    Attributes:
-        access: credentials and TLS of this client, for other clients of the same cluster.
-        brokers: requests to a single broker.
-        offsets: queries and commits of queue offsets.
-        users: users and policies of a single broker.
+    ``access`` has the credentials and TLS settings, for other clients of the same cluster.
     """
 
     def __init__(
@@ -152,8 +148,6 @@ class Admin(Service):
         """Create a topic, or change its settings.
 
         Args:
-            queues: number of readable queues on each broker.
-            write_queues: number of writable queues; by default all.
             perm: 4 read, 2 write, together 6.
             attributes: changes of attributes: ``+message.type=FIFO,-reserve.time``.
             sys_flag: 1 for a unit topic, 2 if units subscribe to the topic.
@@ -273,9 +267,8 @@ class Admin(Service):
     ) -> AsyncIterator[list[ReceivedMessage]]:
         """Read messages of a queue in portions; no offset is committed.
 
-        Args:
-            end: the queue offset after the last message.
-            group: the group to pull as; it must exist at the brokers.
+        ``end`` is the queue offset after the last message, ``group`` the group to pull as, which must exist at the
+        brokers.
 
         Raises:
             OptionError: ``tags`` has no tag.
@@ -304,10 +297,7 @@ class Admin(Service):
     ) -> list[ReceivedMessage]:
         """Find messages of a topic by a key, in the order of their store times.
 
-        Args:
-            begin_ms: earliest store time.
-            end_ms: latest store time.
-            route: topic whose brokers are queried, by default ``topic``; may be a cluster's name.
+        ``route`` is the topic whose brokers are queried, by default ``topic``; it may be a cluster's name.
 
         Raises:
             OptionError: a time is in seconds or microseconds.

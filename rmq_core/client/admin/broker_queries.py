@@ -147,9 +147,7 @@ class BrokerInquiries(_BrokerRequests):
     async def stats(self, address: str, name: str, key: str) -> BrokerStats | None:
         """Fetch a counter of the broker; None for a counter without a value.
 
-        Args:
-            name: TOPIC_PUT_NUMS, GROUP_GET_NUMS, …
-            key: ``topic``, or ``topic@group``.
+        ``name`` is TOPIC_PUT_NUMS, GROUP_GET_NUMS, …; ``key`` is ``topic``, or ``topic@group``.
         """
         fields = ViewStats(stats_name=name, stats_key=key)
         return await self._find(
@@ -187,10 +185,8 @@ class BrokerInquiries(_BrokerRequests):
     ) -> dict[str, int]:
         """Reset a group's consumer offsets; its running consumers continue from there.
 
-        Args:
-            timestamp_ms: the store time to reset to; -1 for the end.
-            queue_id: reset only this queue; -1 for all.
-            offset: the queue offset to set instead of a time.
+        ``timestamp_ms`` is the store time to reset to, -1 for the end; ``offset`` replaces it. ``queue_id`` -1 means
+        all queues.
 
         Returns:
             The offsets, by ``queue_key``.

@@ -70,8 +70,7 @@ class _WaitingMessages(NamedTuple):
 class BulkSender(Closable):
     """Sends to queues of existing topics; use it with ``async with``, whose end does not wait for sends in flight.
 
-    Attributes:
-        messages: number of stored messages.
+    ``messages`` is the number of stored messages.
     """
 
     def __init__(
@@ -86,9 +85,8 @@ class BulkSender(Closable):
     ) -> None:
         """Create a sender without connections; ``namesrv`` has addresses ``host:port``, separated by semicolons.
 
-        Args:
-            batch_bytes: maximal bytes of a request, unless a single chunk has more.
-            max_pending_bytes: ``put`` waits while more bytes are in flight.
+        A request has ``batch_bytes`` at most, unless a single chunk has more; ``put`` waits while more than
+        ``max_pending_bytes`` are in flight.
 
         Raises:
             OptionError: ``namesrv`` has no valid address.

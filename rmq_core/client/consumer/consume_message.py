@@ -35,8 +35,6 @@ class ProcessQueue:
         is_closed: no more calls of the listener start.
         is_abandoned: a call of the listener was cancelled, whose threads may still run.
         is_dropped: the queue is unassigned, or starts at another offset, so that results of its messages do not count.
-        cached_bytes: bytes of all messages.
-        has_messages: set while ``waiting`` has messages.
         waiting: messages that an orderly consumer consumes next.
     """
 

@@ -192,9 +192,7 @@ class PullConsumer(GroupClient):
 
         The messages have the topic to which they were sent, and their offset in the light queue as queue offset.
 
-        Args:
-            name: name of the light queue, with the prefix ``%LMQ%``.
-            topic: topic whose brokers may have the light queue, such as one whose messages name it.
+        The brokers are those of ``topic``, such as one whose messages name the light queue.
 
         Raises:
             OptionError: the name is no light queue's name.
@@ -317,9 +315,8 @@ class PullConsumer(GroupClient):
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
         """Commit the messages that ``poll`` has returned; raises as ``offsets.commit``.
 
-        Args:
-            offsets: queue offsets of the next messages to consume, to commit instead. Queues that are not assigned are
-                skipped, as another member of the group may have them.
+        With ``offsets``, the queue offsets of the next messages to consume, commit those instead. Queues that are not
+        assigned are skipped, as another member of the group may have them.
         """
         if offsets is None:
             offsets = {

@@ -25,9 +25,8 @@ _AFTER_ERROR_S: Final = 1.0  # DefaultLitePullConsumer#pullTimeDelayMillsWhenExc
 class Arrivals:
     """Signal from the pulls of all queues to ``poll``.
 
-    Attributes:
-        changed: set when messages or an error have arrived.
-        error: error of a pull since the last ``poll``, unless a later pull may succeed.
+    ``changed`` is set when messages or an error have arrived; ``error`` is that of a pull since the last ``poll``,
+    unless a later pull may succeed.
     """
 
     def __init__(self) -> None:
@@ -40,9 +39,7 @@ class PulledQueue:
 
     Attributes:
         position: offset of the message that ``poll`` returns next; None until the begin offset is known.
-        is_paused: ``poll`` returns no messages of the queue.
         is_revoked: the queue is no longer assigned, and ``poll`` returns no messages of it.
-        last_pull_ms: time of the last pull, ms since 1970.
         is_abandoned: always False, as no work continues after a stop.
     """
 

@@ -23,10 +23,7 @@ _AFTER_FLOW_CONTROL_S: Final = 0.02
 class QueuePullLoop:
     """Pull loop of a push consumer's assigned queue, which passes messages to the consume service.
 
-    Attributes:
-        is_revoked: the queue is no longer assigned, though a listener call may still run.
-        messages: pulled and unconsumed messages.
-        last_pull_ms: time of the last pull, ms since 1970.
+    After ``is_revoked`` the queue is no longer assigned, though a listener call may still run.
     """
 
     def __init__(

@@ -105,11 +105,8 @@ class Rebalancer(Generic[_PullLoop]):
     ) -> None:
         """Create a rebalancer without queues.
 
-        Args:
-            subscriptions: subscriptions by topic; changes take effect in the next rebalance.
-            offsets: consumer offsets, from which pull loops start.
-            locks: locks to acquire before a pull loop starts; None for concurrent consumption.
-            is_broadcasting: assign all queues to this consumer.
+        Changes of ``subscriptions`` take effect in the next rebalance. Pull loops start from ``offsets``, in orderly
+        consumption after their queue is locked by ``locks``. Broadcasting assigns all queues to this consumer.
         """
         self.works: dict[MessageQueue, _PullLoop] = {}
         self._cluster = cluster

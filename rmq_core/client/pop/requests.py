@@ -60,9 +60,7 @@ class PopRequests:
     ) -> list[ReceivedMessage]:
         """Pop at a broker; each message has its receipt handle as the property POP_CK.
 
-        Args:
-            max_messages: 1 to 32.
-            wait_s: maximal time for which the broker parks the request.
+        ``max_messages`` is 1 to 32; the broker parks the request for ``wait_s`` at most.
 
         Raises:
             TransportError: no response. Popped messages are delivered again after their invisible time; in orderly

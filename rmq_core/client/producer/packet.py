@@ -34,7 +34,6 @@ class Packet(msgspec.Struct, gc=False):
     Attributes:
         head: extension fields of ``SendMessageV2`` as JSON, before the queue id.
         tail: extension fields after the queue id.
-        properties: properties of the message or the batch, which ``tail`` has, too.
         msg_id: unique key, or the unique keys of a batch.
     """
 

@@ -128,9 +128,7 @@ class TransactionProducer(Producer):
     ) -> TransactionResult:
         """Send a half message, run its local transaction, then commit or roll back.
 
-        Args:
-            message: the message to send; its delay is ignored.
-            execute: local transaction, called if the status is SEND_OK; with another status the message is rolled back.
+        ``execute`` runs if the status is SEND_OK; with another status the message is rolled back. A delay is ignored.
 
         Raises:
             MessageError, NoRouteError, BrokerError, SendFailedError, TransportError: the message could not be sent, as

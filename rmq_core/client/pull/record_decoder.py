@@ -59,11 +59,8 @@ def decode_records(
 ) -> list[ReceivedMessage]:
     """Decode the messages of a pull's body.
 
-    Args:
-        data: records back to back.
-        queue: the pulled queue; None for records of several queues, or that were not pulled. Messages of a light queue
-            (LMQ) get their offset in the light queue as queue offset.
-        broker_name: name of the broker, without ``queue``.
+    ``queue`` is the pulled queue, None for records of several queues or without a pull; then ``broker_name`` names
+    their broker. Messages of a light queue (LMQ) get their offset in the light queue as queue offset.
 
     Raises:
         FormatError: the bytes are not whole records.

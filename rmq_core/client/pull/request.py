@@ -41,10 +41,7 @@ def subscription(
 ) -> SubscriptionData:
     """Build a subscription.
 
-    Args:
-        tags: ``*``, or tags with ``||`` between them.
-        sql: an SQL92 expression over properties instead.
-        version: version of the subscription, of which brokers retain the highest; by default the time, ms since 1970.
+    Tags are separated by ``||``. Brokers retain the highest version, by default the time in ms since 1970.
 
     Raises:
         OptionError: both tags and an expression, or tags without a tag.
@@ -119,10 +116,8 @@ class Puller:
     ) -> Pulled:
         """Pull once.
 
-        Args:
-            commit_offset: consumer offset of the group to commit with the pull, if above 0.
-            waits: long polling: the broker may park the request until there is a message.
-            max_messages: maximal number of messages; by default that of the options.
+        A ``commit_offset`` above 0 is committed with the pull. If the client ``waits``, the broker may park the request
+        until there is a message (long polling).
 
         Raises:
             BrokerError: the response has another code than those of ``PullStatus``.

@@ -26,10 +26,7 @@ _BLOCK_BYTES: Final = 64  # of SHA-1
 class Credentials:
     """Access key, secret key and security token of a signer.
 
-    Attributes:
-        access_key: user name; sent unencrypted.
-        secret_key: password; never sent, and not in ``repr``.
-        security_token: token of the signer; sent unencrypted. None without one.
+    The access key and the token are sent unencrypted; the secret key is never sent.
     """
 
     access_key: str

@@ -253,10 +253,7 @@ class ServerTls:
 class TlsSettings:
     """TLS settings of a server, and of its own connections to other servers.
 
-    Attributes:
-        mode: value of ``tls.server.mode``.
-        config_file: value of ``tls.config.file``; empty without a file.
-        for_own_clients: ``tls.enable``; as in Java, the own connections of an enforcing server always use TLS.
+    ``for_own_clients`` is ``tls.enable``; as in Java, the own connections of an enforcing server always use TLS.
     """
 
     mode: str

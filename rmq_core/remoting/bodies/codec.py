@@ -209,8 +209,7 @@ def decode_body(body: bytes | memoryview, kind: type[_T], *, is_request: bool = 
 
     Unknown members are ignored; null counts as absent.
 
-    Args:
-        is_request: refuse a body that would block the event loop for long.
+    With ``is_request``, a body that would block the event loop for long is refused.
 
     Raises:
         DecodeError: the body is no such JSON, or a member has a bad value.

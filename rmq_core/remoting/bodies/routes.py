@@ -136,9 +136,7 @@ def decode_registration(
     A body that begins like a zlib stream is inflated even if ``compressed`` is false: brokers of 5.3.3 say so of their
     compressed bodies (``BrokerOuterAPI#registerBrokerAll``), and their own name server fails at such a body.
 
-    Args:
-        body: body of the request; empty for a broker without topics.
-        version: version of the broker; a compressed body has queue mappings from 5.0.0 on.
+    The body is empty for a broker without topics. Compressed bodies have queue mappings from version 5.0.0 on.
 
     Raises:
         FormatError: the body cannot be decoded.

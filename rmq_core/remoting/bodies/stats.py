@@ -134,9 +134,7 @@ class QueueUnit(BodyStruct, frozen=True, kw_only=True):
 
     Attributes:
         eval: True if the group's filter may match the message, by the ConsumeQueueExt unit.
-        extend_data_json: ConsumeQueueExt unit of the message.
         msg: problem of the unit.
-        physic_size: size of the record, B.
     """
 
     eval: bool = False
