@@ -38,7 +38,8 @@ class ConsistentHash:
         places = sorted(ring)
 
         def owner(queue: MessageQueue) -> str:
-            return ring[places[bisect_left(places, _hash(_java_text(queue))) % len(places)]]
+            java_text = f"MessageQueue [topic={queue.topic}, brokerName={queue.broker_name}, queueId={queue.queue_id}]"
+            return ring[places[bisect_left(places, _hash(java_text)) % len(places)]]
 
         return [queue for queue in queues if owner(queue) == client_id]
 
@@ -48,20 +49,13 @@ def _hash(text: str) -> int:
     return int.from_bytes(md5(text.encode(), usedforsecurity=False).digest()[:4])
 
 
-def _java_text(queue: MessageQueue) -> str:
-    """Return ``MessageQueue#toString``, the text that Java hashes for a queue."""
-    return f"MessageQueue [topic={queue.topic}, brokerName={queue.broker_name}, queueId={queue.queue_id}]"
-
-
 @dataclass(frozen=True, slots=True)
 class ByConfig:
     """Allocation of a fixed list of queues, without regard to other clients."""
 
     queues: Sequence[MessageQueue]
 
-    def __call__(
-        self, _client_id: str, _queues: Sequence[MessageQueue], _client_ids: Sequence[str]
-    ) -> list[MessageQueue]:
+    def __call__(self, *_: object) -> list[MessageQueue]:
         """Return the queues of a client."""
         return list(self.queues)
 

@@ -16,7 +16,7 @@ import hashlib
 import hmac
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -258,57 +258,42 @@ def metadata_of(context: Any) -> dict[str, str]:
     return {name: value for name, value in context.invocation_metadata() or () if isinstance(value, str)}
 
 
-def _group(request: Any) -> Names:
-    yield GROUP, group_name(request.group)
-
-
-def _optional_group(request: Any) -> Names:
-    if request.group.name:
-        yield from _group(request)
-
-
-def _topic(request: Any) -> Names:
-    yield TOPIC, topic_name(request.topic)
-
-
-def _group_and_topic(request: Any) -> Names:
-    yield from _group(request)
-    yield from _topic(request)
-
-
-def _message_topics(request: Any) -> Names:
-    for topic in dict.fromkeys(topic_name(message.topic) for message in request.messages):
-        yield TOPIC, topic
-
-
-def _queue_topic(request: Any) -> Names:
-    return _topic(request.message_queue)
-
-
-def _group_and_queue_topic(request: Any) -> Names:
-    yield from _group(request)
-    yield from _queue_topic(request)
+def _names(request: Any, members: Iterable[str]) -> Names:
+    """Yield the groups and topics in members of a request. Raises StatusError."""
+    for member in members:
+        if member == "group":
+            yield GROUP, group_name(request.group)
+        elif member == "optional group":
+            if request.group.name:
+                yield GROUP, group_name(request.group)
+        elif member == "topic":
+            yield TOPIC, topic_name(request.topic)
+        elif member == "queue":
+            yield TOPIC, topic_name(request.message_queue.topic)
+        else:
+            for topic in dict.fromkeys(topic_name(message.topic) for message in request.messages):
+                yield TOPIC, topic
 
 
 _QUERY_ROUTE: Final = "QueryRoute"  # a call of producers and consumers without a request code of brokers
-CALLS: Final[dict[str, tuple[RequestCode, Callable[[Any], Names]]]] = {
-    "Heartbeat": (_CODE.HEART_BEAT, _optional_group),
-    "SendMessage": (_CODE.SEND_MESSAGE_V2, _message_topics),
-    "QueryAssignment": (_CODE.QUERY_ASSIGNMENT, _group_and_topic),
-    "ReceiveMessage": (_CODE.POP_MESSAGE, _group_and_queue_topic),
-    "AckMessage": (_CODE.ACK_MESSAGE, _group_and_topic),
-    "ForwardMessageToDeadLetterQueue": (_CODE.CONSUMER_SEND_MSG_BACK, _group_and_topic),
-    "PullMessage": (_CODE.PULL_MESSAGE, _group_and_queue_topic),
-    "UpdateOffset": (_CODE.UPDATE_CONSUMER_OFFSET, _group_and_queue_topic),
-    "GetOffset": (_CODE.QUERY_CONSUMER_OFFSET, _group_and_queue_topic),
-    "QueryOffset": (_CODE.SEARCH_OFFSET_BY_TIMESTAMP, _queue_topic),
-    "EndTransaction": (_CODE.END_TRANSACTION, _topic),
-    "NotifyClientTermination": (_CODE.UNREGISTER_CLIENT, _optional_group),
-    "ChangeInvisibleDuration": (_CODE.CHANGE_MESSAGE_INVISIBLETIME, _group_and_topic),
-    "RecallMessage": (_CODE.RECALL_MESSAGE, _topic),
-    "SyncLiteSubscription": (_CODE.LITE_SUBSCRIPTION_CTL, _group_and_topic),
+CALLS: Final[dict[str, tuple[RequestCode, tuple[str, ...]]]] = {
+    "Heartbeat": (_CODE.HEART_BEAT, ("optional group",)),
+    "SendMessage": (_CODE.SEND_MESSAGE_V2, ("messages",)),
+    "QueryAssignment": (_CODE.QUERY_ASSIGNMENT, ("group", "topic")),
+    "ReceiveMessage": (_CODE.POP_MESSAGE, ("group", "queue")),
+    "AckMessage": (_CODE.ACK_MESSAGE, ("group", "topic")),
+    "ForwardMessageToDeadLetterQueue": (_CODE.CONSUMER_SEND_MSG_BACK, ("group", "topic")),
+    "PullMessage": (_CODE.PULL_MESSAGE, ("group", "queue")),
+    "UpdateOffset": (_CODE.UPDATE_CONSUMER_OFFSET, ("group", "queue")),
+    "GetOffset": (_CODE.QUERY_CONSUMER_OFFSET, ("group", "queue")),
+    "QueryOffset": (_CODE.SEARCH_OFFSET_BY_TIMESTAMP, ("queue",)),
+    "EndTransaction": (_CODE.END_TRANSACTION, ("topic",)),
+    "NotifyClientTermination": (_CODE.UNREGISTER_CLIENT, ("optional group",)),
+    "ChangeInvisibleDuration": (_CODE.CHANGE_MESSAGE_INVISIBLETIME, ("group", "topic")),
+    "RecallMessage": (_CODE.RECALL_MESSAGE, ("topic",)),
+    "SyncLiteSubscription": (_CODE.LITE_SUBSCRIPTION_CTL, ("group", "topic")),
 }
-"""By call: the request code with the same permissions, and the function that yields the call's topics and groups."""
+"""By call: the request code with the same permissions, and the members of the request that name groups and topics."""
 
 
 def required_permissions(name: str, request: Any) -> tuple[Permission, ...] | None:
@@ -317,8 +302,8 @@ def required_permissions(name: str, request: Any) -> tuple[Permission, ...] | No
         return (topic_permission(topic_name(request.topic), Action.PUB, Action.SUB),)
     if name not in CALLS:
         return None
-    code, names = CALLS[name]
-    return tuple(RULES[code].permissions_on(names(request)))
+    code, members = CALLS[name]
+    return tuple(RULES[code].permissions_on(_names(request, members)))
 
 
 def settings_permissions(settings: Any) -> Iterable[Permission]:
@@ -328,6 +313,6 @@ def settings_permissions(settings: Any) -> Iterable[Permission]:
         yield from RULES[_CODE.SEND_MESSAGE_V2].permissions_on(topics)
     if settings.HasField("subscription"):
         pull = RULES[_CODE.PULL_MESSAGE]
-        yield from pull.permissions_on(_group(settings.subscription))
+        yield from pull.permissions_on(_names(settings.subscription, ("group",)))
         for subscription in settings.subscription.subscriptions:
-            yield from pull.permissions_on(_topic(subscription))
+            yield from pull.permissions_on(_names(subscription, ("topic",)))

@@ -156,7 +156,9 @@ class ClientActivity:
                 self._sessions.get_or_create(session.client_id)
                 response = await self._settings(session, command.settings, caller)
                 if response.HasField("settings") and session.commands is stream:
-                    self._report_presence(session, command.settings, address)
+                    present, number = self._sessions.present, session.number
+                    client_id = session.client_id.rpartition("\n")[2]
+                    present[number] = client_of(command.settings, client_id, address, number, present.get(number))
                 await stream.put(response)  # waits if none are read
 
     async def _settings(self, session: Session, settings: Any, caller: Caller) -> Any:
@@ -174,12 +176,6 @@ class ClientActivity:
         except RmqError as error:
             return rpc.TelemetryCommand(status=status_of(error))
         return rpc.TelemetryCommand(status=ok(), settings=merged)
-
-    def _report_presence(self, session: Session, settings: Any, address: str) -> None:
-        """Report a client with answered settings to brokers."""
-        present, client_id = self._sessions.present, session.client_id.rpartition("\n")[2]
-        previous = present.get(session.number)
-        present[session.number] = client_of(settings, client_id, address, session.number, previous)
 
     async def _register_producer(self, topics: frozenset[str]) -> None:
         for topic in sorted(topics):

@@ -9,7 +9,7 @@ from typing import Final
 from rmq_core.remoting.access import acl
 from rmq_core.remoting.access.tls import Tls, handshake_failure
 from rmq_core.remoting.codes import ResponseCode
-from rmq_core.remoting.connection import Connection, Handler
+from rmq_core.remoting.connection import Connection, Handler, close_all
 from rmq_core.remoting.errors import ConnectError
 from rmq_core.remoting.frames import MAX_FRAME_BYTES
 from rmq_core.remoting.header import RemotingCommand
@@ -151,14 +151,7 @@ class RemotingClient(Closable):
             task.cancel()
         if self._connecting:
             await asyncio.wait(list(self._connecting.values()))
-        for connection in list(self._open):
-            connection.close()
-        closing = [asyncio.ensure_future(connection.wait_closed()) for connection in self._open]
-        if closing:
-            await asyncio.wait(closing, timeout=_CLOSE_GRACE_S)
-        for connection in list(self._open):
-            connection.abort()
-        await asyncio.gather(*closing)
+        await close_all(self._open, _CLOSE_GRACE_S)
 
     def _remove(self, address: str, connection: Connection) -> None:
         if self._connections.get(address) is connection:

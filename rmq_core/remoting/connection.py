@@ -8,7 +8,7 @@ import asyncio
 import logging
 import sys
 from asyncio import iscoroutine
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from functools import partial
 from typing import Any, Final, cast
 
@@ -137,6 +137,7 @@ class Connection(asyncio.Protocol):
         self.waiting_bytes += size
         if self.waiting_bytes > self._max_waiting_bytes:
             self._suspend()
+        self._add_held_bytes(size)
 
     def release_inflight(self, size: int) -> None:
         """Subtract the bytes of an answered request."""
@@ -145,14 +146,20 @@ class Connection(asyncio.Protocol):
         if self._state is SUSPENDED and self.waiting_bytes <= self._max_waiting_bytes // 2:
             self._move(RELEASE)
             self._loop.call_soon(self._resume)
+        self._add_held_bytes(-size)
 
     def reserve_parked(self, size: int) -> None:
         """Add the bytes of a long poll, until ``release_parked``."""
         self.parked_bytes += size
+        self._add_held_bytes(size)
 
     def release_parked(self, size: int) -> None:
         """Subtract the bytes of a long poll."""
         self.parked_bytes -= size
+        self._add_held_bytes(-size)
+
+    def _add_held_bytes(self, size: int) -> None:
+        """Do nothing; a server limits the held bytes of its connections."""
 
     def send(self, command: RemotingCommand) -> None:
         """Send a command as it is; do nothing if the connection has ended.
@@ -253,7 +260,6 @@ class Connection(asyncio.Protocol):
         self._resume()
 
     def _suspend(self) -> None:
-        """Stop handling and reading requests."""
         self._move(SUSPEND)
         self._pause_reading()
 
@@ -445,6 +451,18 @@ class Connection(asyncio.Protocol):
         self._out, self._out_bytes, self._out_large = [], 0, False
         self.idle_ticks = 0
         transport.writelines(out) if large else transport.write(b"".join(out))
+
+
+async def close_all(connections: Collection[Connection], grace_s: float) -> None:
+    """Close connections, which remove themselves; after ``grace_s`` abort those that have not written their bytes."""
+    for connection in list(connections):
+        connection.close()
+    closing = [asyncio.ensure_future(connection.wait_closed()) for connection in connections]
+    if closing:
+        await asyncio.wait(closing, timeout=grace_s)
+    for connection in list(connections):
+        connection.abort()
+    await asyncio.gather(*closing)
 
 
 async def awaited(response: HandlerResponse) -> RemotingCommand | None:

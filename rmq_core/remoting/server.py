@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import Any, Final
 
 from rmq_core.remoting.access.tls import ServerTls
-from rmq_core.remoting.connection import Connection, Handler, log
+from rmq_core.remoting.connection import Connection, Handler, close_all, log
 from rmq_core.remoting.errors import ListenError
 from rmq_core.remoting.frames import MAX_FRAME_BYTES
 from rmq_core.remoting.loop import Closable
@@ -151,14 +151,7 @@ class RemotingServer(Closable):
         deadline = loop.time() + grace_s
         while any(connection.unanswered for connection in self.connections) and loop.time() < deadline:
             await asyncio.sleep(_DRAIN_POLL_S)
-        for connection in list(self.connections):
-            connection.close()
-        closing = [asyncio.ensure_future(connection.wait_closed()) for connection in self.connections]
-        if closing:
-            await asyncio.wait(closing, timeout=grace_s)
-        for connection in list(self.connections):
-            connection.abort()
-        await asyncio.gather(*closing)
+        await close_all(self.connections, grace_s)
         # Handlers of ended connections may wait for ever for something that has stopped.
         dropped = [task for connection in self._ended_with_requests for task in connection.drop_answers()]
         if dropped:
@@ -246,27 +239,11 @@ class _ServerConnection(Connection):
         if self._unparsed:  # else the batch has ended with a flush
             self._count()
 
-    def reserve_inflight(self, size: int) -> None:
-        super().reserve_inflight(size)
-        self._add(size)
-
-    def release_inflight(self, size: int) -> None:
-        super().release_inflight(size)
-        self._add(-size)
-
-    def reserve_parked(self, size: int) -> None:
-        super().reserve_parked(size)
-        self._add(size)
-
-    def release_parked(self, size: int) -> None:
-        super().release_parked(size)
-        self._add(-size)
-
     def _flush(self) -> None:
         super()._flush()
         self._count()
 
-    def _add(self, size: int) -> None:
+    def _add_held_bytes(self, size: int) -> None:
         if not self._is_released:
             self.held_bytes += size
             self._server.held_bytes += size

@@ -35,7 +35,8 @@ class TlsDetector(asyncio.Protocol):
         self._early = bytearray()  # bytes after the handshake, before the next protocol is set
         self._remote = ""
         self._is_in_tls = False
-        self._timer = self._loop.call_later(HANDSHAKE_TIMEOUT_S, self._on_timeout)
+        timeout = f"no request within {HANDSHAKE_TIMEOUT_S:g} s"
+        self._timer = self._loop.call_later(HANDSHAKE_TIMEOUT_S, self._refuse, timeout)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Wait for the first byte, if there is room."""
@@ -71,9 +72,7 @@ class TlsDetector(asyncio.Protocol):
 
     def abort(self) -> None:
         """End the connection at once."""
-        self._remove()
-        if self._task is not None:
-            self._task.cancel()
+        self.connection_lost(None)
         if self._transport is not None:
             self._transport.abort()
 
@@ -117,9 +116,6 @@ class TlsDetector(asyncio.Protocol):
     def _refuse(self, reason: str) -> None:
         log.info("closed %(client)s: %(reason)s", {"client": self._remote, "reason": reason})
         self.abort()
-
-    def _on_timeout(self) -> None:
-        self._refuse(f"no request within {HANDSHAKE_TIMEOUT_S:g} s")
 
     def _remove(self) -> None:
         self._timer.cancel()

@@ -135,9 +135,8 @@ class PullConsumer(GroupClient):
 
         A missing topic is consumed once it exists.
 
-        Args:
-            tags: ``*``, or tags with ``||`` between them.
-            sql: an SQL92 expression over properties instead; the broker has to allow it.
+        Tags are separated by ``||``. ``sql`` is an SQL92 expression over properties instead, which the broker has to
+        allow.
 
         Raises:
             OptionError: the tags are invalid, or queues are assigned.

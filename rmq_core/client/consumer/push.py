@@ -114,9 +114,8 @@ class PushConsumer(GroupClient):
     def subscribe(self, topic: str, tags: str = ALL, *, sql: str | None = None) -> None:
         """Subscribe to a topic.
 
-        Args:
-            tags: ``*``, or tags with ``||`` between them.
-            sql: an SQL92 expression over properties instead; the broker has to allow it.
+        Tags are separated by ``||``. ``sql`` is an SQL92 expression over properties instead, which the broker has to
+        allow.
 
         Raises:
             OptionError: the tags are invalid.

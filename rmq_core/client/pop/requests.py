@@ -68,7 +68,10 @@ class PopRequests:
             FormatError: the response is damaged.
         """
         options, topic = self._options, data.topic
-        attempt = self._attempt(topic, broker_name) if options.in_order else None
+        attempt = None
+        if options.in_order:  # after a lost response the same id again, so that the broker returns the same messages
+            attempt_id = self._attempt_ids.next(options.clock_ms())
+            attempt = self._attempts.setdefault((topic, broker_name), attempt_id)
         fields = PopMessage(
             consumer_group=self._group,
             topic=topic,
@@ -116,10 +119,6 @@ class PopRequests:
             await self.ack([message for message in messages if message not in matching])
         except RemotingError as error:
             log.warning("messages of other tags come back: %s", error)
-
-    def _attempt(self, topic: str, broker_name: str) -> str:
-        """Return the attempt id; after a lost response the same id, so that the broker returns the same messages."""
-        return self._attempts.setdefault((topic, broker_name), self._attempt_ids.next(self._options.clock_ms()))
 
     async def wait(self, broker_name: str, data: SubscriptionData, wait_s: float) -> bool:
         """Wait until a broker has messages, without popping; return False if there are none in time."""

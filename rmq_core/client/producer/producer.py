@@ -11,6 +11,7 @@ Source: ``DefaultMQProducerImpl``; of latencies ``MQFaultStrategy``, ``LatencyFa
 import asyncio
 import random
 from collections.abc import Callable, Mapping, Sequence
+from math import inf
 from typing import Any, Final
 
 import msgspec
@@ -89,13 +90,11 @@ class LatencyFaults:
 
     def is_available(self, broker_name: str) -> bool:
         """Return True if a broker is not avoided now."""
-        until = self._out_until_ms.get(broker_name)
-        return until is None or self._clock_ms() >= until
+        return self._clock_ms() >= self._out_until_ms.get(broker_name, -inf)
 
     def is_reachable(self, broker_name: str) -> bool:
         """Return True if a broker was reachable at the last attempt, or if that was long enough ago."""
-        until = self._unreachable_until_ms.get(broker_name)
-        return until is None or self._clock_ms() >= until
+        return self._clock_ms() >= self._unreachable_until_ms.get(broker_name, -inf)
 
 
 class Producer(GroupClient):
@@ -289,7 +288,6 @@ class Producer(GroupClient):
         raise _build_send_failed_error(last_error, tried_brokers) from last_error
 
     async def _attempt(self, packet: Packet, queue: MessageQueue, timeout_s: float) -> SendResult:
-        """Send one request to one broker."""
         address, command = self._cluster.address(queue.broker_name), packet.request(queue.queue_id)
         now_s = asyncio.get_running_loop().time
         begin_s = now_s()
