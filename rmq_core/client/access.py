@@ -168,8 +168,7 @@ def gather_settings(options: Mapping[str, str], environ: Mapping[str, str]) -> d
     Returns:
         Settings by name, without those that name files.
 
-    Raises:
-        OptionError: a file cannot be read, other users may read it, or it has other settings; or a value is empty.
+    Raises OptionError for a bad file, as ``read_credentials_file``, and for an empty value.
     """
     variables = {name: environ[variable] for name, variable in VARIABLES.items() if environ.get(variable)}
     file = options.get(CREDENTIALS_FILE) or variables.get(CREDENTIALS_FILE)

@@ -54,10 +54,7 @@ class Cluster(Service):
         """Create a client without connections.
 
         ``heartbeat`` returns the heartbeat to send, None without one so far. With ``keeps_instance_name`` the client id
-        is the same after a restart, even if the instance has no name.
-
-        Raises:
-            OptionError: ``namesrv`` has no valid address, or a TLS file cannot be used.
+        is the same after a restart, even if the instance has no name. Raises OptionError.
         """
         self._namesrvs = [address.strip() for address in namesrv.split(";") if address.strip()]
         if not self._namesrvs:
@@ -134,11 +131,7 @@ class Cluster(Service):
     ) -> RemotingCommand:
         """Send a request to a server and return its answer.
 
-        ``also`` has further response codes that are no errors.
-
-        Raises:
-            BrokerError: the response has another code.
-            TransportError: the server did not respond.
+        ``also`` has further response codes that are no errors. Raises BrokerError for other codes, TransportError.
         """
         command = request(code, None if fields is None else write_fields(fields), body)
         return await self.send_command(address, command, timeout_s or self._options.request_timeout_s, also)
@@ -268,10 +261,7 @@ class Cluster(Service):
     def address(self, broker_name: str, broker_id: int = MASTER_ID, *, any_id: bool = False) -> str:
         """Return the address of a broker.
 
-        With ``any_id`` another broker of that name is accepted if this one is unknown.
-
-        Raises:
-            NoRouteError: the broker is unknown.
+        With ``any_id`` another broker of that name is accepted if this one is unknown. Raises NoRouteError.
         """
         addresses = self._brokers.get(broker_name, {})
         address = addresses.get(broker_id) or (next(iter(addresses.values()), None) if any_id else None)

@@ -81,11 +81,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def message_of_line(line: bytes, topic: str | None) -> Message:
-    """Build the message to send from a line; without ``topic`` the line must name the topic.
-
-    Raises:
-        MessageError: the line is no JSON object of these members, or has no topic or no body.
-    """
+    """Build the message to send from a line; without ``topic`` the line must name the topic. Raises MessageError."""
     try:
         read = _decode(line)
         body = None if read.body is None else read.body.encode()

@@ -95,11 +95,7 @@ class Message(msgspec.Struct, frozen=True):
             raise MessageError(f"delay_level {self.delay_level}: is below 0; give 0, or a level from 1 on")
 
     def all_properties(self) -> dict[str, str]:
-        """Return the properties to send; the producer adds the unique key.
-
-        Raises:
-            MessageError: a property cannot be encoded.
-        """
+        """Return the properties to send; the producer adds the unique key. Raises MessageError."""
         properties: dict[str, str] = {}
         if self.properties:
             _check_properties(self.properties)

@@ -57,10 +57,8 @@ class Brokers(Service):
     ) -> None:
         """Create the client; ``async with`` starts it.
 
-        ``auth_brokers`` are addresses of brokers to query for users; if empty, the masters that are found first.
-
-        Raises:
-            OptionError: ``namesrv`` has no address.
+        ``auth_brokers`` are the addresses of brokers to query for users; if empty, the masters that are found first.
+        Raises OptionError.
         """
         self.producers: dict[str, float] = {}
         codes = (
@@ -163,10 +161,7 @@ class Brokers(Service):
         """Return the addresses of brokers that are queried for users: configured ones, or the masters found first.
 
         Brokers that register later are not queried: whoever reaches a name server can register a broker.
-
-        Raises:
-            NoRouteError: no name server knows a master.
-            TransportError: no name server responds.
+        Raises NoRouteError, TransportError.
         """
         if not self._auth_brokers:
             info = await self.cluster.request_name_servers_body(RequestCode.GET_BROKER_CLUSTER_INFO, ClusterInfo)

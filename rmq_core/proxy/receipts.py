@@ -280,11 +280,7 @@ class Receipts:
         """Set the invisible time of a message, from now; return the new receipt.
 
         With ``suspends`` the delivery does not count, and all messages of a pop of lite topics get the invisible time.
-
-        Raises:
-            BrokerError: the broker refuses.
-            StatusError: the message of a lite topic was acknowledged before.
-            TransportError: no response came.
+        Raises StatusError if the message of a lite topic was acknowledged before, BrokerError, TransportError.
         """
         handle = receipt.handle
         fields = ChangeInvisibleTime(

@@ -79,8 +79,7 @@ class Proxy:
             takes_plain: accept plain connections, too; by default only if ``tls`` is None.
             auth_brokers: addresses of brokers to query for users; if empty, the masters that are found first.
 
-        Raises:
-            OptionError: ``namesrv`` has no address, or a certificate cannot be used.
+        Raises OptionError: ``namesrv`` has no address, or a certificate cannot be used.
         """
         self.address = ""
         self._listen = listen

@@ -48,10 +48,7 @@ class RemotingClient(Closable):
         """Create a client without connections.
 
         ``handlers`` handle requests from servers, by request code. ``on_disconnect`` is called with the address of each
-        connection that has ended.
-
-        Raises:
-            OptionError: a file of ``tls`` cannot be used.
+        connection that has ended. Raises OptionError if a file of ``tls`` cannot be used.
         """
         self.handlers = {} if handlers is None else handlers
         self.limits = limits
@@ -87,12 +84,7 @@ class RemotingClient(Closable):
         return response
 
     async def invoke_oneway(self, address: str, request: RemotingCommand) -> None:
-        """Send a one-way request; return when the request is in the write buffer.
-
-        Raises:
-            ConnectError: no connection could be made.
-            FormatError: the request cannot be encoded.
-        """
+        """Send a one-way request; return when the request is in the write buffer. Raises ConnectError, FormatError."""
         connection = self._connections.get(address) or await self.connect(address)
         if self._credentials is not None:
             acl.sign(request, self._credentials)
@@ -100,11 +92,7 @@ class RemotingClient(Closable):
         connection.send_oneway(request)
 
     async def connect(self, address: str) -> Connection:
-        """Return the connection to an address, or make one; concurrent callers share the attempt.
-
-        Raises:
-            ConnectError: no connection could be made.
-        """
+        """Return the connection to an address or make one; concurrent callers share an attempt. Raises ConnectError."""
         connection = self._connections.get(address)
         if connection is not None and not connection.is_closing:
             return connection

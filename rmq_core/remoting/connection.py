@@ -137,7 +137,7 @@ class Connection(asyncio.Protocol):
         self.waiting_bytes += size
         if self.waiting_bytes > self._max_waiting_bytes:
             self._suspend()
-        self._add_held_bytes(size)
+        self._add_memory_bytes(size)
 
     def release_inflight(self, size: int) -> None:
         """Subtract the bytes of an answered request."""
@@ -146,28 +146,25 @@ class Connection(asyncio.Protocol):
         if self._state is SUSPENDED and self.waiting_bytes <= self._max_waiting_bytes // 2:
             self._move(RELEASE)
             self._loop.call_soon(self._resume)
-        self._add_held_bytes(-size)
+        self._add_memory_bytes(-size)
 
     def reserve_parked(self, size: int) -> None:
         """Add the bytes of a long poll, until ``release_parked``."""
         self.parked_bytes += size
-        self._add_held_bytes(size)
+        self._add_memory_bytes(size)
 
     def release_parked(self, size: int) -> None:
         """Subtract the bytes of a long poll."""
         self.parked_bytes -= size
-        self._add_held_bytes(-size)
+        self._add_memory_bytes(-size)
 
-    def _add_held_bytes(self, size: int) -> None:
-        """Do nothing; a server limits the held bytes of its connections."""
+    def _add_memory_bytes(self, size: int) -> None:
+        """Do nothing; a server limits the memory of its connections."""
 
     def send(self, command: RemotingCommand) -> None:
         """Send a command as it is; do nothing if the connection has ended.
 
-        All commands of one turn of the event loop are written together.
-
-        Raises:
-            FormatError: the command cannot be encoded.
+        All commands of one turn of the event loop are written together. Raises FormatError.
         """
         if self.is_closing:
             return

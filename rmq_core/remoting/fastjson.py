@@ -47,10 +47,7 @@ NOT_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 def loads(data: bytes | memoryview, *, is_request: bool = False) -> object:
     """Decode any JSON, in time that is linear in its size.
 
-    With ``is_request``, non-standard JSON that is too long to be decoded on the event loop is refused.
-
-    Raises:
-        DecodeError: the data are neither standard JSON nor fastjson's.
+    With ``is_request``, non-standard JSON too long to be decoded on the event loop is refused. Raises DecodeError.
     """
     try:
         return _decode(data)
@@ -117,11 +114,7 @@ def _refuse(constant: str) -> NoReturn:
 
 
 def text(value: object) -> str:
-    """Convert a value to Java's text; characters outside UTF-8 become '?', as in Java's output.
-
-    Raises:
-        RecursionError: the value nests too deep.
-    """
+    """Convert a value to Java's text; characters outside UTF-8 become '?', as in Java. Raises RecursionError."""
     encoded = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return encoded.encode("utf-8", "replace").decode()
 

@@ -119,11 +119,9 @@ def _bad_size(size: int, limit: int) -> LengthError:
 
 
 def frame_head(command: RemotingCommand) -> bytes:
-    """Encode a frame up to its body, which can so be sent without a copy.
+    """Encode a frame up to its body, which needs no copy.
 
-    Raises:
-        LengthError: the frame is over its limit, or as ``encode_binary_header``.
-        DecodeError: the fields of a received command are no JSON object.
+    Raises as ``encode_binary_header``, or LengthError over the frame's limit.
     """
     binary = command.serialize_type == ROCKETMQ
     header = encode_binary_header(command) if binary else encode_json_header(command)
@@ -140,13 +138,7 @@ def encode_frame(command: RemotingCommand) -> bytes:
 
 
 def decode_frame(data: bytes) -> RemotingCommand:
-    """Decode exactly one frame.
-
-    Raises:
-        TruncatedError: the bytes end within the frame.
-        LengthError: a size is impossible, or bytes follow the frame.
-        DecodeError: the header cannot be decoded.
-    """
+    """Decode exactly one frame. Raises TruncatedError, LengthError, DecodeError."""
     commands = list((parser := FrameParser()).feed(data))
     if not commands:
         raise TruncatedError("the bytes end within a frame", actual=len(data))

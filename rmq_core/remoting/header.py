@@ -85,11 +85,7 @@ class RemotingCommand(
 
     @property
     def ext_fields(self) -> dict[str, str]:
-        """Extension fields by name.
-
-        Raises:
-            DecodeError: the fields are no JSON object.
-        """
+        """Extension fields by name. Raises DecodeError."""
         fields = self.fields
         if not isinstance(fields, dict):
             fields = self.fields = _decode_fields(fields)
@@ -144,10 +140,7 @@ _NO_FIELDS: Final = b"{}"
 def decode_json_header(header: bytes | memoryview) -> RemotingCommand:
     """Decode a JSON header; the caller sets the body.
 
-    Unknown members are ignored; null, absent members and unknown languages are handled as in Java.
-
-    Raises:
-        DecodeError: the header is no JSON object, or a member has a wrong type.
+    Unknown members are ignored; null, absent members and unknown languages are handled as in Java. Raises DecodeError.
     """
     try:
         command = _decode_command(header)
@@ -214,10 +207,7 @@ def _strings(value: object) -> dict[str, str]:
 def decode_binary_header(header: bytes | memoryview) -> RemotingCommand:
     """Decode a binary header; the caller sets the body.
 
-    A field with an empty key or value is left out: Java decodes it as null.
-
-    Raises:
-        DecodeError: sizes do not fit the header, or text is not UTF-8.
+    A field with an empty key or value is left out: Java decodes it as null. Raises DecodeError.
     """
     data = bytes(header)
     try:

@@ -87,11 +87,7 @@ class PopHandle(NamedTuple):
 
     @classmethod
     def decode(cls, text: str) -> "PopHandle":
-        """Parse a handle; the parts that proxies append are ignored.
-
-        Raises:
-            ValueError: the text is no receipt handle.
-        """
+        """Parse a handle; the parts that proxies append are ignored. Raises ValueError."""
         match = _HANDLE.match(text) if len(text) <= _MAX_CHARS else None
         if match is None:
             raise ValueError(f"Parse failed, {text[:100]!r} is no receipt handle")

@@ -29,11 +29,7 @@ class RecallHandle(NamedTuple):
 
     @classmethod
     def decode(cls, text: str) -> "RecallHandle":
-        """Decode a client's handle; a due time that is no number becomes -1.
-
-        Raises:
-            ResponseError: the text is no handle.
-        """
+        """Decode a client's handle; a due time that is no number becomes -1. Raises ResponseError."""
         try:
             data = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
             version, topic, broker_name, due, uniq_key, *_ = data.decode("utf-8", "replace").split(" ")

@@ -87,9 +87,7 @@ class RemotingServer(Closable):
         """Listen on an additional address; return the address that is listened on.
 
         Host ``0.0.0.0`` means all addresses, port 0 a free port; ``handlers`` replace those of the server on this port.
-
-        Raises:
-            ListenError: the address cannot be used.
+        Raises ListenError.
         """
         if not 0 <= port < 1 << 16:  # uvloop would use its lower 16 bits
             raise ListenError(f"{host}:{port}", "cannot listen there: no such port")
@@ -243,7 +241,7 @@ class _ServerConnection(Connection):
         super()._flush()
         self._count()
 
-    def _add_held_bytes(self, size: int) -> None:
+    def _add_memory_bytes(self, size: int) -> None:
         if not self._is_released:
             self.held_bytes += size
             self._server.held_bytes += size
@@ -278,15 +276,15 @@ class _ServerConnection(Connection):
 
     def abort_and_release(self) -> None:
         """Close at once, and subtract the connection's bytes from the server's."""
-        self._release_held_bytes()
+        self._release_memory_bytes()
         self.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
         super().connection_lost(error)
-        self._release_held_bytes()
+        self._release_memory_bytes()
         self._server.on_end(self)
 
-    def _release_held_bytes(self) -> None:
+    def _release_memory_bytes(self) -> None:
         self._server.held_bytes -= self.held_bytes
         self.held_bytes = 0
         self._is_released = True

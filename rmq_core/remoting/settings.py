@@ -77,8 +77,7 @@ def load_settings(
         ignored: Java's keys that have no effect here.
         fixed_values: Java's keys of missing features, with the values that turn them off, separated by ``|``.
 
-    Raises:
-        OptionError: unknown key, bad value or unreadable file; the message names the source.
+    Raises OptionError with the name of the source.
     """
     by_name = _by_name(kind)
     values: dict[str, object] = {}
@@ -106,11 +105,7 @@ def load_settings(
 
 
 def check_fixed_value(key: str, value: str, fixed_values: str, where: str = "") -> None:
-    """Refuse a value that turns on a missing feature.
-
-    Raises:
-        OptionError: the value is not one of ``fixed_values``.
-    """
+    """Refuse a value that turns on a missing feature. Raises OptionError."""
     allowed = fixed_values.split("|")
     if value.strip().lower() not in (text.lower() for text in allowed):
         only = f"the only value is {allowed[0]}" if allowed[0] else "it has to be empty"
@@ -161,10 +156,7 @@ def changed_settings(settings: _T, changes: Mapping[str, str], fixed_values: Map
     """Return the new values by field of a change over the wire; only fields declared mutable may be changed.
 
     A setting in ``config_black_list`` may not be changed. A key of ``fixed_values`` (see ``load_settings``) may only be
-    set to its fixed value.
-
-    Raises:
-        OptionError: unknown key, bad value, or a setting that may not be changed.
+    set to its fixed value. Raises OptionError.
     """
     by_name = _by_name(type(settings))
     black_list = {name.strip() for name in getattr(settings, "config_black_list", "").split(";")}

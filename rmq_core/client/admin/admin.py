@@ -66,11 +66,7 @@ class Admin(Service):
     def __init__(
         self, namesrv: str, options: ClientOptions = DEFAULT_OPTIONS, *, credentials: Credentials | None = None
     ) -> None:
-        """Create a client without connections; ``namesrv`` has addresses ``host:port``, separated by semicolons.
-
-        Raises:
-            OptionError: ``namesrv`` has no valid address, or a TLS file cannot be used.
-        """
+        """Create a client; ``namesrv`` has ``host:port``, separated by semicolons. Raises OptionError."""
         self.access = Access(credentials, options.tls)
         self._cluster = Cluster(namesrv, options, credentials=credentials)
         self._puller = Puller(self._cluster, _GROUP, ConsumerOptions(), sends_subscription=True)
@@ -98,11 +94,7 @@ class Admin(Service):
         return await self._cluster.request_name_servers_body(RequestCode.GET_BROKER_CLUSTER_INFO, ClusterInfo)
 
     async def masters(self, cluster: str | None = None) -> list[str]:
-        """Return the addresses of all masters of a cluster, or of all clusters, sorted by the brokers' names.
-
-        Raises:
-            NoRouteError: no master is registered.
-        """
+        """Return the addresses of all masters, or of a cluster's, sorted by broker name. Raises NoRouteError."""
         table = (await self.cluster()).broker_addr_table
         brokers = [table[name] for name in sorted(table) if cluster in (None, table[name].cluster)]
         addresses = [broker.broker_addrs[MASTER_ID] for broker in brokers if MASTER_ID in broker.broker_addrs]
@@ -153,8 +145,7 @@ class Admin(Service):
             sys_flag: 1 for a unit topic, 2 if units subscribe to the topic.
             broker: address of the only broker that gets it; by default all masters.
 
-        Raises:
-            MessageError: the name is invalid.
+        Raises MessageError for an invalid name.
         """
         check_name("topic", topic, MAX_TOPIC_CHARACTERS)
         fields = CreateTopic(
@@ -182,11 +173,7 @@ class Admin(Service):
         await self._cluster.request_name_servers(RequestCode.DELETE_TOPIC_IN_NAMESRV, fields)
 
     async def create_group(self, config: SubscriptionGroupConfig, *, broker: str | None = None) -> None:
-        """Create a consumer group, or change its settings, at the address ``broker`` or at all masters.
-
-        Raises:
-            MessageError: the name is invalid.
-        """
+        """Create or change a consumer group, at the address ``broker`` or at all masters. Raises MessageError."""
         check_name("group", config.group_name, MAX_GROUP_CHARACTERS)
         body = encode_body(config)
         await self._at_masters(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, body, broker=broker)
@@ -212,11 +199,7 @@ class Admin(Service):
         return {queue: (offsets.consumer_offset, offsets.broker_offset) for queue, offsets in stats.items()}
 
     async def consumer_connections(self, group: str) -> ConsumerConnection:
-        """List the clients of a consumer group, from the first broker that has any.
-
-        Raises:
-            BrokerError: code 206: the group has no clients.
-        """
+        """List the clients of a group, from the first broker with any. Raises BrokerError (code 206) without any."""
         fields, failed = ConsumerGroupName(consumer_group=group), None
         for address in await self.masters():
             response = await self._cluster.request(
@@ -230,10 +213,7 @@ class Admin(Service):
     async def reset_offsets(self, group: str, topic: str, timestamp_ms: int) -> dict[MessageQueue, int]:
         """Reset a group's consumer offsets of a topic to a store time, -1 for the end; return the new offsets.
 
-        Running consumers of the group continue at the new offsets.
-
-        Raises:
-            OptionError: the time is in seconds or microseconds.
+        Running consumers of the group continue there. Raises OptionError for a time in seconds or microseconds.
         """
         timestamp = check_time("timestamp_ms", timestamp_ms)
         fields = ResetOffset(group=group, topic=topic, timestamp=timestamp, is_force=True)
@@ -243,11 +223,7 @@ class Admin(Service):
     # Messages.
 
     async def view_message(self, offset_msg_id: str) -> ReceivedMessage:
-        """Fetch a message by its offset message id, from the broker whose address is in the id.
-
-        Raises:
-            DecodeError: the text is no offset message id.
-        """
+        """Fetch a message by its offset message id, from the broker whose address is in the id. Raises DecodeError."""
         host, physical_offset = decode_message_id(offset_msg_id)
         fields = ViewMessage(offset=physical_offset)
         response = await self._cluster.request(host.text, RequestCode.VIEW_MESSAGE_BY_ID, fields)
@@ -267,11 +243,8 @@ class Admin(Service):
     ) -> AsyncIterator[list[ReceivedMessage]]:
         """Read messages of a queue in portions; no offset is committed.
 
-        ``end`` is the queue offset after the last message, ``group`` the group to pull as, which must exist at the
-        brokers.
-
-        Raises:
-            OptionError: ``tags`` has no tag.
+        ``end`` is the offset after the last message; ``group``, to pull as, must exist at the brokers.
+        Raises OptionError.
         """
         await self._cluster.broker_of(queue)
         data = subscription(queue.topic, tags)
@@ -298,9 +271,7 @@ class Admin(Service):
         """Find messages of a topic by a key, in the order of their store times.
 
         ``route`` is the topic whose brokers are queried, by default ``topic``; it may be a cluster's name.
-
-        Raises:
-            OptionError: a time is in seconds or microseconds.
+        Raises OptionError for a time in seconds or microseconds.
         """
         begin, end = check_time("begin_ms", begin_ms), check_time("end_ms", end_ms)
         query = QueryMessage(topic=topic, key=key, max_num=max_messages, begin_timestamp=begin, end_timestamp=end)
@@ -359,10 +330,7 @@ async def put_order_config(cluster: Cluster, topic: str, queues: Mapping[str, in
     """Register the ordered queues of a topic with all name servers, and return all entries: ``broker-a:4;broker-b:4``.
 
     ``queues`` has numbers of queues by broker name. Entries of other brokers remain unless ``whole`` is true.
-
-    Raises:
-        BrokerError: a name server refuses.
-        TransportError: a name server does not respond.
+    Raises BrokerError, TransportError.
     """
     text = "" if whole else await _get_order_config(cluster, topic)
     entries = dict(entry.rsplit(":", 1) for entry in text.split(";") if ":" in entry)

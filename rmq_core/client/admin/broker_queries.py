@@ -191,8 +191,7 @@ class BrokerInquiries(_BrokerRequests):
         Returns:
             The offsets, by ``queue_key``.
 
-        Raises:
-            OptionError: the time is in seconds or microseconds.
+        Raises OptionError for a time in seconds or microseconds.
         """
         timestamp = check_time("timestamp_ms", timestamp_ms)
         fields = ResetOffset(

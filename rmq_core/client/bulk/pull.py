@@ -61,12 +61,9 @@ class BulkReader(Closable):
         *,
         credentials: Credentials | None = None,
     ) -> None:
-        """Create a reader without connections; ``namesrv`` has addresses ``host:port``, separated by semicolons.
+        """Create a reader; ``namesrv`` has ``host:port``, separated by semicolons. Raises OptionError.
 
         It pulls as ``group``, which must exist at the brokers, unless they create groups on demand.
-
-        Raises:
-            OptionError: ``namesrv`` has no valid address.
         """
         self._cluster = Cluster(namesrv, options, credentials=credentials)
         self._group = group
@@ -109,8 +106,7 @@ class BulkReader(Closable):
             its ``next_offset`` are deleted. Messages of a file that was just deleted are skipped silently: without a
             filter, a queue offset without a record is deleted as well.
 
-        Raises:
-            BrokerError, NoRouteError, TransportError, OptionError: the queue cannot be read.
+        Raises BrokerError, NoRouteError, TransportError, OptionError.
         """
         data = subscription(queue.topic, tags, sql=sql)
         is_filtered = tags != ALL or sql is not None

@@ -86,11 +86,7 @@ class BulkSender(Closable):
         """Create a sender without connections; ``namesrv`` has addresses ``host:port``, separated by semicolons.
 
         A request has ``batch_bytes`` at most, unless a single chunk has more; ``put`` waits while more than
-        ``max_pending_bytes`` are in flight.
-
-        Raises:
-            OptionError: ``namesrv`` has no valid address.
-            MessageError: the group's name is invalid.
+        ``max_pending_bytes`` are in flight. Raises OptionError, MessageError.
         """
         check_name("group", group, MAX_GROUP_CHARACTERS)
         self._cluster = Cluster(namesrv, options, credentials=credentials)
@@ -141,8 +137,7 @@ class BulkSender(Closable):
             done: called when the messages are stored, but for refused ones.
             refused: called for a message that the broker refuses as illegal; None makes an error of it.
 
-        Raises:
-            RemotingError: earlier messages cannot be sent.
+        Raises RemotingError if earlier messages cannot be sent.
         """
         await self.wait_until(lambda: self._pending_bytes < self._max_pending_bytes)
         self._pending_bytes += len(data)

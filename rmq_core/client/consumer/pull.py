@@ -50,12 +50,7 @@ class PullConsumer(GroupClient):
     def __init__(
         self, namesrv: str, group: str, options: PullOptions = _DEFAULTS, *, credentials: Credentials | None = None
     ) -> None:
-        """Create a consumer without connections; ``namesrv`` has addresses ``host:port``, separated by semicolons.
-
-        Raises:
-            OptionError: ``namesrv`` has no valid address.
-            MessageError: the group's name is invalid.
-        """
+        """Create a consumer; ``namesrv`` is ``host:port`` separated by semicolons. Raises OptionError, MessageError."""
         super().__init__(
             "consumer",
             namesrv,
@@ -136,10 +131,7 @@ class PullConsumer(GroupClient):
         A missing topic is consumed once it exists.
 
         Tags are separated by ``||``. ``sql`` is an SQL92 expression over properties instead, which the broker has to
-        allow.
-
-        Raises:
-            OptionError: the tags are invalid, or queues are assigned.
+        allow. Raises OptionError if tags are invalid, or queues are assigned.
         """
         data = subscription(topic, tags, sql=sql, version=self._next_version())
         is_first = self._is_subscribed is None
@@ -178,12 +170,7 @@ class PullConsumer(GroupClient):
     # Assignment and positions.
 
     async def queues(self, topic: str) -> Sequence[MessageQueue]:
-        """List the readable queues of a topic.
-
-        Raises:
-            NoRouteError: the topic does not exist.
-            TransportError: no name server responds.
-        """
+        """List the readable queues of a topic. Raises NoRouteError, TransportError."""
         return (await self._cluster.refresh_route(topic)).read_queues
 
     async def light_queues(self, name: str, topic: str) -> Sequence[MessageQueue]:
@@ -191,12 +178,8 @@ class PullConsumer(GroupClient):
 
         The messages have the topic to which they were sent, and their offset in the light queue as queue offset.
 
-        The brokers are those of ``topic``, such as one whose messages name the light queue.
-
-        Raises:
-            OptionError: the name is no light queue's name.
-            NoRouteError: the topic does not exist.
-            TransportError: no name server responds.
+        The brokers are those of ``topic``, such as one whose messages name the light queue. Raises OptionError,
+        NoRouteError, TransportError.
         """
         if not name.startswith(LIGHT_QUEUE_PREFIX):
             raise OptionError(f"{name!r} does not begin with {LIGHT_QUEUE_PREFIX}, as names of light queues do")
@@ -205,10 +188,7 @@ class PullConsumer(GroupClient):
     def assign(self, queues: Iterable[MessageQueue], tags: str = ALL, *, sql: str | None = None) -> None:
         """Assign exactly these queues; queues of the former assignment continue at their positions.
 
-        ``tags`` and ``sql`` are as in ``subscribe``.
-
-        Raises:
-            OptionError: the tags are invalid, or the consumer has subscribed.
+        ``tags`` and ``sql`` are as in ``subscribe``. Raises OptionError if tags are invalid, or after a ``subscribe``.
         """
         version = self._next_version()
         subscriptions = {queue: subscription(queue.topic, tags, sql=sql, version=version) for queue in queues}
@@ -237,11 +217,7 @@ class PullConsumer(GroupClient):
         return list(self._assigned)
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Continue at a queue offset; messages that were pulled but not returned yet are dropped.
-
-        Raises:
-            OptionError: the queue is not assigned, or the offset is below 0.
-        """
+        """Continue at a queue offset; pulled messages that were not returned yet are dropped. Raises OptionError."""
         if offset < 0:
             raise OptionError(f"offset {offset} is below 0")
         self._assigned_queue(queue).start(offset)

@@ -66,12 +66,7 @@ class PushConsumer(GroupClient):
         *,
         credentials: Credentials | None = None,
     ) -> None:
-        """Create a consumer without connections; ``namesrv`` has addresses ``host:port``, separated by semicolons.
-
-        Raises:
-            OptionError: ``namesrv`` has no valid address.
-            MessageError: the group's name is invalid.
-        """
+        """Create a consumer; ``namesrv`` is ``host:port`` separated by semicolons. Raises OptionError, MessageError."""
         self._broadcasts = options.model is MessageModel.BROADCASTING
         super().__init__(
             "consumer",
@@ -115,10 +110,7 @@ class PushConsumer(GroupClient):
         """Subscribe to a topic.
 
         Tags are separated by ``||``. ``sql`` is an SQL92 expression over properties instead, which the broker has to
-        allow.
-
-        Raises:
-            OptionError: the tags are invalid.
+        allow. Raises OptionError if tags are invalid.
         """
         data = self._subscriptions[topic] = subscription(topic, tags, sql=sql, version=self._next_version())
         for queue, work in self._rebalancer.works.items():

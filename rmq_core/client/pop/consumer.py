@@ -148,12 +148,7 @@ class PopConsumer(GroupClient):
     def __init__(
         self, namesrv: str, group: str, options: PopOptions = _DEFAULTS, *, credentials: Credentials | None = None
     ) -> None:
-        """Create a consumer without connections; ``namesrv`` has addresses ``host:port``, separated by semicolons.
-
-        Raises:
-            OptionError: ``namesrv`` has no valid address.
-            MessageError: the group's name is invalid.
-        """
+        """Create a consumer; ``namesrv`` is ``host:port`` separated by semicolons. Raises OptionError, MessageError."""
         super().__init__("consumer", namesrv, group, options, credentials)
         self.options = options
         self._requests = PopRequests(self._cluster, group, options)
@@ -164,10 +159,7 @@ class PopConsumer(GroupClient):
         """Subscribe to a topic.
 
         Tags are separated by ``||``. ``sql`` is an SQL92 expression over properties instead, which the broker has to
-        allow.
-
-        Raises:
-            OptionError: the tags are invalid.
+        allow. Raises OptionError if tags are invalid.
         """
         self._subscriptions[topic] = subscription(topic, tags, sql=sql, version=self._next_version())
         self._send_heartbeat()
@@ -178,13 +170,7 @@ class PopConsumer(GroupClient):
         self._send_heartbeat()
 
     async def start(self) -> None:
-        """Join the group; a topic is consumed once it exists.
-
-        Raises:
-            OptionError: a consumer of this process has the same group and client id.
-            TransportError: no name server responds.
-            BrokerError: a broker refuses the consumer (code 16).
-        """
+        """Join the group; a topic is consumed once it exists. Raises OptionError, TransportError, BrokerError."""
         await self._join(self._subscriptions)
 
     async def close(self) -> None:
@@ -276,24 +262,11 @@ class PopConsumer(GroupClient):
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def ack(self, *messages: ReceivedMessage) -> None:
-        """Acknowledge messages, so that the broker does not deliver them again.
-
-        Raises:
-            MessageError: a message was not popped.
-            BrokerError: the broker refuses, such as for a single message with the receipt handle of another queue.
-            TransportError: the server did not respond.
-        """
+        """Acknowledge messages, so that none is delivered again. Raises MessageError, BrokerError, TransportError."""
         await self._requests.ack(messages)
 
     async def change_invisible_time(self, message: ReceivedMessage, invisible_s: float) -> None:
-        """Change a message's invisible time: the message comes back that long from now.
-
-        Raises:
-            MessageError: the message was not popped.
-            OptionError: the time is not 0 s to 3 days.
-            BrokerError: the broker refuses.
-            TransportError: the server did not respond.
-        """
+        """Set the time from now, 0 s to 3 days, after which a message comes back; raises as ``ack``, or OptionError."""
         if not 0 <= invisible_s * 1000 <= MOST_INVISIBLE_MS:
             raise OptionError(f"an invisible time must be 0 to {MOST_INVISIBLE_MS // 1000} s, not {invisible_s:g}")
         await self._requests.change(message, invisible_s)
@@ -304,10 +277,7 @@ class PopConsumer(GroupClient):
         A failed message is delivered again after 10 s, 30 s, 1 min, … up to 2 h, and after ``max_reconsume_times``
         failures it is a dead letter. In orderly consumption its queue pauses for ``suspend_queue_s``.
 
-        The listener gets one message at a time.
-
-        Raises:
-            OptionError: no topic is subscribed to.
+        The listener gets one message at a time. Raises OptionError without a subscription.
         """
         await ConsumeMessagePopService(self.receive, self._requests, self.options, listener).run()
 

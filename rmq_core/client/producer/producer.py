@@ -111,11 +111,7 @@ class Producer(GroupClient):
     ) -> None:
         """Create a producer without connections; ``namesrv`` has addresses ``host:port``, separated by semicolons.
 
-        ``handlers`` handle requests of brokers, by code.
-
-        Raises:
-            OptionError: ``namesrv`` has no valid address.
-            MessageError: the group's name is invalid.
+        ``handlers`` handle requests of brokers, by code. Raises OptionError, MessageError.
         """
         self._pending_replies = PendingReplies()
         self._registered_topics: set[str] = set()
@@ -131,11 +127,7 @@ class Producer(GroupClient):
         self._tracer = Tracer(options.trace_topic, self._send_trace, options.clock_ms) if options.enable_trace else None
 
     async def start(self) -> None:
-        """Start the client; it connects to brokers on demand.
-
-        Raises:
-            OptionError: a producer of this process has the same group and client id.
-        """
+        """Start the client. Raises OptionError if a producer of this process has the same group and client id."""
         await self._join()
         if self._tracer is not None:
             self._tracer.start()
@@ -152,11 +144,7 @@ class Producer(GroupClient):
     # Sending.
 
     async def queues(self, topic: str) -> Sequence[MessageQueue]:
-        """List the writable queues of a topic; for a new topic, the queues that the broker will create.
-
-        Raises:
-            NoRouteError: the topic has no writable queue.
-        """
+        """List a topic's writable queues; for a new topic, those that the broker will create. Raises NoRouteError."""
         route = self._cluster.cached_route(topic)
         if route is None or not route.write_queues:
             self._cluster.evict_route(topic)
@@ -211,12 +199,8 @@ class Producer(GroupClient):
     ) -> ReceivedMessage:
         """Send a request message and wait for its reply; see ``request_reply``.
 
-        ``timeout_s`` is the timeout for send and reply together, ``send_timeout_s`` by default.
-
-        Raises:
-            NoReplyError: the message was sent, and no reply has arrived.
-            MessageError, NoRouteError, BrokerError, SendFailedError, TransportError: the message could not be sent, as
-                in ``send``.
+        ``timeout_s`` is the timeout for send and reply together, ``send_timeout_s`` by default. Raises NoReplyError
+        after the send, or as ``send``.
         """
         timeout_s = self.options.send_timeout_s if timeout_s is None else timeout_s
         deadline = asyncio.get_running_loop().time() + timeout_s
@@ -243,12 +227,7 @@ class Producer(GroupClient):
         selector: QueueSelector | None = None,
         argument: Any = None,
     ) -> None:
-        """Send a message without waiting for a response: the message may not be stored.
-
-        Raises:
-            MessageError, NoRouteError: as ``send``.
-            ConnectError: no connection to the broker.
-        """
+        """Send a message without waiting for a response: it may not be stored. Raises as ``send``, or ConnectError."""
         packet = self._packer.single(message)
         queues = await self.queues(message.topic)
         if selector is not None:

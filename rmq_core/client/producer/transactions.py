@@ -103,9 +103,7 @@ class TransactionProducer(Producer):
                 topic. At brokers of other topics it registers with the first send.
             checks_at_a_time: maximal concurrent calls of ``check``.
 
-        Raises:
-            OptionError: ``namesrv`` has no valid address.
-            MessageError: the group's name is invalid.
+        Raises OptionError, MessageError.
         """
         handlers = {int(RequestCode.CHECK_TRANSACTION_STATE): self._on_check}
         super().__init__(namesrv, group, options, credentials=credentials, handlers=handlers)
@@ -129,10 +127,7 @@ class TransactionProducer(Producer):
         """Send a half message, run its local transaction, then commit or roll back.
 
         ``execute`` runs if the status is SEND_OK; with another status the message is rolled back. A delay is ignored.
-
-        Raises:
-            MessageError, NoRouteError, BrokerError, SendFailedError, TransportError: the message could not be sent, as
-                in ``send``; ``execute`` was not called.
+        Raises as ``send``; then ``execute`` was not called.
         """
         properties = {PROPERTY_TRANSACTION_PREPARED: "true", PROPERTY_PRODUCER_GROUP: self.group}
         half = msgspec.structs.replace(message, delay_level=0, properties={**message.properties, **properties})

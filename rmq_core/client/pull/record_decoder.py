@@ -60,10 +60,7 @@ def decode_records(
     """Decode the messages of a pull's body.
 
     ``queue`` is the pulled queue, None for records of several queues or without a pull; then ``broker_name`` names
-    their broker. Messages of a light queue (LMQ) get their offset in the light queue as queue offset.
-
-    Raises:
-        FormatError: the bytes are not whole records.
+    their broker. Messages of a light queue (LMQ) get their offset in that queue as queue offset. Raises FormatError.
     """
     messages: list[ReceivedMessage] = []
     at, end = 0, len(data)

@@ -42,9 +42,7 @@ def subscription(
     """Build a subscription.
 
     Tags are separated by ``||``. Brokers retain the highest version, by default the time in ms since 1970.
-
-    Raises:
-        OptionError: both tags and an expression, or tags without a tag.
+    Raises OptionError for tags and an expression, or tags without a tag.
     """
     version = now_ms() if version is None else version
     if sql is not None:
@@ -117,13 +115,8 @@ class Puller:
         """Pull once.
 
         A ``commit_offset`` above 0 is committed with the pull. If the client ``waits``, the broker may park the request
-        until there is a message (long polling).
-
-        Raises:
-            BrokerError: the response has another code than those of ``PullStatus``.
-            NoRouteError: the topic or the broker is unknown.
-            TransportError: the server did not respond.
-            FormatError: the response's body is not whole records.
+        until there is a message (long polling). Raises BrokerError for other codes than those of ``PullStatus``,
+        NoRouteError, TransportError, FormatError.
         """
         options = self._options
         await self._cluster.route(queue.topic)  # the caller may have built the queue
@@ -182,10 +175,9 @@ class QueueOffsets:
         return await self._bound(queue, RequestCode.GET_MAX_OFFSET, any_id=any_id)
 
     async def search(self, queue: MessageQueue, timestamp_ms: int, *, any_id: bool = True) -> int:
-        """Return the first offset stored at a time or later, the max if there is none; slaves as for ``max``.
+        """Return the first offset stored at a time or later, or the max; slaves as for ``max``.
 
-        Raises:
-            OptionError: the time is in seconds or microseconds.
+        Raises OptionError for a time in seconds or microseconds.
         """
         timestamp = check_time("timestamp_ms", timestamp_ms)
         fields = SearchOffset(topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp)

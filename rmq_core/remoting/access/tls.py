@@ -118,11 +118,7 @@ class TlsFile:
 
 
 def read_tls_file(path: str) -> TlsFile:
-    """Read a file of TLS settings, a Java properties file with Java's keys.
-
-    Raises:
-        OptionError: the file cannot be read, has an unknown key, or turns on a missing feature.
-    """
+    """Read a file of TLS settings, a Java properties file with Java's keys. Raises OptionError."""
     try:
         properties = parse_properties(Path(path).read_bytes().decode())
         values = {

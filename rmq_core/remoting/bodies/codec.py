@@ -209,10 +209,7 @@ def decode_body(body: bytes | memoryview, kind: type[_T], *, is_request: bool = 
 
     Unknown members are ignored; null counts as absent.
 
-    With ``is_request``, a body that would block the event loop for long is refused.
-
-    Raises:
-        DecodeError: the body is no such JSON, or a member has a bad value.
+    With ``is_request``, a body that would block the event loop for long is refused. Raises DecodeError.
     """
     try:
         decoded: _T = _decoder(kind)(body)
@@ -243,9 +240,5 @@ def queue_key(queue: MessageQueue) -> str:
 
 
 def parse_queue_key(key: str) -> MessageQueue:
-    """Decode the message queue that is the key of a map.
-
-    Raises:
-        DecodeError: the key is not a queue.
-    """
+    """Decode the message queue that is the key of a map. Raises DecodeError."""
     return decode_body(key.encode(), MessageQueue)

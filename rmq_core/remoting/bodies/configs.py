@@ -187,10 +187,7 @@ class MessageRequestModes(BodyStruct, frozen=True, kw_only=True):
 def parse_attribute_changes(text: str) -> dict[str, str]:
     """Parse ``+message.type=FIFO,-reserve.time``: values by signed keys, empty where a key is deleted.
 
-    Source: ``AttributeParser``.
-
-    Raises:
-        DecodeError: an entry is not a change.
+    Raises DecodeError. Source: ``AttributeParser``.
     """
     changes: dict[str, str] = {}
     for change in filter(None, text.split(",")):

@@ -136,10 +136,8 @@ def decode_registration(
     A body that begins like a zlib stream is inflated even if ``compressed`` is false: brokers of 5.3.3 say so of their
     compressed bodies (``BrokerOuterAPI#registerBrokerAll``), and their own name server fails at such a body.
 
-    The body is empty for a broker without topics. Compressed bodies have queue mappings from version 5.0.0 on.
-
-    Raises:
-        FormatError: the body cannot be decoded.
+    A broker without topics sends no body. Compressed bodies have queue mappings from version 5.0.0 on.
+    Raises FormatError.
     """
     if not body:
         return RegisterBrokerBody()
