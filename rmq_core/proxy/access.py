@@ -43,10 +43,8 @@ audit = logging.getLogger("rmq.proxy.audit")
 _CACHED_S: Final = 5.0
 _PUSH_MAX_AGE_S: Final = 1.0
 _MAX_CACHED_ACCOUNTS: Final = 10_000
-_DATE: Final = "%Y%m%dT%H%M%SZ"
 _MAX_SKEW_S: Final = 25 * 3600
 _MAX_HEADER_CHARS: Final = 1024
-_TYPES: Final = ("Custom", "Default")
 _CODE = RequestCode
 
 
@@ -203,17 +201,14 @@ def _entries(acl: AclInfo) -> tuple[tuple[Entry, ...], ...]:
             tuple(
                 parse_entry(entry) for policy in acl.policies for entry in policy.entries if policy.policy_type == kind
             )
-            for kind in _TYPES
+            for kind in ("Custom", "Default")
         )
     except (FormatError, ResponseError) as error:  # an unreadable policy must not allow anything
         raise _unauthorized(f"a policy of {acl.subject} cannot be read: {error}") from error
 
 
 def _credential(text: str) -> tuple[str, str]:
-    """Parse ``MQv2-HMAC-SHA1 Credential=user, SignedHeaders=…, Signature=hex`` into user and signature.
-
-    Raises StatusError.
-    """
+    """Parse user and signature of ``MQv2-HMAC-SHA1 Credential=user, …, Signature=hex``. Raises StatusError."""
     if len(text) > _MAX_HEADER_CHARS:
         raise _unauthorized("the authorization header is too long.")
     _, _, parameters = text.partition(" ")
@@ -231,7 +226,7 @@ def _is_signed(password: str, date: str, signature: str) -> bool:
 
 def _check_date(text: str) -> None:
     try:
-        date = datetime.strptime(text, _DATE).replace(tzinfo=UTC)
+        date = datetime.strptime(text, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
     except ValueError:
         raise _unauthorized("x-mq-date-time is no date.") from None
     if abs(date.timestamp() - now_ms() / 1000) > _MAX_SKEW_S:

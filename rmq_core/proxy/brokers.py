@@ -119,10 +119,7 @@ class Brokers(Service):
         return _MESSAGE_TYPES.get(config.attributes.get("message.type", "NORMAL").upper(), (v2.NORMAL,))
 
     async def group(self, group: str, topic: str) -> SubscriptionGroupConfig:
-        """Return the settings of a consumer group from a broker of a topic; the defaults if the group does not exist.
-
-        Raises RemotingError.
-        """
+        """Fetch the settings of a group from a broker of a topic, or the defaults. Raises RemotingError."""
         return await self._cached(("group", group), lambda: self._query_group(group, topic))
 
     async def view_record(self, address: str, topic: str, physical_offset: int) -> StoredMessage | None:
@@ -189,10 +186,7 @@ class Brokers(Service):
         return value
 
     async def address(self, topic: str, broker: str) -> str:
-        """Return the address of a master by its name; refresh the route of a topic if the name is unknown.
-
-        Raises NoRouteError, TransportError.
-        """
+        """Return the address of a master; an unknown one refreshes the route. Raises NoRouteError, TransportError."""
         try:
             return self.cluster.address(broker)
         except NoRouteError:

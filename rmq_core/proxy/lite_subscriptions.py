@@ -138,10 +138,7 @@ class LiteSubscriptionActivity:
                 del self._subscribers[name]
 
     async def _send_to_brokers(self, entry: LiteSubscription) -> None:
-        """Send a subscription to all brokers with readable queues of a topic.
-
-        Raises StatusError, BrokerError, TransportError.
-        """
+        """Send a subscription to the brokers of a topic. Raises StatusError, BrokerError, TransportError."""
         queues = (await self._brokers.route(entry.topic)).read_queues
         if not queues:
             raise StatusError(v2.FORBIDDEN, f"no readable queue of topic {entry.topic}")

@@ -236,10 +236,7 @@ class ReceiptHandle(NamedTuple):
 
     @classmethod
     def decode(cls, text: str, lite_topic: str = "") -> "ReceiptHandle":
-        """Parse a handle; ``lite_topic`` is the client's, for handles of other proxies, which lack it.
-
-        Raises StatusError.
-        """
+        """Parse a handle; those of other proxies lack the ``lite_topic`` of the client's call. Raises StatusError."""
         try:
             handle = PopHandle.decode(text)
         except ValueError:

@@ -26,7 +26,6 @@ FIRST_BYTE_S: Final = 10.0
 _HIGH_WATER_BYTES: Final = 256 << 10  # in the write buffer of one end, above which the other end is not read
 _BACKLOG: Final = 1024
 log = logging.getLogger("rmq.proxy")
-_VALID_DAYS: Final = 3650
 
 
 # Addresses of clients by the loopback address that gRPC sees: its handlers know only the address of a connection.
@@ -187,7 +186,7 @@ def make_self_signed() -> tuple[bytes, bytes]:
     certificate = (
         x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
         .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=_VALID_DAYS))
+        .not_valid_after(now + timedelta(days=3650))
         .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
         .sign(key, hashes.SHA256())
     )

@@ -92,10 +92,7 @@ _BYTES: Final = 2
 
 
 def check_entries(name: str, data: bytes) -> None:
-    """Refuse a request with too many entries before its decoding: two bytes may become an entry of fifty.
-
-    Raises StatusError.
-    """
+    """Refuse too many entries before their decoding: two bytes may become fifty. Raises StatusError."""
     max_entries = MOST_ENTRIES.get(name)
     if max_entries is None:
         return

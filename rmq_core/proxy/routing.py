@@ -78,10 +78,7 @@ class ClientActivity:
         return rpc.QueryRouteResponse(status=ok(), message_queues=queues)
 
     def _endpoints(self, request: Any) -> Any:
-        """Return the endpoints that each queue of a response names: those that the client has called.
-
-        Raises StatusError.
-        """
+        """Return the endpoints of all queues: those that the client has called. Raises StatusError."""
         if request.endpoints.ByteSize() > _MAX_ENDPOINTS_BYTES:
             raise StatusError(v2.ILLEGAL_ACCESS_POINT, f"endpoints have more than {_MAX_ENDPOINTS_BYTES} bytes")
         return request.endpoints if request.endpoints.addresses else self._default_endpoints

@@ -137,10 +137,7 @@ class Sessions:
         self.on_end: Callable[[str], None] = lambda _: None
 
     def get_or_create(self, client_id: str) -> Session:
-        """Return a client's session, or make one, and record the time of the call.
-
-        Raises StatusError.
-        """
+        """Return or make a client's session, and record the time of the call. Raises StatusError."""
         session = self._sessions.get(client_id)
         if session is None:
             if len(self._sessions) >= _MAX_SESSIONS:

@@ -15,16 +15,10 @@ _MAX_LOGGED_REMARK: Final = 500
 _MAX_LOGGED: Final = 32  # refusals of one connection
 # Responses that a correct client never gets. The access guard logs missing permissions itself; an unknown topic or a
 # busy broker is no fault of the client.
-_LOGGED_CODES: Final = frozenset(
-    {
-        ResponseCode.SYSTEM_ERROR,
-        ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
-        ResponseCode.MESSAGE_ILLEGAL,
-        ResponseCode.INVALID_PARAMETER,
-        ResponseCode.ILLEGAL_OPERATION,
-        ResponseCode.SUBSCRIPTION_PARSE_FAILED,
-    }
-)
+_LOGGED_CODES: Final = (
+    ResponseCode.SYSTEM_ERROR, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ResponseCode.MESSAGE_ILLEGAL,
+    ResponseCode.INVALID_PARAMETER, ResponseCode.ILLEGAL_OPERATION, ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+)  # fmt: skip
 
 
 def failure(request: RemotingCommand, error: BaseException) -> RemotingCommand:
@@ -65,21 +59,17 @@ class RefusalLog:
         )
 
 
-_NO_CONTAINER: Final = "brokers run in no container here; start and stop them by rmq broker"
-_NO_CONTROLLER: Final = "there is no controller here"
-_NO_COLD_DATA_CONTROL: Final = "reads of cold data are not limited by group here"
-_NO_STATIC_TOPICS: Final = "static topics are not kept here"
 _SWITCH_TIMER_ENGINE: Final = 5001  # request code of 5.4
-_NO_ROCKSDB: Final = "queues and tables are in files here, not in RocksDB"
 _REASONS: Final[dict[int, str]] = {
-    **dict.fromkeys((RequestCode.ADD_BROKER, RequestCode.REMOVE_BROKER), _NO_CONTAINER),
+    **dict.fromkeys((RequestCode.ADD_BROKER, RequestCode.REMOVE_BROKER),
+                    "brokers run in no container here; start and stop them by rmq broker"),
     **dict.fromkeys(range(RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET, RequestCode.CONTROLLER_APPLY_BROKER_ID + 1),
-                    _NO_CONTROLLER),
+                    "there is no controller here"),
     **dict.fromkeys(range(RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG, RequestCode.GET_COLD_DATA_FLOW_CTR_INFO + 1),
-                    _NO_COLD_DATA_CONTROL),
-    RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC: _NO_STATIC_TOPICS,
+                    "reads of cold data are not limited by group here"),
+    RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC: "static topics are not kept here",
     **dict.fromkeys((RequestCode.CHECK_ROCKSDB_CQ_WRITE_PROGRESS, RequestCode.EXPORT_ROCKSDB_CONFIG_TO_JSON),
-                    _NO_ROCKSDB),
+                    "queues and tables are in files here, not in RocksDB"),
     RequestCode.ACK_LITE_MESSAGE: "lite topics are acknowledged by code 200051 with liteTopic",
     _SWITCH_TIMER_ENGINE: "timers are in a wheel of files here, not in RocksDB",
     RequestCode.SET_COMMITLOG_READ_MODE: "the read-ahead of the log is left to the system",

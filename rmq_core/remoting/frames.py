@@ -119,10 +119,7 @@ def _bad_size(size: int, limit: int) -> LengthError:
 
 
 def frame_head(command: RemotingCommand) -> bytes:
-    """Encode a frame up to its body, which needs no copy.
-
-    Raises as ``encode_binary_header``, or LengthError over the frame's limit.
-    """
+    """Encode a frame up to its body. Raises as ``encode_binary_header``, or LengthError over the frame's limit."""
     binary = command.serialize_type == ROCKETMQ
     header = encode_binary_header(command) if binary else encode_json_header(command)
     header_bytes = len(header)

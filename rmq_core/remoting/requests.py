@@ -6,6 +6,8 @@ Members without a default have to be there (``@CFNotNull``). The fields that eve
 Source: the classes of ``org.apache.rocketmq.remoting.protocol.header``.
 """
 
+from msgspec import field
+
 from rmq_core.remoting.fields import Fields, GroupQueue, Int32, Int64
 
 
@@ -171,13 +173,10 @@ class ViewMessage(Fields, frozen=True, kw_only=True):
     offset: Int64
 
 
-_CLIENT_ID = {"client_id": "clientID", "producer_group": "producerGroup", "consumer_group": "consumerGroup"}
-
-
-class UnregisterClient(Fields, frozen=True, kw_only=True, rename=_CLIENT_ID):
+class UnregisterClient(Fields, frozen=True, kw_only=True):
     """Fields of UNREGISTER_CLIENT (35)."""
 
-    client_id: str
+    client_id: str = field(name="clientID")
     producer_group: str | None = None
     consumer_group: str | None = None
 

@@ -51,7 +51,6 @@ _T = TypeVar("_T")
 DEFAULT_OPTIONS: Final = ClientOptions(request_timeout_s=5.0)
 _GROUP: Final = "TOOLS_CONSUMER"  # Java's group for tools, which every broker has
 _END_OF_TIME_MS: Final = (1 << 63) - 1
-_READ_AND_WRITE: Final = 6
 
 
 class Admin(Service):
@@ -131,7 +130,7 @@ class Admin(Service):
         *,
         queues: int = 8,
         write_queues: int | None = None,
-        perm: int = _READ_AND_WRITE,
+        perm: int = 6,
         order: bool = False,
         attributes: str | None = None,
         sys_flag: int = 0,

@@ -29,7 +29,6 @@ from rmq_formats.errors import OptionError
 
 ALL: Final = "*"
 _TAG, _SQL92 = "TAG", "SQL92"
-_OR: Final = "||"
 _COMMIT_FLAG: Final = 1
 _SUSPEND_FLAG: Final = 2
 _SUBSCRIPTION_FLAG: Final = 4
@@ -52,7 +51,7 @@ def subscription(
     expression = tags.strip() or ALL
     if expression == ALL:
         return SubscriptionData(topic=topic, sub_string=ALL, sub_version=version)
-    tag_list = list(dict.fromkeys(tag.strip() for tag in expression.split(_OR) if tag.strip()))
+    tag_list = list(dict.fromkeys(tag.strip() for tag in expression.split("||") if tag.strip()))
     if not tag_list:
         raise OptionError(f"{topic}: no tag in {tags!r}")
     codes = list(dict.fromkeys(java_string_hash(tag) for tag in tag_list))

@@ -30,7 +30,6 @@ MAX_TOPICS: Final = 1 << 20  # more than that many do not fit into a frame
 _OBJECTS_OF_A_TOPIC: Final = 2  # in JSON: the topic and its attributes
 _OTHER_OBJECTS: Final = 64
 _INT = Struct(">i")
-_BEST_COMPRESSION: Final = 9
 _ZLIB: Final = b"\x78"  # a stream's first byte; JSON cannot begin so
 
 
@@ -216,7 +215,7 @@ def encode_registration(body: RegisterBrokerBody, compressed: bool = False) -> b
     pieces.append(_with_length(msgspec.json.encode(body.filter_server_list)))
     pieces.append(_INT.pack(len(topics.topic_queue_mapping_info_map)))
     pieces += [_with_length(encode_body(mapping)) for mapping in topics.topic_queue_mapping_info_map.values()]
-    return zlib.compress(b"".join(pieces), _BEST_COMPRESSION)
+    return zlib.compress(b"".join(pieces), zlib.Z_BEST_COMPRESSION)
 
 
 def _with_length(part: bytes) -> bytes:
