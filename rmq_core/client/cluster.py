@@ -117,8 +117,6 @@ class Cluster(Service):
             except RmqError as error:
                 log.warning("%s", error)
 
-    # Requests.
-
     async def request(
         self,
         address: str,
@@ -180,8 +178,6 @@ class Cluster(Service):
                 self._namesrvs.append(address)
         assert last_error is not None  # at least one name server is configured
         raise last_error
-
-    # Routes.
 
     async def route(self, topic: str) -> Route:
         """Return the route of a topic, cached or from the name servers. Raises NoRouteError, TransportError."""
@@ -302,8 +298,6 @@ class Cluster(Service):
         refusal = _refusal(await asyncio.gather(*heartbeats, return_exceptions=True))
         if refusal is not None:
             raise refusal
-
-    # Heartbeats.
 
     async def send_heartbeats(self) -> BrokerError | None:
         """Send heartbeats to all masters of cached routes, and heartbeats of consumers also to slaves."""

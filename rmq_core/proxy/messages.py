@@ -253,11 +253,6 @@ class ReceiptHandle(NamedTuple):
             raise StatusError(v2.ILLEGAL_LITE_TOPIC, f"there is no lite topic {lite_topic[:200]!r}")
         return cls(handle, physical_offset, lite_topic)
 
-    def check_time(self, now_ms: int) -> None:
-        """Refuse a handle after its invisible time, when another client may have the message. Raises StatusError."""
-        if self.handle.visible_ms <= now_ms:
-            raise StatusError(v2.INVALID_RECEIPT_HANDLE, "receipt handle is expired")
-
 
 class PoppedMessage(NamedTuple):
     """Popped message, with the number of earlier deliveries."""

@@ -37,7 +37,7 @@ class PortForwarder:
 
     def __init__(self, plain_port: int, tls_port: int) -> None:
         """Create a forwarder to two ports of the loopback address."""
-        self._ports = {False: plain_port, True: tls_port}
+        self.ports = {False: plain_port, True: tls_port}  # by whether the first byte begins a TLS handshake
         self._server: asyncio.Server | None = None
         self.ends: set[_ForwardedEnd] = set()
 
@@ -60,10 +60,6 @@ class PortForwarder:
             self._server.close()
         for end in list(self.ends):
             end.abort()
-
-    def port(self, first_byte: int) -> int:
-        """Return the loopback port for a connection with this first byte."""
-        return self._ports[first_byte == HANDSHAKE_BYTE]
 
 
 class _ForwardedEnd(asyncio.Protocol):
@@ -131,9 +127,8 @@ class _ClientEnd(_ForwardedEnd):
         loop = asyncio.get_running_loop()
         try:
             # gRPC sends its settings at once, so the inner end must know the other end before it is connected.
-            inner, end = await loop.create_connection(
-                lambda: _ForwardedEnd(self._forwarder, self), LOOPBACK, self._forwarder.port(data[0])
-            )
+            port = self._forwarder.ports[data[0] == HANDSHAKE_BYTE]
+            inner, end = await loop.create_connection(lambda: _ForwardedEnd(self._forwarder, self), LOOPBACK, port)
         except OSError:
             self.abort()
             return

@@ -248,7 +248,9 @@ class Receipts:
             yield renewed or ReceiptHandle.decode(request.receipt_handle, request.lite_topic)
 
     def _check_time(self, receipt: ReceiptHandle) -> None:
-        receipt.check_time(self._brokers.now_ms(receipt.handle.broker_name))
+        """Refuse a handle after its invisible time, when another client may have the message. Raises StatusError."""
+        if receipt.handle.visible_ms <= self._brokers.now_ms(receipt.handle.broker_name):
+            raise StatusError(v2.INVALID_RECEIPT_HANDLE, "receipt handle is expired")
 
     async def acknowledge(self, group: str, topic: str, receipt: ReceiptHandle) -> None:
         """Acknowledge a message at its broker. Raises StatusError, BrokerError, TransportError."""

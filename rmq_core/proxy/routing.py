@@ -121,7 +121,6 @@ class ClientActivity:
         self._sessions.end(client_id)
         return rpc.NotifyClientTerminationResponse(status=ok())
 
-    # --- telemetry ------------------------------------------------------------------------
     async def telemetry(
         self, commands: AsyncIterator[Any], client_id: str, address: str, caller: Caller, on_call_end: OnCallEnd
     ) -> AsyncGenerator[Any]:
@@ -182,7 +181,6 @@ class ClientActivity:
             except RmqError:  # it has no route yet; a send finds out
                 continue
 
-    # --- pull consumers -------------------------------------------------------------------
     async def pull(self, request: Any, remaining_s: float | None) -> AsyncGenerator[Any]:
         """PullMessage: a status, messages, and the next offset."""
         group, topic, address = await self._queue(request)

@@ -56,9 +56,9 @@ def status_of(error: RmqError) -> Any:
     return v2.Status(code=code, message=str(error))
 
 
-def ok(text: str = "OK") -> Any:
+def ok() -> Any:
     """Return the status of success."""
-    return v2.Status(code=v2.OK, message=text)
+    return v2.Status(code=v2.OK, message="OK")
 
 
 def combined_status(statuses: Sequence[Any]) -> Any:

@@ -86,8 +86,6 @@ class Admin(Service):
         """The name servers' addresses, separated by semicolons."""
         return self._cluster.namesrv
 
-    # Topology.
-
     async def cluster(self) -> ClusterInfo:
         """Fetch all brokers and clusters from the name servers (code 106)."""
         return await self._cluster.request_name_servers_body(RequestCode.GET_BROKER_CLUSTER_INFO, ClusterInfo)
@@ -121,8 +119,6 @@ class Admin(Service):
     async def broker_info(self, address: str) -> dict[str, str]:
         """Fetch a broker's runtime statistics: rates, sizes, times. ``address`` is its ``host:port``."""
         return (await self._cluster.request_body(address, RequestCode.GET_BROKER_RUNTIME_INFO, KVTable)).table
-
-    # Topics and groups.
 
     async def create_topic(
         self,
@@ -161,8 +157,22 @@ class Admin(Service):
         await self._at_masters(RequestCode.UPDATE_AND_CREATE_TOPIC, fields, broker=broker)
 
     async def keep_in_order(self, topic: str, queues: Mapping[str, int], *, whole: bool = True) -> str:
-        """Register a topic's ordered queues with the name servers; see ``order_config``."""
-        return await put_order_config(self._cluster, topic, queues, whole=whole)
+        """Register a topic's ordered queues with all name servers, and return all entries: ``broker-a:4;broker-b:4``.
+
+        ``queues`` has numbers of queues by broker name. Entries of other brokers remain unless ``whole`` is true.
+        """
+        entries = {}
+        if not whole:
+            key, also = KVConfigKey(namespace=ORDER_TOPIC_CONFIG, key=topic), (ResponseCode.QUERY_NOT_FOUND,)
+            response = await self._cluster.request_name_servers(RequestCode.GET_KV_CONFIG, key, also=also)
+            text = response.ext_fields.get("value", "")
+            entries = dict(entry.rsplit(":", 1) for entry in text.split(";") if ":" in entry)
+        entries |= {name: str(count) for name, count in queues.items()}
+        text = ";".join(f"{name}:{count}" for name, count in entries.items())
+        fields = KVConfigValue(namespace=ORDER_TOPIC_CONFIG, key=topic, value=text)
+        for address in self._cluster.namesrv.split(";"):
+            await self._cluster.request(address, RequestCode.PUT_KV_CONFIG, fields)
+        return text
 
     async def delete_topic(self, topic: str, cluster: str | None = None) -> None:
         """Delete a topic in all clusters, or in a single cluster."""
@@ -182,11 +192,10 @@ class Admin(Service):
         fields = DeleteGroup(group_name=group, clean_offset=clean_offsets)
         await self._at_masters(RequestCode.DELETE_SUBSCRIPTIONGROUP, fields, broker=broker)
 
-    # Offsets.
-
     async def topic_stats(self, topic: str) -> dict[MessageQueue, tuple[int, int]]:
         """Fetch the min and the max offset of each queue of a topic."""
-        responses = await self._at_brokers_of(topic, RequestCode.GET_TOPIC_STATS_INFO, Topic(topic=topic))
+        masters = await self.masters_of(topic)
+        responses = await self._at_all(masters, RequestCode.GET_TOPIC_STATS_INFO, Topic(topic=topic))
         stats = _merge_tables(decode_body(response.body, TopicStats).offset_table for response in responses)
         return {queue: (offsets.min_offset, offsets.max_offset) for queue, offsets in stats.items()}
 
@@ -216,10 +225,9 @@ class Admin(Service):
         """
         timestamp = check_time("timestamp_ms", timestamp_ms)
         fields = ResetOffset(group=group, topic=topic, timestamp=timestamp, is_force=True)
-        responses = await self._at_brokers_of(topic, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields)
+        masters = await self.masters_of(topic)
+        responses = await self._at_all(masters, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields)
         return _merge_tables(decode_body(response.body, OffsetsBody).offset_table for response in responses)
-
-    # Messages.
 
     async def view_message(self, offset_msg_id: str) -> ReceivedMessage:
         """Fetch a message by its offset message id, from the broker whose address is in the id. Raises DecodeError."""
@@ -274,25 +282,35 @@ class Admin(Service):
         """
         begin, end = check_time("begin_ms", begin_ms), check_time("end_ms", end_ms)
         query = QueryMessage(topic=topic, key=key, max_num=max_messages, begin_timestamp=begin, end_timestamp=end)
-        messages = await query_messages(self._cluster, query, route)
+        messages = await self._query_messages(query, route)
         return [message for message in messages if key in message.keys][:max_messages]
 
     async def query_by_uniq_key(self, topic: str, uniq_key: str, *, route: str | None = None) -> list[ReceivedMessage]:
         """Find messages of a topic by a unique key; several if a producer retried its send; see ``query_by_key``."""
         query = QueryMessage(topic=topic, key=uniq_key, max_num=32, begin_timestamp=0, end_timestamp=_END_OF_TIME_MS)
-        messages = await query_messages(self._cluster, query, route, by_uniq_key=True)
+        messages = await self._query_messages(query, route, by_uniq_key=True)
         return [message for message in messages if message.properties.get(PROPERTY_UNIQ_KEY) == uniq_key]
 
-    # Requests.
+    async def _query_messages(
+        self, query: QueryMessage, route: str | None, *, by_uniq_key: bool = False
+    ) -> list[ReceivedMessage]:
+        """Query all brokers, which compare only hashes of keys; return messages in the order of their store times."""
+        fields = write_fields(query) | {UNIQUE_KEY_QUERY: str(by_uniq_key).lower()}
+        messages: list[ReceivedMessage] = []
+        for broker_name in (await self._cluster.route(route or query.topic)).brokers:
+            command = request(RequestCode.QUERY_MESSAGE, fields)
+            address = self._cluster.address(broker_name, any_id=True)
+            response = await self._cluster.send_command(address, command, 5.0, (ResponseCode.QUERY_NOT_FOUND,))
+            if response.code == ResponseCode.SUCCESS:
+                messages += decode_records(response.body, broker_name=broker_name)
+        # Each broker's messages are in order, and the sort is stable for equal store times.
+        return sorted(messages, key=lambda message: (message.store_timestamp_ms, message.physical_offset))
 
     async def _at_masters(
         self, code: RequestCode, fields: Fields | None, body: bytes = b"", *, broker: str | None = None
     ) -> list[RemotingCommand]:
         addresses = await self.masters() if broker is None else [broker]
         return await self._at_all(addresses, code, fields, body)
-
-    async def _at_brokers_of(self, topic: str, code: RequestCode, fields: Fields) -> list[RemotingCommand]:
-        return await self._at_all(await self.masters_of(topic), code, fields)
 
     async def _at_all(
         self, addresses: list[str], code: RequestCode, fields: Fields | None, body: bytes = b""
@@ -303,47 +321,3 @@ class Admin(Service):
 def _merge_tables(tables: Iterable[Mapping[str, _T]]) -> dict[MessageQueue, _T]:
     """Merge the tables of several brokers, which are keyed by ``queue_key``."""
     return {parse_queue_key(key): value for table in tables for key, value in table.items()}
-
-
-async def query_messages(
-    cluster: Cluster, query: QueryMessage, route: str | None = None, *, by_uniq_key: bool = False
-) -> list[ReceivedMessage]:
-    """Query all brokers of a topic (code 12), which compare only hashes of keys: a result may have another key.
-
-    Return the messages in the order of their store times. ``route`` is the topic whose brokers are queried, by default
-    that of the query.
-    """
-    fields = write_fields(query) | {UNIQUE_KEY_QUERY: str(by_uniq_key).lower()}
-    messages: list[ReceivedMessage] = []
-    for broker_name in (await cluster.route(route or query.topic)).brokers:
-        command = request(RequestCode.QUERY_MESSAGE, fields)
-        address = cluster.address(broker_name, any_id=True)
-        response = await cluster.send_command(address, command, 5.0, (ResponseCode.QUERY_NOT_FOUND,))
-        if response.code == ResponseCode.SUCCESS:
-            messages += decode_records(response.body, broker_name=broker_name)
-    # Each broker's messages are in order, and the sort is stable for equal store times.
-    return sorted(messages, key=lambda message: (message.store_timestamp_ms, message.physical_offset))
-
-
-async def put_order_config(cluster: Cluster, topic: str, queues: Mapping[str, int], *, whole: bool) -> str:
-    """Register the ordered queues of a topic with all name servers, and return all entries: ``broker-a:4;broker-b:4``.
-
-    ``queues`` has numbers of queues by broker name. Entries of other brokers remain unless ``whole`` is true.
-    Raises BrokerError, TransportError.
-    """
-    text = "" if whole else await _get_order_config(cluster, topic)
-    entries = dict(entry.rsplit(":", 1) for entry in text.split(";") if ":" in entry)
-    entries |= {name: str(count) for name, count in queues.items()}
-    text = ";".join(f"{name}:{count}" for name, count in entries.items())
-    fields = KVConfigValue(namespace=ORDER_TOPIC_CONFIG, key=topic, value=text)
-    for address in cluster.namesrv.split(";"):
-        await cluster.request(address, RequestCode.PUT_KV_CONFIG, fields)
-    return text
-
-
-async def _get_order_config(cluster: Cluster, topic: str) -> str:
-    fields = KVConfigKey(namespace=ORDER_TOPIC_CONFIG, key=topic)
-    response = await cluster.request_name_servers(
-        RequestCode.GET_KV_CONFIG, fields, also=(ResponseCode.QUERY_NOT_FOUND,)
-    )
-    return response.ext_fields.get("value", "")

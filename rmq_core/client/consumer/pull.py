@@ -123,8 +123,6 @@ class PullConsumer(GroupClient):
             mq_table=queues, properties=properties, subscription_set=self._heartbeat_subscriptions()
         )
 
-    # Subscription.
-
     def subscribe(self, topic: str, tags: str = ALL, *, sql: str | None = None) -> None:
         """Subscribe to a topic: rebalance allocates its queues among the consumers of the group that have subscribed.
 
@@ -166,8 +164,6 @@ class PullConsumer(GroupClient):
 
     def _make_pulled(self, queue: MessageQueue, data: SubscriptionData) -> PulledQueue:
         return PulledQueue(queue, data, self._puller, self.options, self._begin_offset, self._arrivals)
-
-    # Assignment and positions.
 
     async def queues(self, topic: str) -> Sequence[MessageQueue]:
         """List the readable queues of a topic. Raises NoRouteError, TransportError."""
@@ -310,8 +306,6 @@ class PullConsumer(GroupClient):
         while True:
             await asyncio.sleep(self.options.persist_interval_s)
             await self._consumed.persist(list(self._assigned))
-
-    # Queues.
 
     def _assigned_queue(self, queue: MessageQueue) -> PulledQueue:
         try:

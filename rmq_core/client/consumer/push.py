@@ -164,8 +164,6 @@ class PushConsumer(GroupClient):
             await self._tracing.close()
         await self._leave()
 
-    # Parts.
-
     def _offset_store(self) -> OffsetStore:
         if not self._broadcasts:
             return RemoteOffsets(self.group, QueueOffsets(self._cluster))
@@ -192,8 +190,6 @@ class PushConsumer(GroupClient):
     def _heartbeat(self) -> HeartbeatData | None:
         options = self.options
         return self._consumer_heartbeat(options.start, self._subscriptions.values(), message_model=options.model.value)
-
-    # Background tasks.
 
     async def _announce(self) -> None:
         await self._cluster.send_heartbeats()

@@ -11,6 +11,7 @@ Source: ``DefaultMQProducerImpl``; of latencies ``MQFaultStrategy``, ``LatencyFa
 import asyncio
 import random
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from math import inf
 from typing import Any, Final
 
@@ -124,7 +125,10 @@ class Producer(GroupClient):
         self._packer = Packer(group, options)
         self._faults = LatencyFaults(options.backoff)
         self._queue_turns: dict[str, int] = {}  # index of the next queue, by topic
-        self._tracer = Tracer(options.trace_topic, self._send_trace, options.clock_ms) if options.enable_trace else None
+        self._tracer: Tracer | None = None
+        if options.enable_trace:
+            send = partial(self.send, timeout_s=SEND_TIMEOUT_S)
+            self._tracer = Tracer(options.trace_topic, send, options.clock_ms)
 
     async def start(self) -> None:
         """Start the client. Raises OptionError if a producer of this process has the same group and client id."""
@@ -140,8 +144,6 @@ class Producer(GroupClient):
 
     def _heartbeat(self) -> HeartbeatData:
         return HeartbeatData(client_id=self._cluster.client_id, producer_data_set=[ProducerData(group_name=self.group)])
-
-    # Sending.
 
     async def queues(self, topic: str) -> Sequence[MessageQueue]:
         """List a topic's writable queues; for a new topic, those that the broker will create. Raises NoRouteError."""
@@ -235,9 +237,6 @@ class Producer(GroupClient):
         queue = queue or self._choose_queue(queues, None)
         address = self._cluster.address(queue.broker_name)
         await self._cluster.remoting.invoke_oneway(address, packet.request(queue.queue_id))
-
-    async def _send_trace(self, message: Message) -> None:
-        await self.send(message, timeout_s=SEND_TIMEOUT_S)
 
     async def _send(self, packet: Packet, queue: MessageQueue | None, timeout_s: float | None) -> SendResult:
         loop = asyncio.get_running_loop()
