@@ -28,11 +28,6 @@ _OTHERS_OF_ROOT: Final = 0o037  # as in libpq: a file of root may be readable fo
 CREDENTIALS_FILE: Final = "credentialsFile"
 SECRET_KEY_FILE: Final = "secretKeyFile"
 _TLS: Final = "tls.client."
-_IN_FILES: Final = (
-    "accessKey", "secretKey", "securityToken", "useTLS", f"{_TLS}trustCertPath", f"{_TLS}certPath", f"{_TLS}keyPath",
-    f"{_TLS}keyPassword", f"{_TLS}authServer", f"{_TLS}serverName",
-)  # fmt: skip
-ACCESS_SETTINGS: Final = (CREDENTIALS_FILE, SECRET_KEY_FILE, *_IN_FILES)
 VARIABLES: Final[Mapping[str, str]] = {
     CREDENTIALS_FILE: "RMQ_CREDENTIALS_FILE",
     "accessKey": "RMQ_ACCESS_KEY",
@@ -47,6 +42,8 @@ VARIABLES: Final[Mapping[str, str]] = {
     f"{_TLS}authServer": "RMQ_TLS_AUTH_SERVER",
     f"{_TLS}serverName": "RMQ_TLS_SERVER_NAME",
 }
+_IN_FILES: Final = tuple(name for name in VARIABLES if name not in (CREDENTIALS_FILE, SECRET_KEY_FILE))
+ACCESS_SETTINGS: Final = (CREDENTIALS_FILE, SECRET_KEY_FILE, *_IN_FILES)
 _BOOLEANS: Final = {"true": True, "false": False}
 
 
@@ -163,10 +160,8 @@ class Access:
 def gather_settings(options: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
     """Gather settings from options, environment variables and files.
 
-    ``options`` has some of ``ACCESS_SETTINGS``; an empty variable counts as missing.
-
-    Returns:
-        Settings by name, without those that name files.
+    ``options`` has some of ``ACCESS_SETTINGS``; an empty variable counts as missing. Settings that name files are not
+    returned.
 
     Raises OptionError for a bad file, as ``read_credentials_file``, and for an empty value.
     """

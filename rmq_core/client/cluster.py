@@ -144,17 +144,10 @@ class Cluster(Service):
         return response
 
     async def request_body(
-        self,
-        address: str,
-        code: int,
-        kind: type[_Body],
-        fields: Fields | None = None,
-        body: bytes = b"",
-        *,
-        timeout_s: float | None = None,
+        self, address: str, code: int, kind: type[_Body], fields: Fields | None = None, timeout_s: float | None = None
     ) -> _Body:
         """Send a request and return the decoded body of its answer; raises as ``request``, and DecodeError."""
-        return decode_body((await self.request(address, code, fields, body, timeout_s=timeout_s)).body, kind)
+        return decode_body((await self.request(address, code, fields, timeout_s=timeout_s)).body, kind)
 
     async def request_fields(self, address: str, code: int, fields: Fields | None, kind: type[_T]) -> _T:
         """Send a request and return the fields of its answer; raises as ``request``."""
@@ -277,11 +270,7 @@ class Cluster(Service):
     async def register_at_brokers(self, topics: Iterable[str]) -> BrokerError | None:
         """Fetch the routes of topics, and send heartbeats to their brokers; topics without a route are skipped.
 
-        Returns:
-            The error of a broker that refuses the client, such as for wrong credentials.
-
-        Raises:
-            TransportError: no name server responds.
+        Return the error of a broker that refuses the client, such as for wrong credentials. Raises TransportError.
         """
         for topic in list(topics):
             with suppress(NoRouteError):

@@ -17,7 +17,7 @@ from time import monotonic
 from typing import Any, Final, TypeVar
 
 from rmq_core.client.errors import BrokerError
-from rmq_core.client.pop.handles import ack_fields, changed_handle
+from rmq_core.client.pop.handles import ack_fields, changed_handle, dead_letter_fields
 from rmq_core.proxy.brokers import Brokers
 from rmq_core.proxy.checks import group_name, topic_name
 from rmq_core.proxy.messages import ReceiptHandle, lite_topic_offset
@@ -27,7 +27,6 @@ from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.errors import TransportError
 from rmq_core.remoting.fields import read_fields
 from rmq_core.remoting.pop import ChangeInvisibleTime, ChangeInvisibleTimeResponse, retry_topic
-from rmq_core.remoting.requests import SendBackFields
 from rmq_formats.codecs.record import StoredMessage
 from rmq_formats.errors import RmqError
 
@@ -44,7 +43,6 @@ _MAX_CONCURRENT_RENEWALS: Final = 64  # of one broker
 Change = Callable[[str, str, ReceiptHandle, int], Awaitable[ReceiptHandle]]
 Key = tuple[str, str, str]  # client id, group, first receipt handle
 MOST_INVISIBLE_MS: Final = 12 * 3_600_000
-_TO_DEAD_LETTERS: Final = -1
 _ACKS_AT_ONCE: Final = 32
 _T = TypeVar("_T")
 
@@ -330,14 +328,7 @@ class Receipts:
     async def send_to_dead_letters(self, group: str, topic: str, receipt: ReceiptHandle, message_id: str) -> None:
         """Send a message to the dead letter queue, and acknowledge the message."""
         handle = receipt.handle
-        fields = SendBackFields(
-            offset=receipt.physical_offset,
-            group=group,
-            delay_level=_TO_DEAD_LETTERS,
-            origin_msg_id=message_id,
-            origin_topic=topic,
-            max_reconsume_times=0,
-        )
+        fields = dead_letter_fields(group, topic, receipt.physical_offset, message_id)
         address = await self._brokers.address(topic, handle.broker_name)
         await self._brokers.request(address, RequestCode.CONSUMER_SEND_MSG_BACK, fields)
         acked = ack_fields(group, topic, handle, receipt.lite_topic or None)

@@ -58,7 +58,6 @@ class Admin(Service):
 
     All methods raise BrokerError with code and remark if a server refuses, NoRouteError if a topic or broker is
     unknown, and TransportError if a server cannot be reached.
-
     ``access`` has the credentials and TLS settings, for other clients of the same cluster.
     """
 

@@ -188,10 +188,7 @@ class BrokerInquiries(_BrokerRequests):
         ``timestamp_ms`` is the store time to reset to, -1 for the end; ``offset`` replaces it. ``queue_id`` -1 means
         all queues.
 
-        Returns:
-            The offsets, by ``queue_key``.
-
-        Raises OptionError for a time in seconds or microseconds.
+        Return the offsets by ``queue_key``. Raises OptionError for a time in seconds or microseconds.
         """
         timestamp = check_time("timestamp_ms", timestamp_ms)
         fields = ResetOffset(

@@ -83,7 +83,7 @@ class BulkSender(Closable):
         options: ClientOptions = _DEFAULTS,
         credentials: Credentials | None = None,
     ) -> None:
-        """Create a sender without connections; ``namesrv`` has addresses ``host:port``, separated by semicolons.
+        """Create a sender; ``namesrv`` has ``host:port``, separated by semicolons.
 
         A request has ``batch_bytes`` at most, unless a single chunk has more; ``put`` waits while more than
         ``max_pending_bytes`` are in flight. Raises OptionError, MessageError.

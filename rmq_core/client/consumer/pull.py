@@ -43,7 +43,6 @@ class PullConsumer(GroupClient):
     """Consumer that polls queues; use it with ``async with``, or start and close it.
 
     The consumer either subscribes to topics, whose queues are shared out in its group, or the caller assigns queues.
-
     ``offsets`` queries and commits queue offsets.
     """
 
@@ -126,10 +125,9 @@ class PullConsumer(GroupClient):
     def subscribe(self, topic: str, tags: str = ALL, *, sql: str | None = None) -> None:
         """Subscribe to a topic: rebalance allocates its queues among the consumers of the group that have subscribed.
 
-        A missing topic is consumed once it exists.
-
-        Tags are separated by ``||``. ``sql`` is an SQL92 expression over properties instead, which the broker has to
-        allow. Raises OptionError if tags are invalid, or queues are assigned.
+        A missing topic is consumed once it exists. Tags are separated by ``||``. ``sql`` is an SQL92 expression over
+        properties instead, which the broker has to allow. Raises OptionError if tags are invalid, or queues are
+        assigned.
         """
         data = subscription(topic, tags, sql=sql, version=self._next_version())
         is_first = self._is_subscribed is None
@@ -172,10 +170,8 @@ class PullConsumer(GroupClient):
     async def light_queues(self, name: str, topic: str) -> Sequence[MessageQueue]:
         """List the queues of a light queue (LMQ), one at each broker of a topic, to be assigned.
 
-        The messages have the topic to which they were sent, and their offset in the light queue as queue offset.
-
-        The brokers are those of ``topic``, such as one whose messages name the light queue. Raises OptionError,
-        NoRouteError, TransportError.
+        Messages keep their topic, and have their offset in the light queue as queue offset. The brokers are those of
+        ``topic``, whose messages may name the light queue. Raises OptionError, NoRouteError, TransportError.
         """
         if not name.startswith(LIGHT_QUEUE_PREFIX):
             raise OptionError(f"{name!r} does not begin with {LIGHT_QUEUE_PREFIX}, as names of light queues do")

@@ -18,6 +18,7 @@ from rmq_core.remoting.pop import (
     decode_starts,
     retry_topic,
 )
+from rmq_core.remoting.requests import SendBackFields
 from rmq_formats.codecs.layout import PROPERTY_POP_CK
 
 _MAX_BITS: Final = 4096  # bits of a check point in a batch
@@ -76,6 +77,18 @@ def ack_fields(group: str, topic: str, handle: PopHandle, lite_topic: str | None
         extra_info=handle.encode(),
         offset=handle.offset,
         lite_topic=lite_topic,
+    )
+
+
+def dead_letter_fields(group: str, topic: str, physical_offset: int, message_id: str) -> SendBackFields:
+    """Build the fields of CONSUMER_SEND_MSG_BACK that make a message a dead letter."""
+    return SendBackFields(
+        offset=physical_offset,
+        group=group,
+        delay_level=-1,
+        origin_msg_id=message_id,
+        origin_topic=topic,
+        max_reconsume_times=0,
     )
 
 

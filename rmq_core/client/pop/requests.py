@@ -13,7 +13,14 @@ from rmq_core.client.cluster import Cluster
 from rmq_core.client.errors import MessageError
 from rmq_core.client.message import ReceivedMessage
 from rmq_core.client.options import PopOptions, StartPosition
-from rmq_core.client.pop.handles import Handles, ack_fields, batch_ack_entries, changed_handle, fits_into_batch
+from rmq_core.client.pop.handles import (
+    Handles,
+    ack_fields,
+    batch_ack_entries,
+    changed_handle,
+    dead_letter_fields,
+    fits_into_batch,
+)
 from rmq_core.client.pull.record_decoder import decode_records
 from rmq_core.client.pull.request import filter_messages
 from rmq_core.remoting.bodies.clients import SubscriptionData
@@ -33,7 +40,6 @@ from rmq_core.remoting.pop import (
     PopResponse,
     retry_topic,
 )
-from rmq_core.remoting.requests import SendBackFields
 from rmq_core.remoting.uniq_key import UniqKeys
 from rmq_formats.codecs.layout import PROPERTY_POP_CK
 from rmq_formats.errors import DecodeError
@@ -42,7 +48,6 @@ log = logging.getLogger("rmq.client")
 _CODES_WITHOUT_MESSAGES: Final = (ResponseCode.POLLING_TIMEOUT, ResponseCode.POLLING_FULL, ResponseCode.PULL_NOT_FOUND)
 _ANY_QUEUE: Final = -1
 _FROM_FIRST, _FROM_LAST = 0, 1  # ConsumeInitMode
-_TO_DEAD_LETTERS: Final = -1
 
 
 class PopRequests:
@@ -183,14 +188,7 @@ class PopRequests:
     async def send_to_dead_letters(self, message: ReceivedMessage) -> None:
         """Send a message to the group's dead letter queue, and acknowledge it. Raises MessageError if not popped."""
         handle = handle_of(message)
-        fields = SendBackFields(
-            offset=message.physical_offset,
-            group=self._group,
-            delay_level=_TO_DEAD_LETTERS,
-            origin_msg_id=message.msg_id,
-            origin_topic=message.topic,
-            max_reconsume_times=0,
-        )
+        fields = dead_letter_fields(self._group, message.topic, message.physical_offset, message.msg_id)
         address = self._cluster.address(handle.broker_name)
         await self._cluster.request(address, RequestCode.CONSUMER_SEND_MSG_BACK, fields)
         await self._ack_one(message.topic, handle)

@@ -207,9 +207,8 @@ _decoder: Callable[[Any], Any] = cache(lambda kind: msgspec.json.Decoder(kind).d
 def decode_body(body: bytes | memoryview, kind: type[_T], *, is_request: bool = False) -> _T:
     """Decode a body, of standard JSON or of fastjson's, with values of other types than declared, as fastjson does.
 
-    Unknown members are ignored; null counts as absent.
-
-    With ``is_request``, a body that would block the event loop for long is refused. Raises DecodeError.
+    Unknown members are ignored; null counts as absent. With ``is_request``, a body that would block the event loop for
+    long is refused. Raises DecodeError.
     """
     try:
         decoded: _T = _decoder(kind)(body)
