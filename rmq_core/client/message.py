@@ -117,13 +117,11 @@ class Message(msgspec.Struct, frozen=True):
 
 
 def _check_number(field: str, value: object, *, may_be_none: bool) -> None:
-    """Refuse a value that is not an integer. Raises TypeError."""
     if (not isinstance(value, int) or isinstance(value, bool)) and not (value is None and may_be_none):
         raise TypeError(f"Message.{field}: is {type(value).__name__}, not a number; give an int")
 
 
 def _check_texts(field: str, values: object, *, may_be_one: bool) -> None:
-    """Refuse a value that is not a sequence of texts. Raises TypeError."""
     if isinstance(values, str):
         if may_be_one:
             return
@@ -136,7 +134,6 @@ def _check_texts(field: str, values: object, *, may_be_one: bool) -> None:
 
 
 def _check_property_types(properties: object) -> None:
-    """Refuse properties that are no mapping of texts. Raises TypeError."""
     if not isinstance(properties, Mapping):
         raise TypeError(f"Message.properties: is {type(properties).__name__}, not a mapping; give a dict of str")
     for name, value in properties.items():
@@ -173,7 +170,6 @@ def _check_separator(field: str, text: str) -> None:
 
 
 def _check_light_queues(names: Sequence[str]) -> None:
-    """Refuse invalid names of light queues."""
     for name in names:
         if not (name.startswith(LIGHT_QUEUE_PREFIX) and is_safe_topic(name)) or _NOT_IN_LIGHT_NAMES.search(name):
             raise MessageError(f"{name!r} cannot be the name of a light queue, such as {LIGHT_QUEUE_PREFIX}device7")

@@ -175,7 +175,6 @@ def broker_client_id(client_id: str) -> str:
 
 
 def _parse_subscription(request: Any, client_id: str) -> LiteSubscription:
-    """Parse the subscription of a call. Raises StatusError."""
     topic, group = topic_name(request.topic), group_name(request.group)
     if request.action not in v2.LiteSubscriptionAction.values():
         raise StatusError(v2.BAD_REQUEST, "the action is not known")

@@ -123,7 +123,6 @@ class _ClientEnd(_ForwardedEnd):
         super().connection_lost(error)
 
     async def _forward(self, data: bytes, transport: asyncio.Transport) -> None:
-        """Connect to the loopback port, and forward the received bytes."""
         loop = asyncio.get_running_loop()
         try:
             # gRPC sends its settings at once, so the inner end must know the other end before it is connected.

@@ -54,8 +54,6 @@ class _Receive:
 
 
 class _ClientMessage(NamedTuple):
-    """Message that was popped for a client."""
-
     receipt: ReceiptHandle
     message: Any
 
@@ -140,7 +138,6 @@ class ReceiveMessageActivity:
         )
 
     async def _pop(self, receive: _Receive, fields: PopMessage) -> tuple[Any, list[_ClientMessage]]:
-        """Pop messages; return the status and the client's messages."""
         if not fields.max_msg_nums:  # Java's broker parks the poll, too: otherwise the client would poll in a busy loop
             await asyncio.sleep(fields.poll_time / 1000)
             return v2.Status(code=v2.MESSAGE_NOT_FOUND, message="no new message"), []

@@ -158,8 +158,6 @@ class RemotingClient(Closable):
 
 
 class _ClientConnection(Connection):
-    """Connection to a server; it reports its begin and end to the client."""
-
     def __init__(self, client: RemotingClient, address: str) -> None:
         super().__init__(
             client.handlers,

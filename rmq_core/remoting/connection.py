@@ -316,7 +316,6 @@ class Connection(asyncio.Protocol):
     # Handling of requests.
 
     def _handle(self, commands: Iterator[RemotingCommand]) -> None:
-        """Handle commands, then write the responses."""
         self._move(HANDLE)
         self._flush_due = True
         now = self._now
@@ -360,7 +359,6 @@ class Connection(asyncio.Protocol):
                 log.exception("the callback after a batch failed")
 
     def _respond(self, request: RemotingCommand) -> None:
-        """Call the handler of a request, and buffer its response."""
         handler = self._handlers.get(request.code)
         try:
             if self.refuses_requests and request.version > _GO_AWAY_ABOVE:

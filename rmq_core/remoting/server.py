@@ -162,7 +162,6 @@ class RemotingServer(Closable):
         self._servers.clear()
 
     def _tick(self) -> None:
-        """Close connections that have been idle for too long."""
         self._ended_with_requests = {connection for connection in self._ended_with_requests if connection.unanswered}
         for connection in list(self.connections):
             connection.idle_ticks += 1
@@ -211,8 +210,6 @@ class RemotingServer(Closable):
 
 
 class _ServerConnection(Connection):
-    """Connection of a client; it reports its begin, end and byte count to the server."""
-
     def __init__(self, server: RemotingServer, handlers: Mapping[int, Handler]) -> None:
         super().__init__(
             handlers,
@@ -256,7 +253,6 @@ class _ServerConnection(Connection):
             self._server.enforce_memory_limit()
 
     def count(self) -> None:
-        """Update the connection's byte count, and the server's."""
         if self._is_released:
             return
         held_bytes = self._parser.buffered_bytes + self.waiting_bytes + self.parked_bytes
@@ -275,7 +271,6 @@ class _ServerConnection(Connection):
         return list(self._tasks)
 
     def abort_and_release(self) -> None:
-        """Close at once, and subtract the connection's bytes from the server's."""
         self._release_memory_bytes()
         self.abort()
 

@@ -58,8 +58,6 @@ class RefusedMessage(NamedTuple):
 
 
 class _WaitingMessages(NamedTuple):
-    """Messages that wait to be sent to a queue."""
-
     sys_flag: int
     data: bytes | memoryview
     messages: int
@@ -164,7 +162,6 @@ class BulkSender(Closable):
             raise self._error
 
     async def _drain(self, queue: MessageQueue) -> None:
-        """Send the enqueued messages of a queue, batch after batch."""
         pending_chunks = self._lanes[queue]
         try:
             while pending_chunks and self._error is None:
@@ -221,7 +218,6 @@ class BulkSender(Closable):
         chunk.refused(message)
 
     def _error_of(self, message: RefusedMessage) -> BrokerError:
-        """Build the error that names a refused message."""
         queue, error = message.queue, message.error
         name = f"message {self._stored.get(queue, 0) + 1} that was sent to it"
         if PROPERTY_UNIQ_KEY in message.properties:

@@ -108,8 +108,6 @@ class ProcessQueue:
 
 
 class _Call:
-    """Messages of a single listener call."""
-
     __slots__ = ("begin_s", "messages", "process_queue", "queue")
 
     def __init__(self, queue: MessageQueue, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> None:

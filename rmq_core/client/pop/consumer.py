@@ -109,7 +109,6 @@ class ConsumeMessagePopService:
             log.error("a call of the listener failed", exc_info=error)
 
     async def _end(self) -> None:
-        """Wait for running calls, and cancel them after the close timeout."""
         if self._calls:
             _, late_tasks = await asyncio.wait(self._calls, timeout=self._options.close_timeout_s)
             for task in late_tasks:

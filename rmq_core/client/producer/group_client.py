@@ -114,7 +114,6 @@ class GroupClient(Service):
             raise
 
     async def _leave(self) -> None:
-        """Unregister from the brokers, close all connections, and release the membership."""
         fields = UnregisterClient(client_id=self.client_id, **self._groups)
         await self._cluster.to_masters(RequestCode.UNREGISTER_CLIENT, fields)
         await self._cluster.close()

@@ -136,7 +136,6 @@ class Packer:
 
 
 def _tail(sys_flag: int, born_ms: int, flag: int, properties: bytes, retries: bytes, batch: bytes) -> bytes:
-    """Encode the fields after the queue id."""
     return b'","f":"%d","g":"%d","h":"%d","i":%b,%b,"k":"false","m":"%b"}' % (
         sys_flag,
         born_ms,

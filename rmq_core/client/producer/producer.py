@@ -311,7 +311,6 @@ class Producer(GroupClient):
 
 
 def _result(response: RemotingCommand, packet: Packet, queue: MessageQueue, address: str) -> SendResult:
-    """Build the send result from a response. Raises BrokerError if the message is not stored."""
     status = _STATUSES.get(response.code)
     if status is None:
         raise BrokerError(address, response.code, response.remark)
