@@ -4,7 +4,7 @@ Source: ``RouteActivity``, ``ClientActivity``. The original's proxy has no pulls
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from typing import Any, Final
 
@@ -66,13 +66,7 @@ class ClientActivity:
         endpoints = self._endpoints(request)
         reads, writes = set(route.read_queues), set(route.write_queues)
         queues = [
-            v2.MessageQueue(
-                topic=v2.Resource(name=topic),
-                id=queue.queue_id,
-                accept_message_types=message_types,
-                permission=_permission(queue in reads, queue in writes),
-                broker=v2.Broker(name=queue.broker_name, id=0, endpoints=endpoints),
-            )
+            _wire_queue(queue, endpoints, _permission(queue in reads, queue in writes), message_types)
             for queue in sorted(reads | writes)
         ]
         return rpc.QueryRouteResponse(status=ok(), message_queues=queues)
@@ -94,17 +88,8 @@ class ClientActivity:
             names = dict.fromkeys(queue.broker_name for queue in queues)
             queues = tuple(MessageQueue(broker_name=name, queue_id=-1, topic=topic) for name in names)
         endpoints = self._endpoints(request)
-        assignments = [
-            v2.Assignment(
-                message_queue=v2.MessageQueue(
-                    topic=v2.Resource(name=topic),
-                    id=queue.queue_id,
-                    permission=v2.READ_WRITE,
-                    broker=v2.Broker(name=queue.broker_name, id=0, endpoints=endpoints),
-                )
-            )
-            for queue in queues
-        ]
+        wire_queues = [_wire_queue(queue, endpoints, v2.READ_WRITE) for queue in queues]
+        assignments = [v2.Assignment(message_queue=queue) for queue in wire_queues]
         return rpc.QueryAssignmentResponse(status=ok(), assignments=assignments)
 
     async def heartbeat(self, request: Any, client_id: str, _: str) -> Any:
@@ -262,6 +247,16 @@ class ClientActivity:
     async def _queue(self, request: Any) -> tuple[str, str, str]:
         group, topic = group_name(request.group), topic_name(request.message_queue.topic)
         return group, topic, await self._brokers.address(topic, request.message_queue.broker.name)
+
+
+def _wire_queue(queue: MessageQueue, endpoints: Any, permission: int, message_types: Sequence[int] = ()) -> Any:
+    return v2.MessageQueue(
+        topic=v2.Resource(name=queue.topic),
+        id=queue.queue_id,
+        accept_message_types=message_types,
+        permission=permission,
+        broker=v2.Broker(name=queue.broker_name, id=0, endpoints=endpoints),
+    )
 
 
 def _permission(may_read: bool, may_write: bool) -> int:

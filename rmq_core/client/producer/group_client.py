@@ -15,42 +15,16 @@ from rmq_core.remoting.loop import Service
 from rmq_core.remoting.requests import UnregisterClient
 from rmq_formats.errors import OptionError
 
-_JOINED: Final[set[tuple[str, str, str]]] = set()  # role, client id and group
-
-
-class Membership:
-    """Process-wide lock on role, client id and group.
-
-    A broker identifies the members of a group by client id: two consumers with one id would consume the same queues,
-    and a transaction check would go to either of two producers.
-
-    Source: ``MQClientInstance#registerConsumer``, ``#registerProducer``.
-    """
-
-    def __init__(self, role: Literal["consumer", "producer"], client_id: str, group: str) -> None:
-        self._key = role, client_id, group
-        self._is_acquired = False
-
-    def acquire(self) -> None:
-        """Acquire the lock. Raises OptionError if another client of this process has it."""
-        if self._key in _JOINED:
-            role, client_id, group = self._key
-            raise OptionError(
-                f"group {group} has a {role} with client id {client_id} in this process already: "
-                "give each client its own instance_name"
-            )
-        _JOINED.add(self._key)
-        self._is_acquired = True
-
-    def release(self) -> None:
-        """Release the lock, if it is acquired."""
-        if self._is_acquired:
-            _JOINED.discard(self._key)
-            self._is_acquired = False
+# Role, client id and group of all members in this process. A broker identifies the members of a group by client id: two
+# consumers with one id would consume the same queues, and a transaction check would go to either of two producers.
+_MEMBERS: Final[set[tuple[str, str, str]]] = set()
 
 
 class GroupClient(Service):
-    """Client that is registered at brokers as a member of a group."""
+    """Client that is registered at brokers as a member of a group.
+
+    Source: ``MQClientInstance#registerConsumer``, ``#registerProducer``.
+    """
 
     def __init__(
         self,
@@ -63,7 +37,7 @@ class GroupClient(Service):
         handlers: Mapping[int, Handler] | None = None,
         keeps_instance_name: bool = False,
     ) -> None:
-        """Create a client without connections; see ``Cluster`` and ``Membership``. Raises OptionError, MessageError."""
+        """Create a client without connections; see ``Cluster``. Raises OptionError, MessageError."""
         check_name("group", group, MAX_GROUP_CHARACTERS)
         self.group = group
         self._cluster = Cluster(
@@ -74,7 +48,8 @@ class GroupClient(Service):
             heartbeat=self._heartbeat,
             keeps_instance_name=keeps_instance_name,
         )
-        self._membership = Membership(role, self.client_id, group)
+        self._membership = role, self.client_id, group
+        self._has_joined = False
         self._groups = {f"{role}_group": group}
         self._started_ms = 0
         self._clock_ms = options.clock_ms
@@ -101,7 +76,14 @@ class GroupClient(Service):
             TransportError: there are topics, and no name server responds.
             BrokerError: a broker refuses the client (code 16).
         """
-        self._membership.acquire()
+        if self._membership in _MEMBERS:
+            role, client_id, group = self._membership
+            raise OptionError(
+                f"group {group} has a {role} with client id {client_id} in this process already: "
+                "give each client its own instance_name"
+            )
+        _MEMBERS.add(self._membership)
+        self._has_joined = True
         try:
             await self._cluster.start()
             self._started_ms = self._clock_ms()
@@ -109,15 +91,19 @@ class GroupClient(Service):
             if refusal is not None:
                 raise refusal
         except BaseException:
-            await self._cluster.close()
-            self._membership.release()
+            await self._close_cluster()
             raise
 
     async def _leave(self) -> None:
         fields = UnregisterClient(client_id=self.client_id, **self._groups)
         await self._cluster.to_masters(RequestCode.UNREGISTER_CLIENT, fields)
+        await self._close_cluster()
+
+    async def _close_cluster(self) -> None:
         await self._cluster.close()
-        self._membership.release()
+        if self._has_joined:  # else another client of this process may be the member
+            _MEMBERS.discard(self._membership)
+            self._has_joined = False
 
     def _consumer_heartbeat(
         self,
