@@ -50,10 +50,8 @@ _BOOLEANS: Final = {"true": True, "false": False}
 def read_credentials_file(path: Path, names: tuple[str, ...]) -> dict[str, str]:
     """Read a file of settings in the format of the name's suffix: TOML, YAML, or properties for any other.
 
-    In the file ``names`` may begin with a capital, as in the original's ``key`` file.
-
-    Returns:
-        Settings by name, without those that have no value.
+    In the file ``names`` may begin with a capital, as in the original's ``key`` file. Settings without a value are not
+    returned.
 
     Raises:
         OptionError: the file cannot be read, other users may read it, or it has other settings; the text names the line

@@ -125,9 +125,8 @@ class Session:
 class Sessions:
     """All clients, by id.
 
-    Attributes:
-        present: clients with settings on an open stream, by session number, as reported to brokers.
-        on_end: callback with the client id after the end of a session or of its stream.
+    ``present`` has clients with settings on an open stream, by session number, as reported to brokers. ``on_end`` is
+    called with the client id after the end of a session or of its stream.
     """
 
     def __init__(self) -> None:

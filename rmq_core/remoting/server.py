@@ -49,10 +49,7 @@ class ServerLimits:
 class RemotingServer(Closable):
     """Server on the running event loop; use it with ``async with``, or close it.
 
-    Attributes:
-        pending_handshakes: connections before their first byte, or during their TLS handshake.
-        connections: open connections, in the order of their begin.
-        held_bytes: memory of all connections together; see ``ServerLimits.max_held_bytes``.
+    ``held_bytes`` is the memory of all connections together; see ``ServerLimits.max_held_bytes``.
     """
 
     def __init__(

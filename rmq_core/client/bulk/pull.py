@@ -94,17 +94,12 @@ class BulkReader(Closable):
     async def read(
         self, queue: MessageQueue, begin: int, end: int, tags: str = ALL, *, sql: str | None = None
     ) -> AsyncIterator[list[BulkPulled]]:
-        """Read a range of a queue.
+        """Yield a range of a queue in order; ``end`` is the queue offset after the last message.
 
-        Args:
-            end: queue offset after the last message.
-            tags: ``*``, or tags with ``||`` between them; brokers compare only hashes.
-            sql: an SQL92 expression instead.
-
-        Yields:
-            Results in the order of the queue. A result with the status OFFSET_ILLEGAL has no records: messages before
-            its ``next_offset`` are deleted. Messages of a file that was just deleted are skipped silently: without a
-            filter, a queue offset without a record is deleted as well.
+        Brokers compare only hashes of ``tags``, which are separated by ``||``; ``sql`` is an SQL92 expression instead.
+        A result with the status OFFSET_ILLEGAL has no records: messages before its ``next_offset`` are deleted.
+        Messages of a file that was just deleted are skipped silently: without a filter, a queue offset without a record
+        is deleted as well.
 
         Raises BrokerError, NoRouteError, TransportError, OptionError.
         """

@@ -127,15 +127,10 @@ class BulkSender(Closable):
         done: Callable[[], None] | None = None,
         refused: Callable[[RefusedMessage], None] | None = None,
     ) -> None:
-        """Enqueue messages for a queue; return before the broker has stored them.
+        """Enqueue messages, in the encoding of a batch request; return before the broker has stored them.
 
-        Args:
-            queue: one of ``queues``.
-            data: messages in the encoding of a batch request.
-            done: called when the messages are stored, but for refused ones.
-            refused: called for a message that the broker refuses as illegal; None makes an error of it.
-
-        Raises RemotingError if earlier messages cannot be sent.
+        ``refused`` is called for each message that the broker refuses as illegal, which is an error otherwise; ``done``
+        is called when the other messages are stored. Raises RemotingError if earlier messages cannot be sent.
         """
         await self.wait_until(lambda: self._pending_bytes < self._max_pending_bytes)
         self._pending_bytes += len(data)

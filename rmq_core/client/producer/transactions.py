@@ -70,9 +70,8 @@ Check = Callable[[ReceivedMessage], Awaitable[TransactionState] | TransactionSta
 class TransactionResult(msgspec.Struct, frozen=True):
     """The result of a send in a transaction.
 
-    Attributes:
-        sent: the result of sending the half message; its ``transaction_id`` is the transaction's.
-        is_ended: the broker has acknowledged the end; if false, the broker will check the transaction.
+    ``sent.transaction_id`` is the id of the transaction. If ``is_ended`` is false, the broker will check the
+    transaction.
     """
 
     sent: SendResult

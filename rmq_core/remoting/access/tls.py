@@ -101,11 +101,7 @@ class ClientAuth(StrEnum):
 class TlsFile:
     """Settings in the file that ``tls.config.file`` names.
 
-    Attributes:
-        cert_path: PEM file of the server's certificate chain.
-        key_path: PEM file of the server's private key (PKCS#8).
-        trust_cert_path: PEM file of the authorities that sign clients' certificates.
-        client: TLS settings of the server's own connections to other servers.
+    Certificates and keys (PKCS#8) are PEM files. ``client`` is for the server's own connections to other servers.
     """
 
     path: str

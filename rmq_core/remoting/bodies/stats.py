@@ -130,12 +130,7 @@ class HaStatus(BodyStruct, frozen=True, kw_only=True):
 
 
 class QueueUnit(BodyStruct, frozen=True, kw_only=True):
-    """A ConsumeQueue unit (``ConsumeQueueData``).
-
-    Attributes:
-        eval: True if the group's filter may match the message, by the ConsumeQueueExt unit.
-        msg: problem of the unit.
-    """
+    """A ConsumeQueue unit (``ConsumeQueueData``). ``eval``: the filter of the group may match the message."""
 
     eval: bool = False
     extend_data_json: Maybe[str] = UNSET
