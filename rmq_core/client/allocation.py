@@ -92,11 +92,7 @@ class MachineRoomNearby:
     room_of_client: Callable[[str], str]
 
     def __call__(self, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]) -> list[MessageQueue]:
-        """Return the queues of a client.
-
-        Raises:
-            OptionError: a queue or a client has no room.
-        """
+        """Return the queues of a client. Raises OptionError for a queue or a client without a room."""
         if client_id not in client_ids:
             return []
         queues_of: dict[str, list[MessageQueue]] = {}

@@ -61,12 +61,7 @@ class Message(msgspec.Struct, frozen=True):
     light_queues: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        """Check the fields' types.
-
-        Raises:
-            TypeError: a field has another type, such as a body of text.
-            MessageError: a number is out of the brokers' range, or a time in seconds.
-        """
+        """Check the fields' types. Raises TypeError, or MessageError for a value out of range."""
         if type(self.body) is not bytes and not isinstance(self.body, bytearray | memoryview):
             what = "encode it, as by .encode()" if isinstance(self.body, str) else "give bytes"
             raise TypeError(f"Message.body: is {type(self.body).__name__}, not bytes; {what}")

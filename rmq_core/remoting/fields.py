@@ -39,8 +39,7 @@ def _decoder(kind: type[Any]) -> Any:
 def read_fields(command: RemotingCommand, kind: type[_T]) -> _T:
     """Read the extension fields of a command as a struct; fields that the struct does not have are ignored.
 
-    Raises:
-        ResponseError: a field is missing or has a bad value; the response has code 1 and Java's remark.
+    Raises ResponseError with code 1 and Java's remark.
     """
     fields = command.fields
     try:

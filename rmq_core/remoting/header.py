@@ -242,11 +242,7 @@ def _read_fields(data: bytes, at: int) -> dict[str, str]:
 
 
 def encode_json_header(command: RemotingCommand) -> bytes:
-    """Encode the JSON header, with its members in Java's order.
-
-    Raises:
-        DecodeError: the command's fields came from a peer and are no JSON object.
-    """
+    """Encode the JSON header, members in Java's order. Raises DecodeError for fields that are no JSON object."""
     fields = command.fields
     if type(fields) is not bytes:
         fields = encode_json(fields if type(fields) is dict else command.ext_fields)
@@ -265,9 +261,7 @@ def encode_json_header(command: RemotingCommand) -> bytes:
 def encode_binary_header(command: RemotingCommand) -> bytes:
     """Encode the binary header; the peer ignores fields with an empty key or value.
 
-    Raises:
-        LengthError: a code, version or key does not fit; Java would cut it off.
-        DecodeError: the command's fields came from a peer and are no JSON object.
+    Raises DecodeError as ``encode_json_header``, or LengthError for a value that Java would cut off.
     """
     for number in (command.code, command.version):
         if not _MIN_SHORT <= number <= _MAX_SHORT:

@@ -72,13 +72,7 @@ class PullConsumer(GroupClient):
         self._arrivals = Arrivals()
 
     async def start(self) -> None:
-        """Start the client, and join the group after a ``subscribe``.
-
-        Raises:
-            OptionError: a consumer of this process has the same group and client id.
-            TransportError: the consumer has subscribed, and no name server responds.
-            BrokerError: the consumer has subscribed, and a broker refuses it (code 16).
-        """
+        """Start the client; after a ``subscribe`` join the group. Raises OptionError, TransportError, BrokerError."""
         await self._join(self._subscriptions)
         if self._is_subscribed:
             self._cluster.run(self._rebalancer.run())

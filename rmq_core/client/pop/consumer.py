@@ -184,12 +184,8 @@ class PopConsumer(GroupClient):
         """Pop up to ``max_messages`` (1 to 32) of a topic at a broker, both in turn; wait if there are none.
 
         The messages are invisible to others for ``invisible_time_s``. There are none after ``timeout_s``, by default
-        ``suspend_timeout_s``.
-
-        Raises:
-            OptionError: no topic is subscribed to, or ``max_messages`` is not 1 to 32.
-            BrokerError: requests to all brokers failed, and a broker refused the request.
-            TransportError: requests to all brokers failed, and a broker did not respond.
+        ``suspend_timeout_s``. Raises OptionError, or the first BrokerError or TransportError if requests to all brokers
+        fail.
         """
         if not self._subscriptions:
             raise OptionError("a POP consumer must subscribe before it receives")

@@ -71,10 +71,7 @@ class GroupClient(Service):
     async def _join(self, topics: Iterable[str] = ()) -> None:
         """Lock the membership, start the client, and register at the brokers of topics; undo all if one step fails.
 
-        Raises:
-            OptionError: a client of this process has the same role, group and client id.
-            TransportError: there are topics, and no name server responds.
-            BrokerError: a broker refuses the client (code 16).
+        Raises OptionError, TransportError, BrokerError (code 16).
         """
         if self._membership in _MEMBERS:
             role, client_id, group = self._membership

@@ -42,11 +42,7 @@ class Tls:
     server_name: str | None = None
 
     def context(self) -> ssl.SSLContext:
-        """Load the certificates.
-
-        Raises:
-            OptionError: a file cannot be read or is no PEM; the message names the file.
-        """
+        """Load the certificates. Raises OptionError that names the unusable file."""
         if self.key_path is not None and self.cert_path is None:
             raise OptionError(f"tls.client.keyPath {self.key_path}: give tls.client.certPath, too")
         if self.server_name is not None and (not self.server_name.isascii() or self.server_name.startswith(".")):
@@ -168,11 +164,7 @@ class ServerTls:
     """TLS certificates of a server, reloaded when their files change; ``mode`` is never DISABLED."""
 
     def __init__(self, mode: TlsMode, file: TlsFile) -> None:
-        """Load the certificates.
-
-        Raises:
-            OptionError: a certificate is missing or cannot be used; the message names the file.
-        """
+        """Load the certificates; raises OptionError for a missing or unusable file."""
         self.mode = mode
         self._file = file
         if file.cert_path is None or file.key_path is None:
