@@ -73,7 +73,7 @@ class RemoteOffsets(OffsetStore):
         await asyncio.gather(*(self._persist_at(name, queues) for name, queues in by_broker.items()))
 
     async def _persist_at(self, broker_name: str, queues: list[MessageQueue]) -> None:
-        """Commit to one broker, until it does not answer."""
+        """Commit to one broker; stop at the first request without a response."""
         for queue in queues:
             offset = self.get(queue)
             if offset is None:

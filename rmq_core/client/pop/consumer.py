@@ -46,7 +46,7 @@ _NO_ROUTE_S: Final = 1.0  # pause before the next request for missing routes
 # Pause after an immediate response without messages: the broker can park no more requests.
 _FULL_POLLING_RETRY_S: Final = 0.1
 SubscribedBroker = tuple[SubscriptionData, str]
-"""A topic as it is subscribed to, and the name of a broker that has queues of it."""
+"""Subscription of a topic, and the name of a broker with queues of the topic."""
 
 
 class ConsumeMessagePopService:

@@ -62,9 +62,9 @@ class TransactionState(Enum):
 
 
 Execute = Callable[[Message, str], Awaitable[TransactionState] | TransactionState]
-"""Carries out the local transaction of a message, which has this transaction id; what it raises is UNKNOWN."""
+"""Function of a message and its transaction id that runs the local transaction; an exception counts as UNKNOWN."""
 Check = Callable[[ReceivedMessage], Awaitable[TransactionState] | TransactionState]
-"""Says what became of the local transaction of a message, whose ``msg_id`` is the transaction id; likewise."""
+"""Function that returns the outcome of the transaction whose id is the message's ``msg_id``; likewise."""
 
 
 class TransactionResult(msgspec.Struct, frozen=True):

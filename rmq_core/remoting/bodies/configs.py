@@ -241,7 +241,7 @@ class FilterTable(BodyStruct, frozen=True, kw_only=True):
 
 
 class UserInfo(BodyStruct, frozen=True, kw_only=True):
-    """A user, or what of it is to change. ``user_type``: Super or Normal; ``user_status``: enable or disable."""
+    """A user, or changes of a user. ``user_type``: Super or Normal; ``user_status``: enable or disable."""
 
     password: Maybe[str | None] = UNSET
     user_status: Maybe[str | None] = UNSET
@@ -262,7 +262,7 @@ class PolicyEntryInfo(BodyStruct, frozen=True, kw_only=True):
 
 
 class PolicyInfo(BodyStruct, frozen=True, kw_only=True):
-    """Entries of one type: those that are Default count where no Custom one fits."""
+    """Entries of one type; Default entries count if no Custom entry fits."""
 
     entries: list[PolicyEntryInfo] = []
     policy_type: Maybe[str | None] = UNSET
