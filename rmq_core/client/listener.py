@@ -29,8 +29,8 @@ class Later:
 
 
 Listener = Callable[[list[ReceivedMessage]], Awaitable[Later | None] | Later | None]
-"""Function of messages of one queue. A plain function runs on the event loop, and has to be quick; an ``async`` function
-may wait. None means that all messages are consumed; an exception counts as ``Later()``."""
+"""Function of messages of one queue. A plain function runs on the event loop, and has to be quick; an ``async`` one may
+wait. None means that all messages are consumed; an exception counts as ``Later()``."""
 
 FAILED: Final = Later()
 
