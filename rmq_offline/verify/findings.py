@@ -31,6 +31,31 @@ class Kind:
     is_repaired: bool = True
 
 
+def error(code: str, remedy: str) -> Kind:
+    """Define a kind of error that a repair removes."""
+    return Kind(code, Severity.ERROR, remedy)
+
+
+def unrepaired_error(code: str, remedy: str) -> Kind:
+    """Define a kind of error that no repair removes."""
+    return Kind(code, Severity.ERROR, remedy, is_repaired=False)
+
+
+def warning(code: str, remedy: str) -> Kind:
+    """Define a kind of warning that a repair removes."""
+    return Kind(code, Severity.WARNING, remedy)
+
+
+def unrepaired_warning(code: str, remedy: str) -> Kind:
+    """Define a kind of warning that no repair removes."""
+    return Kind(code, Severity.WARNING, remedy, is_repaired=False)
+
+
+def info(code: str, remedy: str) -> Kind:
+    """Define a kind of information."""
+    return Kind(code, Severity.INFO, remedy)
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One fault found in a store, and its place.
