@@ -52,7 +52,7 @@ class BatchQueueCheck:
         """Check all files of the queue, in ascending order of start."""
         if not files and len(self.expected):
             detail = f"{len(self.expected)} records of a queue without a file"
-            self.findings.add(self.name.finding(finding_kinds.QUEUE_MISSING, detail, count=len(self.expected)))
+            self.name.report(self.findings, finding_kinds.QUEUE_MISSING, detail, count=len(self.expected))
             return
         after: int | None = None
         for file in files:
@@ -76,7 +76,7 @@ class BatchQueueCheck:
         return True
 
     def _add(self, kind: Kind, detail: str, file: QueueFile, **more: object) -> None:
-        self.findings.add(self.name.finding(kind, detail, path=file.path, **more))
+        self.name.report(self.findings, kind, detail, path=file.path, **more)
 
     def _check_file(self, file: QueueFile, file_bytes: int, *, is_last: bool) -> None:
         try:
@@ -108,16 +108,15 @@ class BatchQueueCheck:
             kind = self._classify(units[row], place if is_known else None)
             if kind is not None:
                 expected = None if not is_known else _format_unit(self.expected[place])
-                (self.race_findings if kind is finding_kinds.UNIT_BEYOND else self.findings).add(
-                    self.name.finding(
-                        kind,
-                        f"unit at byte {row * BATCH_UNIT_BYTES}",
-                        path=file.path,
-                        physical_offset=int(offsets[row]),
-                        queue_offset=int(units[row]["base_offset"]),
-                        expected=expected,
-                        actual=_format_unit(units[row]),
-                    )
+                self.name.report(
+                    self.race_findings if kind is finding_kinds.UNIT_BEYOND else self.findings,
+                    kind,
+                    f"unit at byte {row * BATCH_UNIT_BYTES}",
+                    path=file.path,
+                    physical_offset=int(offsets[row]),
+                    queue_offset=int(units[row]["base_offset"]),
+                    expected=expected,
+                    actual=_format_unit(units[row]),
                 )
 
     def _are_next(self, units: NDArray[np.void], places: NDArray[np.intp]) -> bool:
@@ -161,7 +160,7 @@ class BatchQueueCheck:
         is_former = self._find_former()
         if is_former.any():
             detail = "the log has them, and the queue begins behind them"
-            self.findings.add(self.name.finding(finding_kinds.QUEUE_FORMER, detail, count=int(is_former.sum())))
+            self.name.report(self.findings, finding_kinds.QUEUE_FORMER, detail, count=int(is_former.sum()))
         missing = np.flatnonzero(~self._seen & ~is_former)
         for run in np.split(missing, np.flatnonzero(np.diff(missing) > 1) + 1) if len(missing) else ():
             first = self.expected[run[0]]

@@ -170,19 +170,17 @@ class LogCheck:
     ) -> None:
         """Add a finding of a record, with the queue that its head names."""
         queue_id, queue_offset = _QUEUE.unpack_from(batch.data.data, shape.position)
-        self.findings.add(
-            Finding(
-                kind,
-                detail,
-                self._path,
-                batch.physical_offset + shape.position,
-                shape.size,
-                _bytes_at(batch, shape.topic_at, shape.topic_bytes).decode("utf-8", "replace"),
-                queue_id,
-                queue_offset,
-                expected,
-                actual,
-            )
+        self.findings.report(
+            kind,
+            detail,
+            self._path,
+            physical_offset=batch.physical_offset + shape.position,
+            size=shape.size,
+            topic=_bytes_at(batch, shape.topic_at, shape.topic_bytes).decode("utf-8", "replace"),
+            queue_id=queue_id,
+            queue_offset=queue_offset,
+            expected=expected,
+            actual=actual,
         )
 
     def _add_odd(self, batch: FrameBatch, shape: FrameShape, odd: int) -> None:

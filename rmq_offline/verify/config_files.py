@@ -130,15 +130,14 @@ def read_config_texts(storage: Storage, directory: str, findings: FindingList) -
     try:
         entries = {entry.name: entry for entry in storage.entries(directory)}
     except StoreError as error:
-        findings.add(Finding(finding_kinds.CONFIG_LOST, str(error), directory))
+        findings.report(finding_kinds.CONFIG_LOST, str(error), directory)
         return dict.fromkeys(JSON_FILES, "")
     texts = {}
     for name in JSON_FILES:
         path = f"{directory}/{name}"
         config = _read(storage, path, path, entries.get(name))
         backup = _read(storage, f"{path}.bak", path, entries.get(f"{name}.bak"))
-        for finding in check_config_file(path, config, backup):
-            findings.add(finding)
+        findings.extend(check_config_file(path, config, backup))
         if config.exists or backup.exists:
             texts[name] = (select_config_data(config, backup) or b"").decode("utf-8", "replace")
     return texts
@@ -191,7 +190,7 @@ def read_rocksdb_config(store: StoreFiles, findings: FindingList) -> RocksDbConf
         try:
             return table(store)
         except FormatError as error:
-            findings.add(Finding(finding_kinds.CONFIG_DATABASE, error.reason, error.path or place))
+            findings.report(finding_kinds.CONFIG_DATABASE, error.reason, error.path or place)
         except StoreLockedError:
             findings.add(_not_checked("a running broker has it open", place))
         except StoreError as error:

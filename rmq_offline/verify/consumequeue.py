@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,9 +64,13 @@ class QueueName:
     topic: str
     queue_id: int
 
-    def finding(self, kind: Kind, detail: str, **more: object) -> Finding:
+    def finding(self, kind: Kind, detail: str, **fields: Any) -> Finding:
         """Make a finding about this queue."""
-        return Finding(kind, detail, topic=self.topic, queue_id=self.queue_id, **more)  # type: ignore[arg-type]
+        return Finding(kind, detail, topic=self.topic, queue_id=self.queue_id, **fields)
+
+    def report(self, findings: FindingList, kind: Kind, detail: str, **fields: Any) -> None:
+        """Add a finding about this queue."""
+        findings.add(self.finding(kind, detail, **fields))
 
 
 @dataclass(slots=True)
@@ -145,7 +149,7 @@ class QueueCheck:
         try:
             data = file.read()
         except StoreError as error:
-            self.findings.add(self.name.finding(finding_kinds.QUEUE_UNREADABLE, str(error), path=file.path))
+            self.name.report(self.findings, finding_kinds.QUEUE_UNREADABLE, str(error), path=file.path)
             return None
         first = file.start_offset // UNIT_BYTES
         return _FileUnits(file, first, data, self.ext is None and self._is_as_expected(first, unit_count, data))
@@ -247,17 +251,16 @@ class QueueCheck:
     def _is_usable(self, file: QueueFile, file_bytes: int) -> bool:
         if file.start_offset % file_bytes:
             detail = f"begins at byte {file.start_offset}, which is no multiple of {file_bytes}"
-            self.findings.add(self.name.finding(finding_kinds.QUEUE_FILE_NAME, detail, path=file.path))
+            self.name.report(self.findings, finding_kinds.QUEUE_FILE_NAME, detail, path=file.path)
             return False
         if file.size_bytes != file_bytes:
-            self.findings.add(
-                self.name.finding(
-                    finding_kinds.QUEUE_FILE_SIZE,
-                    "file of another size than the broker's",
-                    path=file.path,
-                    expected=str(file_bytes),
-                    actual=str(file.size_bytes),
-                )
+            self.name.report(
+                self.findings,
+                finding_kinds.QUEUE_FILE_SIZE,
+                "file of another size than the broker's",
+                path=file.path,
+                expected=str(file_bytes),
+                actual=str(file.size_bytes),
             )
         return True
 
@@ -334,7 +337,7 @@ class QueueCheck:
         physical, size = (view.actual[used, column] for column in (unit_kernel.PHYSICAL_OFFSET, unit_kernel.SIZE))
         if not last and bool(self.facts.is_old(physical, size).all()):
             detail = "every unit names a record that is older than the log's first file"
-            self.findings.add(self.name.finding(finding_kinds.QUEUE_EXPIRED, detail, path=file.path, count=1))
+            self.name.report(self.findings, finding_kinds.QUEUE_EXPIRED, detail, path=file.path, count=1)
 
     def _add_run(self, path: str, view: FileView, begin: int, end: int, status: Status) -> None:
         kind = self._late_kind if status is Status.MINIMUM else KINDS[status]
@@ -383,15 +386,14 @@ class QueueCheck:
             lost_count = sum(max(0, min(end, high) - max(begin, low)) for low, high in self._lost)
             if end - begin > lost_count:
                 detail = f"no record has the queue offsets {begin} to {end - 1}"
-                self.findings.add(
-                    self.name.finding(
-                        finding_kinds.QUEUE_OFFSET_GAP,
-                        detail,
-                        queue_offset=begin,
-                        count=end - begin - lost_count,
-                        physical_offset=log_begin,
-                        size=log_end - log_begin,
-                    )
+                self.name.report(
+                    self.findings,
+                    finding_kinds.QUEUE_OFFSET_GAP,
+                    detail,
+                    queue_offset=begin,
+                    count=end - begin - lost_count,
+                    physical_offset=log_begin,
+                    size=log_end - log_begin,
                 )
 
 

@@ -12,7 +12,7 @@ from rmq_formats.kernels import verify as kernel
 from rmq_formats.kernels.bytes import read_i16
 from rmq_formats.kernels.scan import used_bytes
 from rmq_offline.verify import finding_kinds
-from rmq_offline.verify.findings import Finding, FindingList, Kind
+from rmq_offline.verify.findings import FindingList, Kind
 from rmq_offline.verify.units import FileView, Status
 
 MAX_RESUMES: Final = 64  # attempts to find units again after bytes that are no unit; a file of garbage ends them
@@ -47,9 +47,7 @@ class ExtTable:
         self._assigned = np.empty(0, dtype=bool)  # to a unit whose record is in the log
 
     def _add_finding(self, kind: Kind, detail: str, path: str | None = None, count: int = 1) -> None:
-        self._findings.add(
-            Finding(kind, detail, path, topic=self._topic, queue_id=self._queue_id, count=count),
-        )
+        self._findings.report(kind, detail, path, topic=self._topic, queue_id=self._queue_id, count=count)
 
     def add_file(self, path: str, start_offset: int, data: NDArray[np.uint8], *, is_last: bool) -> None:
         """Read one file; files come in ascending order.

@@ -165,16 +165,14 @@ class EntryCheck:
             index, term, faults = heads[row].tolist()
             wrong = [name for bit, name in _FIELDS if faults & bit]
             wrong += ["index"] * int(index != indexes[row]) + ["term"] * int(term != terms[row])
-            self._findings.add(
-                Finding(
-                    layout_finding_kinds.ENTRY_HEADER,
-                    f"{', '.join(wrong)} of the entry's header",
-                    self._path,
-                    int(places[row]),
-                    int(frames[row, scan_kernel.SIZE]) + ENTRY_HEAD_BYTES,
-                    expected=f"index {indexes[row]}, term {terms[row]}",
-                    actual=f"index {index}, term {term}",
-                )
+            self._findings.report(
+                layout_finding_kinds.ENTRY_HEADER,
+                f"{', '.join(wrong)} of the entry's header",
+                self._path,
+                physical_offset=int(places[row]),
+                size=int(frames[row, scan_kernel.SIZE]) + ENTRY_HEAD_BYTES,
+                expected=f"index {indexes[row]}, term {terms[row]}",
+                actual=f"index {index}, term {term}",
             )
 
     def _join(self, after: EntrySpan) -> None:
@@ -182,8 +180,7 @@ class EntryCheck:
         if before.first_index < 0:
             self._span = replace(after, begins_after_damage=self._after_damage)
         else:
-            for finding in check_entry_boundary(before, after, self._path, after_damage=self._after_damage):
-                self._findings.add(finding)
+            self._findings.extend(check_entry_boundary(before, after, self._path, after_damage=self._after_damage))
             self._span = replace(before, last_index=after.last_index, last_term=after.last_term)
         self._after_damage = False
 
@@ -196,7 +193,7 @@ class EntryCheck:
         except StoreError as error:
             self._units.close()
             self._units = None
-            self._findings.add(Finding(layout_finding_kinds.ENTRY_UNIT, str(error), index_directory(self._path)))
+            self._findings.report(layout_finding_kinds.ENTRY_UNIT, str(error), index_directory(self._path))
             return
         wrong = np.flatnonzero(actual != expected)
         for run in np.split(wrong, np.flatnonzero(np.diff(wrong) > 1) + 1) if len(wrong) else ():
@@ -212,16 +209,14 @@ class EntryCheck:
         if wrong is None:
             return
         what = "another unit" if any(wrong.actual.tolist()) else "no unit"
-        self._findings.add(
-            Finding(
-                layout_finding_kinds.ENTRY_UNIT,
-                f"{what} for entries {wrong.expected['index']} to {wrong.last_index}",
-                index_directory(self._path),
-                int(wrong.expected["pos"]),
-                expected=_format_unit(wrong.expected),
-                actual=_format_unit(wrong.actual),
-                count=wrong.count,
-            )
+        self._findings.report(
+            layout_finding_kinds.ENTRY_UNIT,
+            f"{what} for entries {wrong.expected['index']} to {wrong.last_index}",
+            index_directory(self._path),
+            physical_offset=int(wrong.expected["pos"]),
+            expected=_format_unit(wrong.expected),
+            actual=_format_unit(wrong.actual),
+            count=wrong.count,
         )
 
 

@@ -1,6 +1,7 @@
 """Findings of store checks: a stable code with severity and remedy, and the place of the fault."""
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -114,6 +115,15 @@ class FindingList:
         if self.has_room(finding.kind):
             self._kept[finding.kind.code] += 1
             self.kept.append(finding)
+
+    def report(self, kind: Kind, detail: str, path: str | None = None, **fields: Any) -> None:
+        """Add a finding of these fields."""
+        self.add(Finding(kind, detail, path, **fields))
+
+    def extend(self, findings: Iterable[Finding]) -> None:
+        """Add findings one by one."""
+        for finding in findings:
+            self.add(finding)
 
     def add_uncounted(self, kind: Kind, count: int) -> None:
         """Count faults without storing a finding for each."""

@@ -21,7 +21,7 @@ from rmq_formats.codecs.layout import (
 from rmq_formats.kernels import verify as kernel
 from rmq_formats.kernels.bytes import read_i32, read_i64
 from rmq_offline.verify import finding_kinds
-from rmq_offline.verify.findings import Finding, FindingList, Kind
+from rmq_offline.verify.findings import FindingList, Kind
 from rmq_offline.verify.log_facts import LogFacts, Longs
 
 BLOCK: Final = 1 << 16  # entries compared at once; some pages of each array
@@ -282,7 +282,7 @@ class EntryWalk:
                 if mask.any():
                     first, count = int(np.argmax(mask)), int(np.count_nonzero(mask))
                     detail = f"from entry {low + first} on"
-                    target.add(Finding(kind, detail, self.file.path, int(offsets[first]), count=count))
+                    target.report(kind, detail, self.file.path, physical_offset=int(offsets[first]), count=count)
             unexplained[low - begin : high - begin] = ~(lost | beyond | old)
         return unexplained
 
@@ -374,7 +374,9 @@ class EntryWalk:
         at: int | None = None,
         count: int = 1,
     ) -> None:
-        self.findings.add(Finding(kind, detail, self.file.path, at, expected=expected, actual=actual, count=count))
+        self.findings.report(
+            kind, detail, self.file.path, physical_offset=at, expected=expected, actual=actual, count=count
+        )
 
 
 def decode_entries(entries: NDArray[np.uint8]) -> tuple[Hashes, Longs]:

@@ -67,14 +67,12 @@ class IndexCheck:
         file = self.file
         expected_bytes = index_file_bytes(file.slots, file.entries)
         if file.size_bytes != expected_bytes:
-            self.findings.add(
-                Finding(
-                    finding_kinds.INDEX_FILE_SIZE,
-                    "file of another size",
-                    file.path,
-                    expected=str(expected_bytes),
-                    actual=str(file.size_bytes),
-                )
+            self.findings.report(
+                finding_kinds.INDEX_FILE_SIZE,
+                "file of another size",
+                file.path,
+                expected=str(expected_bytes),
+                actual=str(file.size_bytes),
             )
             if file.size_bytes < file.entries_at + INDEX_ENTRY_BYTES:
                 return IndexSpan(file.path, 0, -1, -1, False)
@@ -90,9 +88,7 @@ class IndexCheck:
         self._check_slots(walk)
         self._check_header(walk, header, _COUNT.unpack_from(head, INDEX_COUNT_AT)[0])
         if file.read(file.entries_at, INDEX_ENTRY_BYTES).any():
-            self.findings.add(
-                Finding(finding_kinds.INDEX_BEHIND, "entry 0, which is never used, is not zero", file.path)
-            )
+            self.findings.report(finding_kinds.INDEX_BEHIND, "entry 0, which is never used, is not zero", file.path)
         count = walk.number - 1
         key_end = -1 if walk.key is None else walk.key
         return IndexSpan(file.path, count, walk.key_begin, key_end, count == capacity, header.end_timestamp_ms)
@@ -104,7 +100,7 @@ class IndexCheck:
                 walk.walk(used + 1)
             else:
                 detail = f"{used - claimed} entries beyond the header's count"
-                self.if_last.add(Finding(finding_kinds.INDEX_BEHIND, detail, self.file.path, count=used - claimed))
+                self.if_last.report(finding_kinds.INDEX_BEHIND, detail, self.file.path, count=used - claimed)
         elif claimed > used and walk.key is not None and walk.key + claimed - used <= self.keys.count:
             walk.walk(claimed + 1)
 
@@ -147,6 +143,6 @@ class IndexCheck:
 
     def _compare(self, name: str, expected: int, actual: int) -> None:
         if expected != actual:
-            self.if_last.add(
-                Finding(finding_kinds.INDEX_HEADER, name, self.file.path, expected=str(expected), actual=str(actual))
+            self.if_last.report(
+                finding_kinds.INDEX_HEADER, name, self.file.path, expected=str(expected), actual=str(actual)
             )

@@ -25,7 +25,7 @@ from rmq_offline.tasks.store_sizes import StoreSizes
 from rmq_offline.tasks.work_area import WorkArea, temporary_area
 from rmq_offline.verify import checkpoint, finding_kinds
 from rmq_offline.verify.delay_levels import infer_levels_from_delays, sample_file_delays
-from rmq_offline.verify.findings import Finding, FindingList, Kind
+from rmq_offline.verify.findings import FindingList, Kind
 from rmq_offline.verify.log_facts import LogFacts
 from rmq_offline.verify.phases import index_files as job_index
 from rmq_offline.verify.phases import queues as job_queues
@@ -203,7 +203,7 @@ class _Verification:
         details |= dict.fromkeys(self.store.storage.dangling_symlinks(self.store.root), LINK_TO_NOWHERE)
         for name, detail in sorted(details.items()):
             if name in _DIRECTORIES:
-                self.findings.add(Finding(_DIRECTORIES[name], detail, f"{self.store.root}/{name}"))
+                self.findings.report(_DIRECTORIES[name], detail, f"{self.store.root}/{name}")
         all_segments = find_segments(self.store, self.findings)
         all_segments.sort(key=lambda segment: segment.start_offset)
         segments, ends, unreadable = yield from self._readable(all_segments)
@@ -239,14 +239,12 @@ class _Verification:
         for segment, end in zip(all_segments, (yield from find_ends(self.store.storage, all_segments)), strict=True):
             if isinstance(end, StoreError):
                 unreadable.append(segment)
-                self.findings.add(
-                    Finding(
-                        finding_kinds.SEGMENT_UNREADABLE,
-                        str(end),
-                        segment.path,
-                        segment.start_offset,
-                        segment.size_bytes,
-                    )
+                self.findings.report(
+                    finding_kinds.SEGMENT_UNREADABLE,
+                    str(end),
+                    segment.path,
+                    physical_offset=segment.start_offset,
+                    size=segment.size_bytes,
                 )
             else:
                 segments.append(segment)
@@ -257,7 +255,7 @@ class _Verification:
         """Report each layout that is not verified, with the reason."""
         for layout, kind, reason in NOT_CHECKED:
             if layout in self.store.layouts and (layout is not StoreLayout.TIERED or self.options.tier is None):
-                self.findings.add(Finding(kind, f"not checked, because {reason}", self.store.layouts.evidence[layout]))
+                self.findings.report(kind, f"not checked, because {reason}", self.store.layouts.evidence[layout])
         light = sorted({topic for check in checks for topic in check.light_topics})
         if (
             light
@@ -268,8 +266,8 @@ class _Verification:
                 f"not checked, because messages of topic {light[0]} have places in light queues (LMQ), and the broker "
                 "has none"
             )
-            self.findings.add(
-                Finding(finding_kinds.NOT_CHECKED, detail, paths.consumequeue_dir(self.store.root), count=len(light))
+            self.findings.report(
+                finding_kinds.NOT_CHECKED, detail, paths.consumequeue_dir(self.store.root), count=len(light)
             )
 
     def _is_log_missing(self, plan: _Plan) -> bool:
@@ -299,8 +297,7 @@ class _Verification:
         for check in checks:
             if check.findings is not None:
                 self.findings.merge(check.findings)
-        for finding in job_scan.check_whole_log(checks):
-            self.findings.add(finding)
+        self.findings.extend(job_scan.check_whole_log(checks))
         return checks
 
     def _facts(self, plan: _Plan, checks: Sequence[SplitCheck]) -> LogFacts:
@@ -380,12 +377,9 @@ class _Verification:
                 self.findings.add(finding)
         path = paths.checkpoint_file(self.store.root)
         ends_ms = [result.span.end_timestamp_ms for result in indexes if result.span is not None]
-        for finding in checkpoint.check_index_timestamp(
-            read_checkpoint_bytes(self.store.storage, path)[0], path, ends_ms
-        ):
-            self.race_findings.add(
-                finding
-            )  # a broker that has just begun a file flushes the one before it after a while
+        checkpoint_bytes, _ = read_checkpoint_bytes(self.store.storage, path)
+        # A broker that has just begun a file flushes the one before it after a while.
+        self.race_findings.extend(checkpoint.check_index_timestamp(checkpoint_bytes, path, ends_ms))
         return [result for result in results if isinstance(result, PartResult)], indexes
 
     def _index_tasks(self) -> list[IndexFileTask]:
@@ -394,7 +388,7 @@ class _Verification:
         for entry in list_or_report(self.store.storage, directory, finding_kinds.INDEX_UNREADABLE, self.findings):
             path = f"{directory}/{entry.name}"
             if entry.is_directory or not paths.is_index_file_name(entry.name):
-                self.findings.add(Finding(finding_kinds.STRAY, "no name of an IndexFile", path, size=entry.size_bytes))
+                self.findings.report(finding_kinds.STRAY, "no name of an IndexFile", path, size=entry.size_bytes)
             else:
                 files.append((path, entry.size_bytes))
         return [

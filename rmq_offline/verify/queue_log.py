@@ -85,7 +85,7 @@ class QueueLogCheck:
         return int(records.queue_offsets.max(initial=-1)) + 1
 
     def _add(self, kind: Kind, detail: str, path: str | None, **more: Any) -> None:
-        self.findings.add(self.name.finding(kind, detail, path=path, **more))
+        self.name.report(self.findings, kind, detail, path=path, **more)
 
     # --- records ------------------------------------------------------------------------------
 

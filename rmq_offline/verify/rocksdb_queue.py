@@ -95,7 +95,7 @@ class RocksDbQueueCheck:
         self._add_placement_findings(stored.path)
         if former:
             detail = "the log has them, and units of later records stand before their places"
-            self.findings.add(self.name.finding(finding_kinds.QUEUE_FORMER, detail, path=stored.path, count=former))
+            self.name.report(self.findings, finding_kinds.QUEUE_FORMER, detail, path=stored.path, count=former)
 
     def _merge(self, stored: StoredQueue, physical: Longs) -> int:
         """Place the records by the units that name them, and leave out those of a former life; return their number.
@@ -233,16 +233,15 @@ class RocksDbQueueCheck:
         last = QueueBound(int(physical[there[-1]]), int(stored.offsets[there[-1]]))
         self.end_offset = max(self.end_offset, last.queue_offset + 1)
         if stored.last != last:
-            self.findings.add(
-                self.name.finding(
-                    finding_kinds.QUEUE_END,
-                    "the key max is not that of the last unit",
-                    path=stored.path,
-                    queue_offset=last.queue_offset,
-                    physical_offset=last.physical_offset,
-                    expected=_bound_text(last),
-                    actual="none" if stored.last is None else _bound_text(stored.last),
-                )
+            self.name.report(
+                self.findings,
+                finding_kinds.QUEUE_END,
+                "the key max is not that of the last unit",
+                path=stored.path,
+                queue_offset=last.queue_offset,
+                physical_offset=last.physical_offset,
+                expected=_bound_text(last),
+                actual="none" if stored.last is None else _bound_text(stored.last),
             )
 
     def _add_placement_findings(self, path: str) -> None:
@@ -251,20 +250,19 @@ class RocksDbQueueCheck:
             (finding_kinds.QUEUE_OFFSET_DISPLACED, self.placement.displaced, "far from the other records of its queue"),
         ):
             for row in rows[:MAX_REPORTED]:
-                self.findings.add(
-                    self.name.finding(
-                        kind,
-                        detail,
-                        path=path,
-                        physical_offset=int(row[unit_kernel.PHYSICAL_OFFSET]),
-                        queue_offset=int(row[unit_kernel.QUEUE_OFFSET]),
-                    )
+                self.name.report(
+                    self.findings,
+                    kind,
+                    detail,
+                    path=path,
+                    physical_offset=int(row[unit_kernel.PHYSICAL_OFFSET]),
+                    queue_offset=int(row[unit_kernel.QUEUE_OFFSET]),
                 )
             self.findings.add_uncounted(kind, max(0, len(rows) - MAX_REPORTED))
         gaps = self.placement.gap_units
         if gaps:
             detail = f"{gaps} places between the first and the last message have no record"
-            self.findings.add(self.name.finding(finding_kinds.QUEUE_OFFSET_GAP, detail, path=path, count=gaps))
+            self.name.report(self.findings, finding_kinds.QUEUE_OFFSET_GAP, detail, path=path, count=gaps)
 
 
 def _runs(offsets: Longs, faults: Longs) -> list[tuple[int, int]]:

@@ -174,7 +174,7 @@ def check_index(task: IndexFileTask, sizes: StoreSizes, work: WorkArea) -> Index
     except SpillError:  # no fault of the IndexFile itself
         raise
     except (StoreError, OSError) as error:
-        findings.add(Finding(finding_kinds.INDEX_UNREADABLE, str(error), task.path))
+        findings.report(finding_kinds.INDEX_UNREADABLE, str(error), task.path)
     return IndexResult(task, span, findings, race_findings)
 
 

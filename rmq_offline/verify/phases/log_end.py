@@ -38,7 +38,7 @@ def is_log_missing(root: str, segments: Sequence[Segment], has_derived: bool, fi
     if segments or not has_derived:
         return False
     detail = "no CommitLog file, and queues or an Index, which are not compared with anything"
-    findings.add(Finding(finding_kinds.LOG_MISSING, detail, paths.commitlog_dir(root)))
+    findings.report(finding_kinds.LOG_MISSING, detail, paths.commitlog_dir(root))
     return True
 
 

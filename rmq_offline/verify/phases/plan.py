@@ -88,11 +88,11 @@ class VerifyOptions:
 def list_or_report(storage: Storage, path: str, kind: Kind, findings: FindingList) -> list[Entry]:
     """List a directory; where it cannot be listed, and for links to nowhere, add a finding."""
     for name in storage.dangling_symlinks(path):
-        findings.add(Finding(kind, LINK_TO_NOWHERE, f"{path}/{name}"))
+        findings.report(kind, LINK_TO_NOWHERE, f"{path}/{name}")
     try:
         return storage.entries(path)
     except StoreError as error:
-        findings.add(Finding(kind, str(error), path))
+        findings.report(kind, str(error), path)
         return []
 
 
@@ -112,14 +112,14 @@ def _find_segments(storage: Storage, directory: str, head_bytes: int, findings: 
         if entry.is_directory and entry.name == LOST_AND_FOUND:
             continue
         if entry.is_directory:
-            findings.add(Finding(finding_kinds.STRAY, "a directory among the CommitLog's files", path))
+            findings.report(finding_kinds.STRAY, "a directory among the CommitLog's files", path)
         elif (compressed_offset := paths.parse_compressed_segment_name(entry.name)) is not None:
             detail = f"a compressed file, which may hold the log from {compressed_offset} on"
-            findings.add(Finding(finding_kinds.SEGMENT_COMPRESSED, detail, path, compressed_offset, entry.size_bytes))
-        elif start_offset is None:
-            findings.add(
-                Finding(finding_kinds.SEGMENT_FOREIGN, "no name of a CommitLog file", path, size=entry.size_bytes)
+            findings.report(
+                finding_kinds.SEGMENT_COMPRESSED, detail, path, physical_offset=compressed_offset, size=entry.size_bytes
             )
+        elif start_offset is None:
+            findings.report(finding_kinds.SEGMENT_FOREIGN, "no name of a CommitLog file", path, size=entry.size_bytes)
         else:
             yield Segment(path, start_offset, entry.size_bytes, head_bytes, entry.version)
 
@@ -178,7 +178,7 @@ def resolve_sizes(
     if tags_from is None:
         tags_from, reason = find_index_tags(store, segments)
         if tags_from != NO_TAGS:
-            findings.add(Finding(finding_kinds.LAYOUT, f"--index-tags {reason}"))
+            findings.report(finding_kinds.LAYOUT, f"--index-tags {reason}")
     batch_bytes = options.batchconsumequeue_file_bytes
     if batch_bytes is None:
         batch_bytes = (
@@ -190,9 +190,7 @@ def resolve_sizes(
 
 
 def _report_size(findings: FindingList, option: str, value: int, default: int) -> None:
-    findings.add(
-        Finding(finding_kinds.LAYOUT, f"--{option} {value}, as the store's files have it; the default is {default}")
-    )
+    findings.report(finding_kinds.LAYOUT, f"--{option} {value}, as the store's files have it; the default is {default}")
 
 
 def with_delay_levels(sizes: StoreSizes, levels: tuple[int, ...], findings: FindingList) -> StoreSizes:
@@ -200,7 +198,7 @@ def with_delay_levels(sizes: StoreSizes, levels: tuple[int, ...], findings: Find
     if levels == sizes.delay_levels_ms:
         return sizes
     text = " ".join(f"{level // 1000}s" for level in levels)
-    findings.add(Finding(finding_kinds.LAYOUT, f'--delay-levels "{text}", as the store\'s queues have it'))
+    findings.report(finding_kinds.LAYOUT, f'--delay-levels "{text}", as the store\'s queues have it')
     return replace(sizes, delay_levels_ms=levels)
 
 

@@ -19,7 +19,7 @@ from rmq_offline.tasks.job_steps import JobSteps, TaskBatch
 from rmq_offline.tasks.log_tasks import MAX_PARTITIONS
 from rmq_offline.tasks.spill import partition_of
 from rmq_offline.verify import finding_kinds
-from rmq_offline.verify.findings import Finding, FindingList
+from rmq_offline.verify.findings import FindingList
 from rmq_offline.verify.phases.plan import list_or_report
 
 QUEUES_PER_PARTITION: Final = 4096  # directories that one task lists
@@ -114,9 +114,9 @@ def _topics(store: StoreFiles, findings: FindingList) -> Iterator[tuple[str, str
             if not topic.is_directory and is_database and tree == paths.consumequeue_dir(store.root):
                 continue  # the database's
             if not topic.is_directory:
-                findings.add(Finding(finding_kinds.STRAY, "a file among the topics' directories", path))
+                findings.report(finding_kinds.STRAY, "a file among the topics' directories", path)
             elif not is_named_topic(topic.name):
-                findings.add(Finding(finding_kinds.STRAY, "a directory that is no topic's", path))
+                findings.report(finding_kinds.STRAY, "a directory that is no topic's", path)
             else:
                 yield tree, topic.name
 
@@ -143,9 +143,7 @@ def _list_topic_queues(storage: Storage, topic_directory: tuple[str, str]) -> tu
             queue_ids.append(int(queue.name))
         else:
             what = "a directory" if queue.is_directory else "a file"
-            findings.add(
-                Finding(finding_kinds.STRAY, f"{what} that is no queue's", f"{path}/{queue.name}", topic=topic)
-            )
+            findings.report(finding_kinds.STRAY, f"{what} that is no queue's", f"{path}/{queue.name}", topic=topic)
     return queue_ids, findings
 
 

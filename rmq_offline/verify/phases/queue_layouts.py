@@ -111,12 +111,12 @@ class FileQueueLayout:
         if not files and len(rows):
             if is_broker_topic(name.topic) and is_deleted(name.topic, partition.known_topics):
                 detail = f"{len(rows)} messages of the log"
-                partition.findings.add(name.finding(finding_kinds.OWN_TOPIC_MISSING, detail, count=len(rows)))
+                name.report(partition.findings, finding_kinds.OWN_TOPIC_MISSING, detail, count=len(rows))
                 return int(rows[:, unit_kernel.QUEUE_OFFSET].max()) + 1
             kind = partition.absent_queues.classify(name.topic, rows, has_consumer_offset=queue.has_consumer_offset)
             if kind in _DELETED:
                 detail = f"{len(rows)} messages of the log, and no files"
-                partition.findings.add(name.finding(kind, detail, count=len(rows)))
+                name.report(partition.findings, kind, detail, count=len(rows))
                 return None
         partition.queue_count += 1
         check = QueueCheck(
@@ -152,7 +152,7 @@ class BatchQueueLayout:
         plain = paths.queue_dir(paths.consumequeue_dir(partition.store.root), name.topic, name.queue_id)
         if partition.store.storage.exists(plain):
             kind = finding_kinds.QUEUE_OF_OTHER_KIND
-            partition.findings.add(name.finding(kind, "a plain queue's directory", path=plain))
+            name.report(partition.findings, kind, "a plain queue's directory", path=plain)
         directory = paths.queue_dir(paths.batch_consumequeue_dir(partition.store.root), name.topic, name.queue_id)
         file_bytes = partition.sizes.batchconsumequeue_file_bytes
         files = partition.queue_files(name, directory, file_bytes)

@@ -22,7 +22,7 @@ from rmq_formats.storage.segments import open_storage
 from rmq_formats.storage.store_files import StoreFiles, open_store
 from rmq_offline.verify import layout_finding_kinds
 from rmq_offline.verify.consumequeue import QueueName
-from rmq_offline.verify.findings import Finding, FindingList
+from rmq_offline.verify.findings import FindingList
 from rmq_offline.verify.queue_log import QueueLogCheck, check_metadata_segments
 from rmq_offline.verify.tier_metadata import COMMIT_LOG_SEGMENTS, SegmentsByQueue, read_text, read_tier_segments
 
@@ -60,7 +60,7 @@ def list_queue_logs(store: StoreFiles, tier: str | None, findings: FindingList) 
     try:
         logs += [QueueLogInput(*queue, store.root, False, {}) for queue in compacted_queues(store)]
     except StoreError as error:
-        findings.add(Finding(layout_finding_kinds.QUEUE_LOG_RECORD, str(error), f"{store.root}/{COMPACTION}"))
+        findings.report(layout_finding_kinds.QUEUE_LOG_RECORD, str(error), f"{store.root}/{COMPACTION}")
     if tier is not None:
         logs += _list_tiered_logs(store, tier, findings)
     return logs
@@ -73,7 +73,7 @@ def _list_tiered_logs(store: StoreFiles, tier: str, findings: FindingList) -> It
         directory = broker_directory(tier_storage, place, *read_broker_names(store.root))
         queues = list(tiered_queues(tier_storage, directory))
     except StoreError as error:
-        findings.add(Finding(layout_finding_kinds.TIER_MISSING, str(error), tier))
+        findings.report(layout_finding_kinds.TIER_MISSING, str(error), tier)
         return
     broker = directory.rpartition("/")[2]
     for topic, queue_id in queues:
@@ -81,10 +81,8 @@ def _list_tiered_logs(store: StoreFiles, tier: str, findings: FindingList) -> It
     for (name, topic, queue_id), segments in sorted(sizes.items()):
         if name == broker and segments and topic != tiered.INDEX_TOPIC:
             detail = f"{len(segments)} segments of the metadata, and none is there"
-            findings.add(
-                QueueName(topic, queue_id).finding(
-                    layout_finding_kinds.QUEUE_LOG_SEGMENT_MISSING, detail, count=len(segments)
-                )
+            QueueName(topic, queue_id).report(
+                findings, layout_finding_kinds.QUEUE_LOG_SEGMENT_MISSING, detail, count=len(segments)
             )
 
 
@@ -94,7 +92,7 @@ def _segment_sizes(store: StoreFiles, findings: FindingList) -> SegmentsByQueue:
         return read_tier_segments(store, COMMIT_LOG_SEGMENTS)
     except (RmqError, OSError) as error:
         path = f"{paths.config_dir(store.root)}/{tiered.METADATA}"
-        findings.add(Finding(layout_finding_kinds.TIER_METADATA, str(error), path))
+        findings.report(layout_finding_kinds.TIER_METADATA, str(error), path)
         return {}
 
 
@@ -115,10 +113,9 @@ def check_queue_log(
         else:
             log = compacted_queue_log(store, own_log.topic, own_log.queue_id)
     except StoreError as error:
-        findings.add(name.finding(layout_finding_kinds.QUEUE_LOG_RECORD, str(error), path=store.root))
+        name.report(findings, layout_finding_kinds.QUEUE_LOG_RECORD, str(error), path=store.root)
         return
-    for finding in check_metadata_segments(name, log, {int(base): size for base, size in own_log.sizes.items()}):
-        findings.add(finding)
+    findings.extend(check_metadata_segments(name, log, {int(base): size for base, size in own_log.sizes.items()}))
     end_offset = QueueLogCheck(name, store.storage, log, findings, race_findings).check(local)
     if not own_log.is_tiered:
         _check_position(store, name, end_offset, findings)
@@ -136,15 +133,14 @@ def _check_position(store: StoreFiles, name: QueueName, end_offset: int, finding
         if not isinstance(position, int):
             raise DecodeError(f"no number of {name.topic}_{name.queue_id}")
     except (RmqError, OSError) as error:
-        findings.add(name.finding(layout_finding_kinds.COMPACTION_CHECKPOINT, str(error), path=path))
+        name.report(findings, layout_finding_kinds.COMPACTION_CHECKPOINT, str(error), path=path)
         return
     if position >= end_offset:
-        findings.add(
-            name.finding(
-                layout_finding_kinds.COMPACTION_CHECKPOINT,
-                "beyond the last message of the queue's log",
-                path=path,
-                expected=f"less than {end_offset}",
-                actual=str(position),
-            )
+        name.report(
+            findings,
+            layout_finding_kinds.COMPACTION_CHECKPOINT,
+            "beyond the last message of the queue's log",
+            path=path,
+            expected=f"less than {end_offset}",
+            actual=str(position),
         )

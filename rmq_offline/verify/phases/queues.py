@@ -229,8 +229,7 @@ def _check_queue(
     if begin_elsewhere is not None:
         least_offset = min(least_offset, begin_elsewhere)
     for path, committed in committed_offsets:
-        for finding in check_committed_offset(committed, path, least_offset, end_offset):
-            partition.race_findings.add(finding)
+        partition.race_findings.extend(check_committed_offset(committed, path, least_offset, end_offset))
 
 
 def _report_light_name(name: QueueName, rows: NDArray[np.int64], findings: FindingList) -> None:
@@ -239,4 +238,4 @@ def _report_light_name(name: QueueName, rows: NDArray[np.int64], findings: Findi
     if len(light):
         detail = "a light queue's name that is no directory name"
         offset = int(light[0, unit_kernel.PHYSICAL_OFFSET])
-        findings.add(name.finding(finding_kinds.LOG_TOPIC, detail, physical_offset=offset, count=len(light)))
+        name.report(findings, finding_kinds.LOG_TOPIC, detail, physical_offset=offset, count=len(light))

@@ -12,7 +12,7 @@ from rmq_formats.storage.store_files import StoreFiles
 from rmq_offline.verify import finding_kinds
 from rmq_offline.verify.consumequeue import QueueName
 from rmq_offline.verify.delay_levels import sample_database_delays
-from rmq_offline.verify.findings import Finding, FindingList
+from rmq_offline.verify.findings import FindingList
 from rmq_offline.verify.phases.queue_layouts import PartitionState, QueueRecords
 from rmq_offline.verify.rocksdb_queue import RocksDbQueueCheck, StoredQueue
 
@@ -55,11 +55,11 @@ def inspect_database(store: StoreFiles, findings: FindingList) -> DatabaseConten
             queues = frozenset(database.queues())
             return DatabaseContents(reference, queues, sample_database_delays(database))
     except FormatError as error:
-        findings.add(Finding(finding_kinds.QUEUE_DATABASE, error.reason, path))
+        findings.report(finding_kinds.QUEUE_DATABASE, error.reason, path)
     except StoreLockedError:
-        findings.add(Finding(finding_kinds.NOT_CHECKED, "not checked, because a running broker has it open", path))
+        findings.report(finding_kinds.NOT_CHECKED, "not checked, because a running broker has it open", path)
     except StoreError as error:
-        findings.add(Finding(finding_kinds.NOT_CHECKED, f"not checked, because {error}", path))
+        findings.report(finding_kinds.NOT_CHECKED, f"not checked, because {error}", path)
     return DatabaseContents()
 
 
@@ -74,7 +74,7 @@ def reopen_database(
             try:
                 database = stack.enter_context(opened_queues(storage, reference.path))
             except (FormatError, StoreError) as error:
-                findings.add(Finding(finding_kinds.QUEUE_DATABASE, str(error), reference.path))
+                findings.report(finding_kinds.QUEUE_DATABASE, str(error), reference.path)
         yield database
 
 
@@ -102,7 +102,7 @@ class RocksDbQueueLayout:
             last = database.bound(name.topic, name.queue_id)
         except FormatError as error:
             kind = finding_kinds.with_rocksdb_remedy(finding_kinds.QUEUE_UNREADABLE)
-            partition.findings.add(name.finding(kind, error.reason, path=database.path))
+            name.report(partition.findings, kind, error.reason, path=database.path)
             return check.end_offset
         if not len(offsets) and len(rows) and int(rows[-1, unit_kernel.PHYSICAL_OFFSET]) < self.dispatched:
             has_consumer_offset, has_bound = queue.has_consumer_offset, last is not None
@@ -111,7 +111,7 @@ class RocksDbQueueLayout:
             )
             if kind is not finding_kinds.QUEUE_MISSING:
                 detail = f"{len(rows)} messages of the log, and no units"
-                partition.findings.add(name.finding(kind, detail, count=len(rows)))
+                name.report(partition.findings, kind, detail, count=len(rows))
                 return check.end_offset
         check.check(StoredQueue(database.path, offsets, units, last, self.dispatched))
         return check.end_offset

@@ -129,10 +129,12 @@ def check_split(split: Split, options: ScanOptions, work: WorkArea, *, begin: in
             open_finding = check.make_damage_finding(check.open_damage) if check.open_damage else None
     except (RmqError, OSError) as error:
         failed, open_finding = True, None
-        findings.add(
-            Finding(
-                finding_kinds.SEGMENT_UNREADABLE, str(error), split.path, end, split.file_offset + split.limit - end
-            )
+        findings.report(
+            finding_kinds.SEGMENT_UNREADABLE,
+            str(error),
+            split.path,
+            physical_offset=end,
+            size=split.file_offset + split.limit - end,
         )
     units, keys = dispatcher.drain()
     names, file_name = dispatcher.queue_names(), f"{split.number:06d}.arrow"

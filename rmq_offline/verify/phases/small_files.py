@@ -15,7 +15,7 @@ from rmq_offline.verify import checkpoint, committed_offsets, finding_kinds, lay
 from rmq_offline.verify.config_files import RocksDbConfig, read_config_texts, read_rocksdb_config
 from rmq_offline.verify.controller_files import check_broker_identity, check_epochs
 from rmq_offline.verify.dledger_entries import check_dledger_files
-from rmq_offline.verify.findings import Finding, FindingList
+from rmq_offline.verify.findings import FindingList
 from rmq_offline.verify.log_facts import LogFacts
 from rmq_offline.verify.phases import scan as job_scan
 from rmq_offline.verify.phases.queue_directories import QueuesByPartition
@@ -53,9 +53,7 @@ class SmallFilesCheck:
             queues: the queues that have directories.
         """
         if self.store.storage.exists(paths.abort_file(self.store.root)):
-            self.findings.add(
-                Finding(finding_kinds.ABORT, "the file abort is there", paths.abort_file(self.store.root))
-            )
+            self.findings.report(finding_kinds.ABORT, "the file abort is there", paths.abort_file(self.store.root))
         self._check_names()
         self._check_checkpoint(checks)
         self._check_dledger(checks)
@@ -67,7 +65,7 @@ class SmallFilesCheck:
             self._report_unknown_topics(queues, topic_names)
         elif queues.topics and self._lacks_topics(texts):
             detail = "neither it nor its .bak is there"
-            self.findings.add(Finding(finding_kinds.CONFIG_TOPICS, detail, f"{config}/topics.json"))
+            self.findings.report(finding_kinds.CONFIG_TOPICS, detail, f"{config}/topics.json")
         plain, light = committed_offsets.CONSUMER_OFFSETS, committed_offsets.LIGHT_CONSUMER_OFFSETS
         groups = {
             f"{config}/{name}": list(committed_offsets.parse_consumer_offsets(texts.get(name, "{}")))
@@ -95,31 +93,24 @@ class SmallFilesCheck:
                 names = [entry.name for entry in self.store.storage.entries(place) if "\\" in entry.name]
                 if names:
                     detail = f"{len(names)} names with a backslash, the first is {names[0]}"
-                    self.findings.add(Finding(finding_kinds.BACKSLASH, detail, f"{place}/{names[0]}", count=len(names)))
+                    self.findings.report(finding_kinds.BACKSLASH, detail, f"{place}/{names[0]}", count=len(names))
 
     def _check_checkpoint(self, checks: Sequence[SplitCheck]) -> None:
         path = paths.checkpoint_file(self.store.root)
         data, size_bytes = read_checkpoint_bytes(self.store.storage, path)
         if data is None and self.store.storage.exists(path):
-            self.findings.add(Finding(finding_kinds.CHECKPOINT_UNREADABLE, "it cannot be read", path))
+            self.findings.report(finding_kinds.CHECKPOINT_UNREADABLE, "it cannot be read", path)
             return
         latest_ms = max((check.latest_ms for check in checks), default=-1)
-        for finding in checkpoint.check_checkpoint(
-            data,
-            size_bytes,
-            path,
-            latest_ms,
-            job_scan.checked_log_end(checks),
-            has_sixth=StoreLayout.FROM_5_4 in self.store.layouts,
-        ):
+        log_end, has_sixth = job_scan.checked_log_end(checks), StoreLayout.FROM_5_4 in self.store.layouts
+        for finding in checkpoint.check_checkpoint(data, size_bytes, path, latest_ms, log_end, has_sixth=has_sixth):
             (self.race_findings if finding.kind == finding_kinds.CHECKPOINT_LATER else self.findings).add(finding)
 
     def _check_dledger(self, checks: Sequence[SplitCheck]) -> None:
         """Check DLedger's own files; later entries in the files are no fault if a broker wrote on meanwhile."""
         spans = [check.entries for check in checks if check.entries is not None]
         for directory in self.store.dledger_directories:
-            for finding in check_dledger_files(self.store.storage, directory, spans):
-                self.race_findings.add(finding)
+            self.race_findings.extend(check_dledger_files(self.store.storage, directory, spans))
 
     def check_controller(self, segments: Sequence[Segment], facts: LogFacts) -> None:
         """Check the files of the controller mode.
@@ -129,8 +120,7 @@ class SmallFilesCheck:
         """
         if StoreLayout.CONTROLLER not in self.store.layouts:
             return
-        for finding in check_broker_identity(self.store):
-            self.findings.add(finding)
+        self.findings.extend(check_broker_identity(self.store))
         for finding in check_epochs(self.store, segments, facts):
             (self.race_findings if finding.kind is layout_finding_kinds.EPOCH_BEYOND else self.findings).add(finding)
 
@@ -154,4 +144,4 @@ class SmallFilesCheck:
             if topic.startswith(LIGHT_QUEUE_PREFIX):  # which no table of topics has
                 continue
             path = database or f"{paths.consumequeue_dir(self.store.root)}/{topic}"
-            self.findings.add(Finding(finding_kinds.TOPIC_UNKNOWN, "the topic has queues", path, topic=topic))
+            self.findings.report(finding_kinds.TOPIC_UNKNOWN, "the topic has queues", path, topic=topic)

@@ -39,16 +39,16 @@ class StoredFiles:
         try:
             entries = self.store.storage.entries(directory)
         except StoreError as error:
-            self.findings.add(name.finding(unreadable, str(error), path=directory))
+            name.report(self.findings, unreadable, str(error), path=directory)
             return None
         files = []
         for entry in entries:
             path = f"{directory}/{entry.name}"
             start_offset = paths.parse_segment_name(entry.name, entry.size_bytes)
             if entry.is_directory:
-                self.findings.add(name.finding(finding_kinds.STRAY, "a directory among a queue's files", path=path))
+                name.report(self.findings, finding_kinds.STRAY, "a directory among a queue's files", path=path)
             elif start_offset is None:
-                self.findings.add(name.finding(foreign, "no name of a queue's file", path=path, size=entry.size_bytes))
+                name.report(self.findings, foreign, "no name of a queue's file", path=path, size=entry.size_bytes)
             else:
                 reader = _QueueFileReader(self.store.storage, path, file_bytes)
                 files.append(QueueFile(path, start_offset, entry.size_bytes, reader.read))
@@ -64,14 +64,13 @@ class StoredFiles:
         files = self.files(name, directory, finding_kinds.EXT_UNREADABLE, finding_kinds.EXT_FOREIGN, file_bytes) or []
         for file in files:
             if file.size_bytes != file_bytes:
-                self.findings.add(
-                    name.finding(
-                        finding_kinds.EXT_FILE_SIZE,
-                        "file of another size than the others",
-                        path=file.path,
-                        expected=str(file_bytes),
-                        actual=str(file.size_bytes),
-                    )
+                name.report(
+                    self.findings,
+                    finding_kinds.EXT_FILE_SIZE,
+                    "file of another size than the others",
+                    path=file.path,
+                    expected=str(file_bytes),
+                    actual=str(file.size_bytes),
                 )
             try:
                 data = np.zeros(file_bytes, dtype=np.uint8)
@@ -79,7 +78,7 @@ class StoredFiles:
                 data[: len(used)] = used
                 table.add_file(file.path, file.start_offset, data, is_last=file is files[-1])
             except StoreError as error:
-                self.findings.add(name.finding(finding_kinds.EXT_UNREADABLE, str(error), path=file.path))
+                name.report(self.findings, finding_kinds.EXT_UNREADABLE, str(error), path=file.path)
         table.freeze()
         return table
 
