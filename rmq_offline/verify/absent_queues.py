@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from rmq_formats.codecs import paths
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX, SYSTEM_TOPICS, lite_parts
 from rmq_formats.errors import StoreError
-from rmq_formats.kernels import units as unit_kernel
+from rmq_formats.kernels.units import PHYSICAL_OFFSET
 from rmq_formats.read.log_end import dispatched_end
 from rmq_formats.read.queues import ConsumeQueue
 from rmq_formats.scan.derived_images import Rows
@@ -55,7 +55,7 @@ class AbsentQueues:
             return finding_kinds.TOPIC_DELETED
         if self.known_topics is None:
             return finding_kinds.QUEUE_MISSING
-        last = int(records[-1, unit_kernel.PHYSICAL_OFFSET])
+        last = int(records[-1, PHYSICAL_OFFSET])
         was_deleted = self._is_dispatched and self._begins_after(topic, last) if has_bound is None else not has_bound
         return finding_kinds.QUEUE_ABSENT if was_deleted else finding_kinds.QUEUE_MISSING
 

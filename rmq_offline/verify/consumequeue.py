@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from rmq_formats.codecs.layout import PRE_BLANK_SIZE, SCHEDULE_TOPIC, UNIT_BYTES
 from rmq_formats.errors import StoreError
-from rmq_formats.kernels import units as unit_kernel
 from rmq_formats.kernels import verify as kernel
 from rmq_formats.kernels.scan import used_bytes
+from rmq_formats.kernels.units import PHYSICAL_OFFSET, QUEUE_OFFSET, SIZE, STORE_TIMESTAMP, TAGS_CODE, contiguous_count
 from rmq_formats.scan.derived_images import Rows
 from rmq_formats.scan.queue_merge import MergedQueue, merge_queue
 from rmq_offline.verify import finding_kinds
@@ -168,12 +168,12 @@ class QueueCheck:
         rest = by_log.rows[:0]
         count = len(by_log.records)
         if stop < len(files):
-            at = int(np.searchsorted(by_log.rows[:, unit_kernel.QUEUE_OFFSET], files[stop].first_offset))
+            at = int(np.searchsorted(by_log.rows[:, QUEUE_OFFSET], files[stop].first_offset))
             rest = by_log.rows[at:]
-            physical = by_log.records[:, unit_kernel.PHYSICAL_OFFSET]
-            count = int(np.searchsorted(physical, rest[0, unit_kernel.PHYSICAL_OFFSET])) + 1
+            physical = by_log.records[:, PHYSICAL_OFFSET]
+            count = int(np.searchsorted(physical, rest[0, PHYSICAL_OFFSET])) + 1
         units = np.concatenate([rest[:0], *(file.units for file in files if file.units is not None), rest[:1]])
-        used = np.flatnonzero(units[:, [unit_kernel.PHYSICAL_OFFSET, unit_kernel.SIZE]].any(axis=1))
+        used = np.flatnonzero(units[:, [PHYSICAL_OFFSET, SIZE]].any(axis=1))
         units = units[: int(used[-1]) + 1 if len(used) else 0]
         records = by_log.records[:count]
         merged = merge_queue(files[0].first_offset if files else 0, units, records, self.facts.bounds)
@@ -186,7 +186,7 @@ class QueueCheck:
             rows, end = np.concatenate([rows, rest[1:]]), by_log.end
             places = np.concatenate([places, by_log.places[count:]])
             is_former = np.concatenate([is_former, by_log.is_former[count:]])
-        is_plain = by_log.is_plain and np.array_equal(merged.places, records[:, unit_kernel.QUEUE_OFFSET])
+        is_plain = by_log.is_plain and np.array_equal(merged.places, records[:, QUEUE_OFFSET])
         self.state = QueueState(rows, end, by_log.records, places, is_former, is_plain=is_plain, lost=merged.lost)
         self.expected = self.state.expected()
         self._classifier = UnitClassifier(self.expected, self.facts)
@@ -198,7 +198,7 @@ class QueueCheck:
         at = 0
         for file in files:
             if file.units is not None:
-                physical, size = file.units[:, unit_kernel.PHYSICAL_OFFSET], file.units[:, unit_kernel.SIZE]
+                physical, size = file.units[:, PHYSICAL_OFFSET], file.units[:, SIZE]
                 begin, at = at, at + len(file.units)
                 is_old = self.facts.is_old(physical, size)
                 file.addresses = ext.resolve(file.units, is_old, is_reusable[begin:at])
@@ -213,9 +213,9 @@ class QueueCheck:
         right = np.flatnonzero(merged.is_right)
         if not len(right) or not self._log_file_bytes:
             return False
-        place = int(units[right[0], unit_kernel.QUEUE_OFFSET])
-        at = int(np.searchsorted(merged.rows[:, unit_kernel.QUEUE_OFFSET], place))
-        physical = merged.rows[max(0, at - 1) : at + 1, unit_kernel.PHYSICAL_OFFSET] - self.facts.start
+        place = int(units[right[0], QUEUE_OFFSET])
+        at = int(np.searchsorted(merged.rows[:, QUEUE_OFFSET], place))
+        physical = merged.rows[max(0, at - 1) : at + 1, PHYSICAL_OFFSET] - self.facts.start
         is_first_of_log_file = at > 0 and np.diff(physical // self._log_file_bytes)[0] > 0
         return bool(is_first_of_log_file and place % unit_count)
 
@@ -232,20 +232,20 @@ class QueueCheck:
 
     def _with_former_codes(self, rows: Rows, units: Rows) -> Rows:
         """Retain the delivery times and tags codes of the broker's setting at the time of dispatch."""
-        at = np.searchsorted(units[:, unit_kernel.QUEUE_OFFSET], rows[:, unit_kernel.QUEUE_OFFSET])
+        at = np.searchsorted(units[:, QUEUE_OFFSET], rows[:, QUEUE_OFFSET])
         at = np.minimum(at, max(0, len(units) - 1))
-        columns = [unit_kernel.QUEUE_OFFSET, unit_kernel.PHYSICAL_OFFSET, unit_kernel.SIZE]
+        columns = [QUEUE_OFFSET, PHYSICAL_OFFSET, SIZE]
         same = np.flatnonzero((units[at][:, columns] == rows[:, columns]).all(axis=1)) if len(units) else at[:0]
-        same = same[rows[same, unit_kernel.STORE_TIMESTAMP] > 0]
-        tags_codes, same_rows = units[at[same], unit_kernel.TAGS_CODE], rows[same]
+        same = same[rows[same, STORE_TIMESTAMP] > 0]
+        tags_codes, same_rows = units[at[same], TAGS_CODE], rows[same]
         restored, is_known = rows.copy(), np.zeros(len(rows), dtype=bool)
-        is_known[same] = same_rows[:, unit_kernel.TAGS_CODE] == tags_codes
+        is_known[same] = same_rows[:, TAGS_CODE] == tags_codes
         for numbers, finding in find_former_codes(self.name, same_rows, tags_codes):
-            restored[same[numbers], unit_kernel.TAGS_CODE] = tags_codes[numbers]
+            restored[same[numbers], TAGS_CODE] = tags_codes[numbers]
             is_known[same[numbers]] = True
             self.findings.add(finding)
         if self.name.topic == SCHEDULE_TOPIC:
-            set_former_delays(restored, rows[:, unit_kernel.TAGS_CODE], is_known)
+            set_former_delays(restored, rows[:, TAGS_CODE], is_known)
         return restored
 
     def _is_usable(self, file: QueueFile, file_bytes: int) -> bool:
@@ -296,15 +296,15 @@ class QueueCheck:
         """Return the kind of finding about messages after the queue's last unit, up to its last message."""
         if self._late_kind is finding_kinds.TOPIC_DELETED:
             return self._late_kind  # its queue came back with some of its messages
-        is_passed = last_row[unit_kernel.PHYSICAL_OFFSET] < self.facts.dispatched_end
+        is_passed = last_row[PHYSICAL_OFFSET] < self.facts.dispatched_end
         return finding_kinds.UNIT_NOT_ADDED if is_passed else kind
 
     def _range_finding(self, kind: Kind, detail: str, rows: Rows) -> Finding:
         return self.name.finding(
             kind,
             detail,
-            queue_offset=int(rows[0, unit_kernel.QUEUE_OFFSET]),
-            physical_offset=int(rows[0, unit_kernel.PHYSICAL_OFFSET]),
+            queue_offset=int(rows[0, QUEUE_OFFSET]),
+            physical_offset=int(rows[0, PHYSICAL_OFFSET]),
             count=len(rows),
         )
 
@@ -316,7 +316,7 @@ class QueueCheck:
         status = self._classifier.classify(view)
         if file.addresses is not None:
             classify_ext_units(view, status, file.addresses)
-        used = np.flatnonzero(view.actual[:, [unit_kernel.PHYSICAL_OFFSET, unit_kernel.SIZE]].any(axis=1))
+        used = np.flatnonzero(view.actual[:, [PHYSICAL_OFFSET, SIZE]].any(axis=1))
         if len(used):
             self.end_offset = max(self.end_offset, file.first_offset + int(used[-1]) + 1)
             self._check_expired(file.source, view, used, last=last)
@@ -326,15 +326,15 @@ class QueueCheck:
     def _is_as_expected(self, first_offset: int, unit_count: int, data: NDArray[np.uint8]) -> bool:
         """Return whether a file has the expected units from its first place on, then zeros, as nearly all have."""
         rows = select_rows(self.expected.rows, first_offset, first_offset + unit_count)
-        if not len(rows) or rows[0, unit_kernel.QUEUE_OFFSET] != first_offset or len(data) < len(rows) * UNIT_BYTES:
+        if not len(rows) or rows[0, QUEUE_OFFSET] != first_offset or len(data) < len(rows) * UNIT_BYTES:
             return False
-        if unit_kernel.contiguous_count(rows) != len(rows) or kernel.equal_units(rows, data) != len(rows):
+        if contiguous_count(rows) != len(rows) or kernel.equal_units(rows, data) != len(rows):
             return False
         self._classifier.pass_front()
         return int(used_bytes(data, len(data))) <= len(rows) * UNIT_BYTES
 
     def _check_expired(self, file: QueueFile, view: FileView, used: NDArray[np.int64], *, last: bool) -> None:
-        physical, size = (view.actual[used, column] for column in (unit_kernel.PHYSICAL_OFFSET, unit_kernel.SIZE))
+        physical, size = (view.actual[used, column] for column in (PHYSICAL_OFFSET, SIZE))
         if not last and bool(self.facts.is_old(physical, size).all()):
             detail = "every unit names a record that is older than the log's first file"
             self.name.report(self.findings, finding_kinds.QUEUE_EXPIRED, detail, path=file.path, count=1)
@@ -352,8 +352,8 @@ class QueueCheck:
             kind,
             f"queue offsets {queue_offset} to {int(view.offsets[end - 1])}" if end - begin > 1 else "one unit",
             path=path,
-            physical_offset=int(physical[unit_kernel.PHYSICAL_OFFSET]),
-            size=int(expected_row[unit_kernel.SIZE]) if has_consumer_offset else None,
+            physical_offset=int(physical[PHYSICAL_OFFSET]),
+            size=int(expected_row[SIZE]) if has_consumer_offset else None,
             queue_offset=queue_offset,
             expected=expected,
             actual=_unit_text(actual_row),
@@ -363,7 +363,7 @@ class QueueCheck:
             self._lost.append((queue_offset, queue_offset + end - begin))
         is_last = int(view.offsets[end - 1]) >= self.expected.last or (view.is_last_file and end == len(view.offsets))
         is_at_end = status is Status.MISSING and is_last
-        if is_at_end and (not actual_row[unit_kernel.SIZE] or self._late_kind is finding_kinds.TOPIC_DELETED):
+        if is_at_end and (not actual_row[SIZE] or self._late_kind is finding_kinds.TOPIC_DELETED):
             finding = replace(finding, kind=self._kind_at_end(kind, view.expected[end - 1]))
         excusable = status is Status.BEYOND or (is_at_end and not view.actual[begin:end, 1:].any())
         (self.race_findings if excusable else self.findings).add(finding)
@@ -407,9 +407,9 @@ def find_former_codes(name: QueueName, rows: Rows, tags_codes: NDArray[np.int64]
     Yields:
         Numbers of the units of each run, and the finding.
     """
-    expected = rows[:, unit_kernel.TAGS_CODE]
+    expected = rows[:, TAGS_CODE]
     if name.topic == SCHEDULE_TOPIC:
-        for begin, end, delay_ms in find_former_delays(tags_codes, expected, rows[:, unit_kernel.STORE_TIMESTAMP]):
+        for begin, end, delay_ms in find_former_delays(tags_codes, expected, rows[:, STORE_TIMESTAMP]):
             numbers = np.arange(begin, end)
             text = f"have a delay of {delay_ms // 1000} s"
             yield numbers, _former_finding(name, finding_kinds.FORMER_DELAY, rows[numbers], text)
@@ -420,12 +420,12 @@ def find_former_codes(name: QueueName, rows: Rows, tags_codes: NDArray[np.int64]
 
 
 def _former_finding(name: QueueName, kind: Kind, rows: Rows, text: str) -> Finding:
-    first, last = rows[[0, -1], unit_kernel.QUEUE_OFFSET].tolist()
+    first, last = rows[[0, -1], QUEUE_OFFSET].tolist()
     return name.finding(kind, f"queue offsets {first} to {last} {text}", queue_offset=first, count=len(rows))
 
 
 def _unit_text(row: NDArray[np.int64]) -> str:
-    physical_offset, size, tags_code = row[unit_kernel.PHYSICAL_OFFSET : unit_kernel.TAGS_CODE + 1].tolist()
+    physical_offset, size, tags_code = row[PHYSICAL_OFFSET : TAGS_CODE + 1].tolist()
     if physical_offset == 0 and size == PRE_BLANK_SIZE and tags_code == 0:
         return "pre-blank"
     if physical_offset == size == tags_code == 0:

@@ -7,10 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmq_formats.codecs.layout import EXT_MAX_ADDRESS, EXT_UNIT_MIN_BYTES, PRE_BLANK_SIZE
-from rmq_formats.kernels import units as unit_kernel
 from rmq_formats.kernels import verify as kernel
 from rmq_formats.kernels.bytes import read_i16
 from rmq_formats.kernels.scan import used_bytes
+from rmq_formats.kernels.units import PHYSICAL_OFFSET, SIZE, STORE_TIMESTAMP, TAGS_CODE
 from rmq_offline.verify import finding_kinds
 from rmq_offline.verify.findings import FindingList, Kind
 from rmq_offline.verify.units import FileView, Status
@@ -113,7 +113,7 @@ class ExtTable:
             is_old: bool[n], the units whose records have expired: their ext units may be those of newer units.
             is_reusable: bool[n], the units of which ``precede_older_units`` says the same.
         """
-        tags = units[:, unit_kernel.TAGS_CODE]
+        tags = units[:, TAGS_CODE]
         is_address = tags <= EXT_MAX_ADDRESS
         is_owner = ~(is_old | is_reusable)
         is_bad = is_address & is_owner
@@ -131,8 +131,8 @@ class ExtTable:
         good, at = places[matches], at[matches]
         self._named[at] = True
         is_bad[good] = False
-        units[good, unit_kernel.TAGS_CODE] = self._units[at, 1]
-        units[good, unit_kernel.STORE_TIMESTAMP] = self._units[at, 2]
+        units[good, TAGS_CODE] = self._units[at, 1]
+        units[good, STORE_TIMESTAMP] = self._units[at, 2]
         return addresses
 
     def report_surplus(self) -> None:
@@ -156,7 +156,7 @@ def precede_older_units(units: NDArray[np.int64]) -> NDArray[np.bool_]:
 
     Source: ``ConsumeQueue#recover``, ``ConsumeQueueExt#truncateByMaxAddress``.
     """
-    physical, size = units[:, unit_kernel.PHYSICAL_OFFSET], units[:, unit_kernel.SIZE]
+    physical, size = units[:, PHYSICAL_OFFSET], units[:, SIZE]
     is_unit = (physical >= 0) & (size > 0) & (size != PRE_BLANK_SIZE)
     least_from_here = np.minimum.accumulate(np.where(is_unit, physical, np.iinfo(np.int64).max)[::-1])[::-1]
     precedes: NDArray[np.bool_] = is_unit & (physical > least_from_here)
@@ -166,7 +166,7 @@ def precede_older_units(units: NDArray[np.int64]) -> NDArray[np.bool_]:
 def classify_ext_units(view: FileView, status: NDArray[np.int8], addresses: ExtAddresses) -> None:
     """Set the status of units whose ext address is bad, or leads to wrong values."""
     in_place = np.isin(status, [Status.FINE, Status.TAGS_CODE]) & view.has_record
-    wrong_time = view.actual[:, unit_kernel.STORE_TIMESTAMP] != view.expected[:, unit_kernel.STORE_TIMESTAMP]
+    wrong_time = view.actual[:, STORE_TIMESTAMP] != view.expected[:, STORE_TIMESTAMP]
     of_ext = in_place & addresses.is_address & ~addresses.is_bad
     is_wrong = of_ext & ((status == Status.TAGS_CODE) | wrong_time)
     status[is_wrong] = np.where(addresses.is_reusable, Status.EXT_REUSED, Status.EXT_UNIT)[is_wrong]

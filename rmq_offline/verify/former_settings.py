@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmq_formats.codecs.layout import EXT_MAX_ADDRESS
-from rmq_formats.kernels import units as unit_kernel
+from rmq_formats.kernels.units import STORE_TIMESTAMP, TAGS_CODE
 from rmq_offline.verify.delay_levels import MAX_DELAY_MS
 
 Longs = NDArray[np.int64]
@@ -50,16 +50,16 @@ def set_former_delays(rows: Longs, expected: Longs, is_known: NDArray[np.bool_])
         is_known: bool[n], which rows have the tags code of a sound unit.
     """
     known_rows = np.flatnonzero(is_known)
-    damaged = np.flatnonzero(~is_known & (rows[:, unit_kernel.STORE_TIMESTAMP] > 0))
+    damaged = np.flatnonzero(~is_known & (rows[:, STORE_TIMESTAMP] > 0))
     after = np.searchsorted(known_rows, damaged)
     is_inside = (after > 0) & (after < len(known_rows))
     damaged, after = damaged[is_inside], after[is_inside]
-    tags_codes = rows[:, unit_kernel.TAGS_CODE]
-    delays = np.where(tags_codes != expected, tags_codes - rows[:, unit_kernel.STORE_TIMESTAMP], 0)
+    tags_codes = rows[:, TAGS_CODE]
+    delays = np.where(tags_codes != expected, tags_codes - rows[:, STORE_TIMESTAMP], 0)
     before_delays, after_delays = delays[known_rows[after - 1]], delays[known_rows[after]]
     is_former = (before_delays > 0) & (before_delays == after_delays)
     between = damaged[is_former]
-    rows[between, unit_kernel.TAGS_CODE] = rows[between, unit_kernel.STORE_TIMESTAMP] + before_delays[is_former]
+    rows[between, TAGS_CODE] = rows[between, STORE_TIMESTAMP] + before_delays[is_former]
 
 
 def find_former_tags(tags_codes: Longs, expected: Longs) -> Iterator[Longs]:

@@ -18,7 +18,7 @@ from rmq_formats.codecs.consumequeue import UNIT_DTYPE
 from rmq_formats.codecs.layout import BATCH_UNIT_BYTES, EXT_MAX_ADDRESS, UNIT_BYTES
 from rmq_formats.errors import FormatError, StoreError
 from rmq_formats.kernels import dispatch as kernel
-from rmq_formats.kernels import units as unit_kernel
+from rmq_formats.kernels.units import QUEUE_OFFSET, SIZE, STORE_TIMESTAMP, TAGS_CODE
 from rmq_formats.scan.dispatch import Dispatcher
 from rmq_formats.scan.segment import scan_segment, without_record_sums
 from rmq_formats.storage.queue_logs import QueueLog
@@ -310,21 +310,21 @@ class QueueLogCheck:
         """Compare the messages that both the queue's log and the CommitLog have."""
         if not len(local) or not len(records.log_offsets):
             return
-        offsets, first = np.unique(local[:, unit_kernel.QUEUE_OFFSET], return_index=True)
+        offsets, first = np.unique(local[:, QUEUE_OFFSET], return_index=True)
         _, at, local_at = np.intersect1d(records.queue_offsets, offsets, return_indices=True)
         rows = local[first[local_at]]
-        wrong = records.sizes[at] != rows[:, unit_kernel.SIZE]
-        wrong |= records.tags_codes[at] != rows[:, unit_kernel.TAGS_CODE]
-        wrong |= records.timestamps_ms[at] != rows[:, unit_kernel.STORE_TIMESTAMP]
+        wrong = records.sizes[at] != rows[:, SIZE]
+        wrong |= records.tags_codes[at] != rows[:, TAGS_CODE]
+        wrong |= records.timestamps_ms[at] != rows[:, STORE_TIMESTAMP]
         for row in np.flatnonzero(wrong).tolist():
             log_offset = int(records.log_offsets[at[row]])
             texts = [
                 f"size {size}, tags code {code}, stored {timestamp}"
                 for size, code, timestamp in (
                     (
-                        rows[row, unit_kernel.SIZE],
-                        rows[row, unit_kernel.TAGS_CODE],
-                        rows[row, unit_kernel.STORE_TIMESTAMP],
+                        rows[row, SIZE],
+                        rows[row, TAGS_CODE],
+                        rows[row, STORE_TIMESTAMP],
                     ),
                     (records.sizes[at[row]], records.tags_codes[at[row]], records.timestamps_ms[at[row]]),
                 )

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmq_formats.codecs.consumequeue import MAX_GAP_UNITS, MAX_QUEUE_OFFSET
-from rmq_formats.kernels import units as unit_kernel
+from rmq_formats.kernels.units import PHYSICAL_OFFSET, QUEUE_OFFSET, ROW_COLUMNS, SIZE, are_plain
 from rmq_formats.scan.derived_images import Rows, closed_gaps, place_units
 from rmq_formats.scan.queue_merge import NOT_PLACED
 from rmq_offline.verify import finding_kinds
@@ -35,40 +35,40 @@ class QueueState:
     places: Rows
     is_former: NDArray[np.bool_]
     is_plain: bool = False
-    lost: Rows = field(default_factory=lambda: np.empty((0, unit_kernel.ROW_COLUMNS), dtype=np.int64))
+    lost: Rows = field(default_factory=lambda: np.empty((0, ROW_COLUMNS), dtype=np.int64))
 
     def expected(self) -> Expected:
         """Return the state in the form that units are compared with."""
-        queue_offsets = self.records[:, unit_kernel.QUEUE_OFFSET]
+        queue_offsets = self.records[:, QUEUE_OFFSET]
         if self.is_plain:
-            return Expected(self.rows, self.records[:, unit_kernel.PHYSICAL_OFFSET], queue_offsets, self.end)
+            return Expected(self.rows, self.records[:, PHYSICAL_OFFSET], queue_offsets, self.end)
         places = np.where(self.places >= 0, self.places, queue_offsets)
-        return Expected(self.rows, self.records[:, unit_kernel.PHYSICAL_OFFSET], places, self.end)
+        return Expected(self.rows, self.records[:, PHYSICAL_OFFSET], places, self.end)
 
 
 def build_state_from_log(rows: Rows, facts: LogFacts) -> QueueState:
     """Return what a broker makes of a queue's records, in log order, where no file is."""
-    if unit_kernel.are_plain(rows):
-        queue_offsets = rows[:, unit_kernel.QUEUE_OFFSET]
+    if are_plain(rows):
+        queue_offsets = rows[:, QUEUE_OFFSET]
         end = int(queue_offsets[-1]) + 1 if len(queue_offsets) else 0
         return QueueState(rows, end, rows, queue_offsets, np.zeros(len(rows), dtype=bool), is_plain=True)
     records = sort_in_log_order(rows)
     placement = place_units(records, facts.lost_ranges)
     rows = placement.rows
     places = np.full(len(records), NOT_PLACED, dtype=np.int64)
-    at = np.searchsorted(records[:, unit_kernel.PHYSICAL_OFFSET], rows[:, unit_kernel.PHYSICAL_OFFSET])
-    places[at] = rows[:, unit_kernel.QUEUE_OFFSET]
-    end = int(rows[-1, unit_kernel.QUEUE_OFFSET]) + 1 if len(rows) else 0
+    at = np.searchsorted(records[:, PHYSICAL_OFFSET], rows[:, PHYSICAL_OFFSET])
+    places[at] = rows[:, QUEUE_OFFSET]
+    end = int(rows[-1, QUEUE_OFFSET]) + 1 if len(rows) else 0
     return QueueState(rows, end, records, places, np.zeros(len(records), dtype=bool))
 
 
 def sort_in_log_order(rows: Rows) -> Rows:
     """Return a queue's records ascending by physical offset, none twice, as overlapping files may have them."""
-    physical = rows[:, unit_kernel.PHYSICAL_OFFSET]
+    physical = rows[:, PHYSICAL_OFFSET]
     if len(rows) < 2 or bool((np.diff(physical) > 0).all()):
         return rows
     rows = rows[np.argsort(physical, kind="stable")]
-    is_first = np.concatenate([[True], np.diff(rows[:, unit_kernel.PHYSICAL_OFFSET]) != 0])
+    is_first = np.concatenate([[True], np.diff(rows[:, PHYSICAL_OFFSET]) != 0])
     return np.ascontiguousarray(rows[is_first])
 
 
@@ -87,7 +87,7 @@ RECORD_DETAILS: Final = {
 
 def classify_records(state: QueueState) -> Rows:
     """Return the finding about each record, int64[k]: a position in ``RECORD_KINDS``."""
-    offsets, places = state.records[:, unit_kernel.QUEUE_OFFSET], state.places
+    offsets, places = state.records[:, QUEUE_OFFSET], state.places
     kinds = np.zeros(len(offsets), dtype=np.int64)
     is_placed = places >= 0
     ends = np.maximum.accumulate(np.concatenate([[0], places + 1]))[:-1]  # of the queue, before each record
@@ -115,11 +115,11 @@ def _closed_gaps(state: QueueState, *, is_wide: bool) -> Rows:
         return _NO_GAPS
     placed = np.flatnonzero(state.places >= 0)
     records = state.records[placed]
-    gaps = closed_gaps(records[:, unit_kernel.QUEUE_OFFSET], state.places[placed])
+    gaps = closed_gaps(records[:, QUEUE_OFFSET], state.places[placed])
     gaps = gaps[(gaps[:, 1] - gaps[:, 0] > MAX_GAP_UNITS) == is_wide]
     before, after = records[gaps[:, 2] - 1], records[gaps[:, 2]]
-    ends = before[:, unit_kernel.PHYSICAL_OFFSET] + before[:, unit_kernel.SIZE]
-    return np.stack([gaps[:, 0], gaps[:, 1], ends, after[:, unit_kernel.PHYSICAL_OFFSET]], axis=1)
+    ends = before[:, PHYSICAL_OFFSET] + before[:, SIZE]
+    return np.stack([gaps[:, 0], gaps[:, 1], ends, after[:, PHYSICAL_OFFSET]], axis=1)
 
 
 _NO_GAPS: Final = np.empty((0, 4), dtype=np.int64)

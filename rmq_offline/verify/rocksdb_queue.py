@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmq_formats.codecs.rocksdb_queue import QueueBound
-from rmq_formats.kernels import units as unit_kernel
+from rmq_formats.kernels.units import PHYSICAL_OFFSET, QUEUE_OFFSET, SIZE, STORE_TIMESTAMP, TAGS_CODE
 from rmq_formats.scan.derived_images import Placement, place_last
 from rmq_offline.verify import finding_kinds
 from rmq_offline.verify.consumequeue import MAX_REPORTED, QueueName, find_former_codes
@@ -23,9 +23,9 @@ _KINDS: Final = (
 )  # fmt: skip
 _DANGLING, _DISPLACED, _DUPLICATE, _BEYOND, _LOST = range(1, 6)
 _FIELDS: Final = (
-    (finding_kinds.UNIT_TIME, "store_timestamp", unit_kernel.STORE_TIMESTAMP),
-    (finding_kinds.UNIT_TAGS_CODE, "tags_code", unit_kernel.TAGS_CODE),
-    (finding_kinds.UNIT_SIZE, "size", unit_kernel.SIZE),
+    (finding_kinds.UNIT_TIME, "store_timestamp", STORE_TIMESTAMP),
+    (finding_kinds.UNIT_TAGS_CODE, "tags_code", TAGS_CODE),
+    (finding_kinds.UNIT_SIZE, "size", SIZE),
 )  # the last one that differs is reported
 _UNDISPATCHED, _MISSING = 1, 2
 Longs = NDArray[np.int64]
@@ -73,7 +73,7 @@ class RocksDbQueueCheck:
     def _set_placement(self, placement: Placement) -> None:
         self.placement = placement
         self._rows = placement.rows
-        self.end_offset = int(self._rows[-1, unit_kernel.QUEUE_OFFSET]) + 1 if len(self._rows) else 0
+        self.end_offset = int(self._rows[-1, QUEUE_OFFSET]) + 1 if len(self._rows) else 0
 
     def place(self, stored: StoredQueue) -> Placement:
         """Place the records by what the database has, without those of a former life."""
@@ -84,7 +84,7 @@ class RocksDbQueueCheck:
         """Compare what the database has."""
         physical = stored.units["physical_offset"].astype(np.int64)
         former = self._merge(stored, physical)
-        offsets = self._rows[:, unit_kernel.QUEUE_OFFSET]
+        offsets = self._rows[:, QUEUE_OFFSET]
         places = np.minimum(np.searchsorted(offsets, stored.offsets), max(0, len(offsets) - 1))
         is_expected = offsets[places] == stored.offsets if len(offsets) else np.zeros(len(physical), dtype=bool)
         self._add_units(stored, self._classify(stored, physical, places, is_expected), places, is_expected)
@@ -106,17 +106,15 @@ class RocksDbQueueCheck:
         if not len(records) or not len(physical):
             return 0
         records = self._with_existing_offsets(stored, physical)
-        at = np.minimum(np.searchsorted(records[:, unit_kernel.PHYSICAL_OFFSET], physical), len(records) - 1)
-        is_own = (records[at, unit_kernel.PHYSICAL_OFFSET] == physical) & (
-            records[at, unit_kernel.QUEUE_OFFSET] == stored.offsets
-        )
+        at = np.minimum(np.searchsorted(records[:, PHYSICAL_OFFSET], physical), len(records) - 1)
+        is_own = (records[at, PHYSICAL_OFFSET] == physical) & (records[at, QUEUE_OFFSET] == stored.offsets)
         is_named = np.zeros(len(records), dtype=bool)
         is_named[at[is_own]] = True
         offsets, latest = stored.offsets[is_own], np.maximum.accumulate(physical[is_own])
-        before = np.searchsorted(offsets, records[:, unit_kernel.QUEUE_OFFSET], side="right") - 1
+        before = np.searchsorted(offsets, records[:, QUEUE_OFFSET], side="right") - 1
         is_former = ~is_named & (before >= 0)
         if len(latest):
-            is_former &= latest[np.maximum(before, 0)] > records[:, unit_kernel.PHYSICAL_OFFSET]
+            is_former &= latest[np.maximum(before, 0)] > records[:, PHYSICAL_OFFSET]
         else:
             is_former[:] = False
         if is_former.any() or len(self.placement.repeated):
@@ -130,15 +128,15 @@ class RocksDbQueueCheck:
         All units then stand one after the other, in the order of the log, and none after its record's queue offset.
         """
         records = self._records
-        at = np.minimum(np.searchsorted(records[:, unit_kernel.PHYSICAL_OFFSET], physical), len(records) - 1)
-        is_named = records[at, unit_kernel.PHYSICAL_OFFSET] == physical
+        at = np.minimum(np.searchsorted(records[:, PHYSICAL_OFFSET], physical), len(records) - 1)
+        is_named = records[at, PHYSICAL_OFFSET] == physical
         is_old = self.facts.is_old(physical, stored.units["size"].astype(np.int64))
-        leads = records[at, unit_kernel.QUEUE_OFFSET][is_named] - stored.offsets[is_named]
+        leads = records[at, QUEUE_OFFSET][is_named] - stored.offsets[is_named]
         is_closed = (is_named | is_old).all() and (np.diff(stored.offsets) == 1).all() and (np.diff(physical) > 0).all()
         if not is_closed or not leads.any() or (leads < 0).any():
             return records
         records = records.copy()
-        records[at[is_named], unit_kernel.QUEUE_OFFSET] = stored.offsets[is_named]
+        records[at[is_named], QUEUE_OFFSET] = stored.offsets[is_named]
         self._records = records
         self._set_placement(place_last(records))
         return records
@@ -146,15 +144,13 @@ class RocksDbQueueCheck:
     def _retain_former_codes(self, stored: StoredQueue, physical: Longs) -> None:
         """Retain the delivery times and tags codes of the broker's setting at the time of dispatch."""
         rows = self._rows.copy()
-        at = np.minimum(np.searchsorted(stored.offsets, rows[:, unit_kernel.QUEUE_OFFSET]), len(stored.offsets) - 1)
-        same = (stored.offsets[at] == rows[:, unit_kernel.QUEUE_OFFSET]) & (
-            physical[at] == rows[:, unit_kernel.PHYSICAL_OFFSET]
-        )
-        numbers = np.flatnonzero(same & (stored.units["size"][at] == rows[:, unit_kernel.SIZE]))
+        at = np.minimum(np.searchsorted(stored.offsets, rows[:, QUEUE_OFFSET]), len(stored.offsets) - 1)
+        same = (stored.offsets[at] == rows[:, QUEUE_OFFSET]) & (physical[at] == rows[:, PHYSICAL_OFFSET])
+        numbers = np.flatnonzero(same & (stored.units["size"][at] == rows[:, SIZE]))
         same_rows = rows[numbers]
         tags_codes = stored.units["tags_code"][at[numbers]].astype(np.int64)
         for run, finding in find_former_codes(self.name, same_rows, tags_codes):
-            rows[numbers[run], unit_kernel.TAGS_CODE] = tags_codes[run]
+            rows[numbers[run], TAGS_CODE] = tags_codes[run]
             self.findings.add(replace(finding, path=stored.path))
         self._set_placement(replace(self.placement, rows=rows))
 
@@ -164,14 +160,14 @@ class RocksDbQueueCheck:
         is_same = np.zeros(len(physical), dtype=bool)
         if len(self._rows):
             rows = self._rows[places]
-            is_same = is_expected & (rows[:, unit_kernel.PHYSICAL_OFFSET] == physical)
+            is_same = is_expected & (rows[:, PHYSICAL_OFFSET] == physical)
             for kind, field, column in _FIELDS:
                 kinds[is_same & (stored.units[field] != rows[:, column])] = _KINDS.index(kind)
         # A broker drops old units when the database is compacted, so that they may point before the log's begin.
         is_old = self.facts.is_old(physical, stored.units["size"].astype(np.int64)) & ~is_expected
         unmatched = ~is_same & ~is_old & ~self._is_displaced(stored, physical)
         kinds[unmatched] = _DANGLING
-        kinds[unmatched & np.isin(physical, self._rows[:, unit_kernel.PHYSICAL_OFFSET])] = _DISPLACED
+        kinds[unmatched & np.isin(physical, self._rows[:, PHYSICAL_OFFSET])] = _DISPLACED
         kinds[unmatched & np.isin(physical, physical[is_same])] = _DUPLICATE
         kinds[unmatched & self.facts.is_lost(physical)] = _LOST
         # A broker that cuts its log sets the queue's end back, and leaves the units behind it until they are replaced.
@@ -183,8 +179,8 @@ class RocksDbQueueCheck:
     def _is_displaced(self, stored: StoredQueue, physical: Longs) -> NDArray[np.bool_]:
         """Return which units are of records with a damaged queue offset, at which the units stand too."""
         rows = self.placement.displaced
-        is_record = np.isin(physical, rows[:, unit_kernel.PHYSICAL_OFFSET])
-        return is_record & np.isin(stored.offsets, rows[:, unit_kernel.QUEUE_OFFSET])
+        is_record = np.isin(physical, rows[:, PHYSICAL_OFFSET])
+        return is_record & np.isin(stored.offsets, rows[:, QUEUE_OFFSET])
 
     def _add_units(self, stored: StoredQueue, kinds: Longs, places: Longs, is_expected: NDArray[np.bool_]) -> None:
         for begin, end in _runs(stored.offsets, kinds):
@@ -205,20 +201,20 @@ class RocksDbQueueCheck:
 
     def _add_missing(self, stored: StoredQueue, has_unit: NDArray[np.bool_]) -> None:
         """Report records without a unit: those that were not flushed yet a broker dispatches when it starts."""
-        is_waiting = self._rows[:, unit_kernel.PHYSICAL_OFFSET] >= stored.dispatched
+        is_waiting = self._rows[:, PHYSICAL_OFFSET] >= stored.dispatched
         faults = np.where(has_unit, _FINE, np.where(is_waiting, _UNDISPATCHED, _MISSING)).astype(np.int64)
         missing = finding_kinds.UNIT_MISSING if len(stored.offsets) else finding_kinds.QUEUE_MISSING
         missing = finding_kinds.with_rocksdb_remedy(missing)
-        for begin, end in _runs(self._rows[:, unit_kernel.QUEUE_OFFSET], faults):
+        for begin, end in _runs(self._rows[:, QUEUE_OFFSET], faults):
             row = self._rows[begin]
             is_fault = faults[begin] == _MISSING
-            first, last = int(row[unit_kernel.QUEUE_OFFSET]), int(self._rows[end - 1, unit_kernel.QUEUE_OFFSET])
+            first, last = int(row[QUEUE_OFFSET]), int(self._rows[end - 1, QUEUE_OFFSET])
             finding = self.name.finding(
                 missing if is_fault else finding_kinds.UNIT_UNDISPATCHED,
                 _span(first, last),
                 path=stored.path,
                 queue_offset=first,
-                physical_offset=int(row[unit_kernel.PHYSICAL_OFFSET]),
+                physical_offset=int(row[PHYSICAL_OFFSET]),
                 expected=_row_text(row),
                 actual="none",
                 count=end - begin,
@@ -255,8 +251,8 @@ class RocksDbQueueCheck:
                     kind,
                     detail,
                     path=path,
-                    physical_offset=int(row[unit_kernel.PHYSICAL_OFFSET]),
-                    queue_offset=int(row[unit_kernel.QUEUE_OFFSET]),
+                    physical_offset=int(row[PHYSICAL_OFFSET]),
+                    queue_offset=int(row[QUEUE_OFFSET]),
                 )
             self.findings.add_uncounted(kind, max(0, len(rows) - MAX_REPORTED))
         gaps = self.placement.gap_units
@@ -282,10 +278,10 @@ def _span(first: int, last: int) -> str:
 
 def _row_text(row: Longs) -> str:
     return _text(
-        row[unit_kernel.PHYSICAL_OFFSET],
-        row[unit_kernel.SIZE],
-        row[unit_kernel.TAGS_CODE],
-        row[unit_kernel.STORE_TIMESTAMP],
+        row[PHYSICAL_OFFSET],
+        row[SIZE],
+        row[TAGS_CODE],
+        row[STORE_TIMESTAMP],
     )
 
 

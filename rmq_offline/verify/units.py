@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmq_formats.codecs.layout import PRE_BLANK_SIZE, UNIT_BYTES
-from rmq_formats.kernels import units as unit_kernel
+from rmq_formats.kernels.units import PHYSICAL_OFFSET, QUEUE_OFFSET, ROW_COLUMNS, SIZE, TAGS_CODE, decode_units
 from rmq_formats.scan.queue_merge import are_lost_units
 from rmq_offline.verify import finding_kinds
 from rmq_offline.verify.findings import Kind
@@ -78,12 +78,12 @@ class Expected:
     @property
     def first(self) -> int:
         """Place of the first message; in a queue without messages, a place after all others."""
-        return int(self.rows[0, unit_kernel.QUEUE_OFFSET]) if len(self.rows) else 1 << 62
+        return int(self.rows[0, QUEUE_OFFSET]) if len(self.rows) else 1 << 62
 
     @property
     def last(self) -> int:
         """Place of the last message; -1 in a queue without messages."""
-        return int(self.rows[-1, unit_kernel.QUEUE_OFFSET]) if len(self.rows) else -1
+        return int(self.rows[-1, QUEUE_OFFSET]) if len(self.rows) else -1
 
     def queue_offsets_of(self, physical_offsets: Longs) -> Longs:
         """Return the place of the record at each of these offsets; -1 where none of the queue is."""
@@ -123,26 +123,26 @@ def read_units(first_offset: int, unit_count: int, data: NDArray[np.uint8]) -> L
     """
     padded = np.zeros(unit_count * UNIT_BYTES, dtype=np.uint8)
     padded[: min(len(data), len(padded))] = data[: len(padded)]
-    actual = np.zeros((unit_count, unit_kernel.ROW_COLUMNS), dtype=np.int64)
-    unit_kernel.decode_units(padded, actual)
-    actual[:, unit_kernel.QUEUE_OFFSET] = np.arange(first_offset, first_offset + unit_count)
+    actual = np.zeros((unit_count, ROW_COLUMNS), dtype=np.int64)
+    decode_units(padded, actual)
+    actual[:, QUEUE_OFFSET] = np.arange(first_offset, first_offset + unit_count)
     return actual
 
 
 def view_file(expected: Expected, actual: Longs, *, last: bool) -> FileView:
     """Align a file's units with the expected ones."""
-    offsets = actual[:, unit_kernel.QUEUE_OFFSET]
+    offsets = actual[:, QUEUE_OFFSET]
     rows = select_rows(expected.rows, int(offsets[0]), int(offsets[-1]) + 1)
     expected_units = np.zeros_like(actual)
     has_record = np.zeros(len(actual), dtype=bool)
-    places = rows[:, unit_kernel.QUEUE_OFFSET] - offsets[0]
+    places = rows[:, QUEUE_OFFSET] - offsets[0]
     expected_units[places], has_record[places] = rows, True
     return FileView(offsets, actual, expected_units, has_record, last)
 
 
 def select_rows(rows: Longs, begin: int, end: int) -> Longs:
     """Return the placed rows with queue offsets in ``[begin, end)``."""
-    low, high = np.searchsorted(rows[:, unit_kernel.QUEUE_OFFSET], [begin, end]).tolist()
+    low, high = np.searchsorted(rows[:, QUEUE_OFFSET], [begin, end]).tolist()
     return rows[low:high]
 
 
@@ -160,13 +160,13 @@ class UnitClassifier:
 
     def classify(self, view: FileView) -> NDArray[np.int8]:
         """Return one ``Status`` for each unit."""
-        physical = view.actual[:, unit_kernel.PHYSICAL_OFFSET]
-        size, tags = view.actual[:, unit_kernel.SIZE], view.actual[:, unit_kernel.TAGS_CODE]
+        physical = view.actual[:, PHYSICAL_OFFSET]
+        size, tags = view.actual[:, SIZE], view.actual[:, TAGS_CODE]
         is_zero = (physical == 0) & (size == 0) & (tags == 0)
         is_filler = (physical == 0) & (size == PRE_BLANK_SIZE) & (tags == 0)
-        same_place = view.has_record & (physical == view.expected[:, unit_kernel.PHYSICAL_OFFSET])
-        same_size = size == view.expected[:, unit_kernel.SIZE]
-        same_tags = tags == view.expected[:, unit_kernel.TAGS_CODE]
+        same_place = view.has_record & (physical == view.expected[:, PHYSICAL_OFFSET])
+        same_size = size == view.expected[:, SIZE]
+        same_tags = tags == view.expected[:, TAGS_CODE]
         status = np.full(len(physical), Status.DANGLING, dtype=np.int8)
         status[same_place] = np.where(same_size, np.where(same_tags, Status.FINE, Status.TAGS_CODE), Status.SIZE)[
             same_place
@@ -201,7 +201,7 @@ class UnitClassifier:
         self, view: FileView, status: NDArray[np.int8], front: Mask, is_zero: Mask, is_filler: Mask
     ) -> None:
         """Classify units before the first message of the log: fillers, then messages whose records were deleted."""
-        physical, size = view.actual[:, unit_kernel.PHYSICAL_OFFSET], view.actual[:, unit_kernel.SIZE]
+        physical, size = view.actual[:, PHYSICAL_OFFSET], view.actual[:, SIZE]
         old = front & ~is_zero & ~is_filler & self._facts.is_old(physical, size)
         at = np.flatnonzero(old)
         if len(at):
@@ -215,15 +215,15 @@ class UnitClassifier:
     def _classify_rest(self, view: FileView, status: NDArray[np.int8], rest: Longs, front: Mask, behind: Mask) -> None:
         """Classify units that are neither expected nor empty, by the records that they point to."""
         rows = view.actual[rest]
-        physical = rows[:, unit_kernel.PHYSICAL_OFFSET]
+        physical = rows[:, PHYSICAL_OFFSET]
         free = ~view.has_record[rest]
         statuses = np.where(behind[rest], Status.BEHIND_END, Status.DANGLING)
         is_beyond = (behind | (front & (len(self._expected.rows) == 0)))[rest] & (physical >= self._facts.end)
         statuses[is_beyond] = Status.BEYOND
         if self._facts.is_cut:
             statuses[is_beyond & (rest < self._end_of_units(view))] = Status.CUT
-        is_filler_size = rows[:, unit_kernel.SIZE] == PRE_BLANK_SIZE
-        alike = (physical == 0) * 1 + is_filler_size + (rows[:, unit_kernel.TAGS_CODE] == 0)
+        is_filler_size = rows[:, SIZE] == PRE_BLANK_SIZE
+        alike = (physical == 0) * 1 + is_filler_size + (rows[:, TAGS_CODE] == 0)
         statuses[front[rest] & (alike >= 2)] = Status.PRE_BLANK
         statuses[free & self._facts.is_lost(physical) & ~is_filler_size] = Status.LOST
         queue_offsets_of = self._expected.queue_offsets_of(physical)
@@ -240,7 +240,7 @@ class UnitClassifier:
 
         Source: ``ConsumeQueue#recover``.
         """
-        is_none = (view.actual[:, unit_kernel.PHYSICAL_OFFSET] < 0) | (view.actual[:, unit_kernel.SIZE] <= 0)
+        is_none = (view.actual[:, PHYSICAL_OFFSET] < 0) | (view.actual[:, SIZE] <= 0)
         return int(is_none.argmax()) if is_none.any() else len(is_none)
 
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from rmq_formats.codecs import paths
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX, is_broker_topic
-from rmq_formats.kernels import units as unit_kernel
+from rmq_formats.kernels.units import QUEUE_OFFSET, ROW_COLUMNS
 from rmq_formats.storage.store_files import StoreFiles
 from rmq_offline.tasks import spill
 from rmq_offline.tasks.store_sizes import StoreSizes
@@ -21,7 +21,7 @@ from rmq_offline.verify.findings import FindingList
 from rmq_offline.verify.log_facts import LogFacts
 from rmq_offline.verify.phases.stored_files import StoredFiles
 
-NO_ROWS: Final = np.empty((0, unit_kernel.ROW_COLUMNS), dtype=np.int64)
+NO_ROWS: Final = np.empty((0, ROW_COLUMNS), dtype=np.int64)
 _DELETED: Final = (finding_kinds.TOPIC_DELETED, finding_kinds.QUEUE_ABSENT)
 
 
@@ -112,7 +112,7 @@ class FileQueueLayout:
             if is_broker_topic(name.topic) and is_deleted(name.topic, partition.known_topics):
                 detail = f"{len(rows)} messages of the log"
                 name.report(partition.findings, finding_kinds.OWN_TOPIC_MISSING, detail, count=len(rows))
-                return int(rows[:, unit_kernel.QUEUE_OFFSET].max()) + 1
+                return int(rows[:, QUEUE_OFFSET].max()) + 1
             kind = partition.absent_queues.classify(name.topic, rows, has_consumer_offset=queue.has_consumer_offset)
             if kind in _DELETED:
                 detail = f"{len(rows)} messages of the log, and no files"

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rmq_formats.kernels import units as unit_kernel
 from rmq_formats.kernels.live_dispatch_tables import LIGHT_UNIT
+from rmq_formats.kernels.units import PHYSICAL_OFFSET, QUEUE_OFFSET, STORE_TIMESTAMP
 from rmq_formats.read.query import Queue
 from rmq_formats.storage.store_files import open_store
 from rmq_offline.tasks import spill
@@ -225,7 +225,7 @@ def _check_queue(
             end_offset = layout.check(queue)
     if end_offset is None:
         return
-    least_offset = int(rows[:, unit_kernel.QUEUE_OFFSET].min()) if len(rows) else end_offset
+    least_offset = int(rows[:, QUEUE_OFFSET].min()) if len(rows) else end_offset
     if begin_elsewhere is not None:
         least_offset = min(least_offset, begin_elsewhere)
     for path, committed in committed_offsets:
@@ -234,8 +234,8 @@ def _check_queue(
 
 def _report_light_name(name: QueueName, rows: NDArray[np.int64], findings: FindingList) -> None:
     """Report a light queue's name that no directory can have; the scan has done so for each record of a topic."""
-    light = rows[rows[:, unit_kernel.STORE_TIMESTAMP] == LIGHT_UNIT]
+    light = rows[rows[:, STORE_TIMESTAMP] == LIGHT_UNIT]
     if len(light):
         detail = "a light queue's name that is no directory name"
-        offset = int(light[0, unit_kernel.PHYSICAL_OFFSET])
+        offset = int(light[0, PHYSICAL_OFFSET])
         name.report(findings, finding_kinds.LOG_TOPIC, detail, physical_offset=offset, count=len(light))

@@ -5,7 +5,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 from rmq_formats.errors import FormatError, StoreError, StoreLockedError
-from rmq_formats.kernels import units as unit_kernel
+from rmq_formats.kernels.units import PHYSICAL_OFFSET
 from rmq_formats.read.rocksdb_queues import QueueDatabase, opened_queues
 from rmq_formats.storage.segments import Storage
 from rmq_formats.storage.store_files import StoreFiles
@@ -104,7 +104,7 @@ class RocksDbQueueLayout:
             kind = finding_kinds.with_rocksdb_remedy(finding_kinds.QUEUE_UNREADABLE)
             name.report(partition.findings, kind, error.reason, path=database.path)
             return check.end_offset
-        if not len(offsets) and len(rows) and int(rows[-1, unit_kernel.PHYSICAL_OFFSET]) < self.dispatched:
+        if not len(offsets) and len(rows) and int(rows[-1, PHYSICAL_OFFSET]) < self.dispatched:
             has_consumer_offset, has_bound = queue.has_consumer_offset, last is not None
             kind = partition.absent_queues.classify(
                 name.topic, rows, has_consumer_offset=has_consumer_offset, has_bound=has_bound
