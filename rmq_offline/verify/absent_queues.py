@@ -28,11 +28,7 @@ def is_deleted(topic: str, known_topics: Collection[str] | None) -> bool:
 
 @dataclass(frozen=True)
 class AbsentQueues:
-    """Classifier of queues without files: deleted, or lost.
-
-    Attributes:
-        known_topics: topics of ``config/topics.json``; None without that file.
-    """
+    """Classifier of queues without files; ``known_topics`` is None without ``config/topics.json``."""
 
     store: StoreFiles
     known_topics: Collection[str] | None
@@ -41,11 +37,11 @@ class AbsentQueues:
         """Return the kind of finding about a queue without files, or without units in RocksDB.
 
         Args:
-            records: its records, ascending by physical offset; at least one.
+            records: ascending by physical offset; at least one.
             has_consumer_offset: whether a group has committed an offset above 0 in the queue.
-            has_bound: whether RocksDB has the queue's largest offset, which is deleted with the queue; None where
-                queues are files. The topic's other queues prove nothing there: of those in RocksDB a broker of 5.3
-                deletes only those in use since its start (``DefaultMessageStore#deleteTopics``).
+            has_bound: whether RocksDB has the queue's largest offset, which is deleted with the queue; None for files.
+                In RocksDB the topic's other queues prove nothing: a broker of 5.3 deletes only queues in use since its
+                start (``DefaultMessageStore#deleteTopics``).
         """
         if is_deleted(topic, self.known_topics):
             return finding_kinds.TOPIC_DELETED
@@ -62,8 +58,7 @@ class AbsentQueues:
     @functools.cached_property
     def _is_dispatched(self) -> bool:
         """True if any queue has a unit: a broker whose queues have none dispatches its whole log when it starts."""
-        segments = self.store.segments
-        return dispatched_end(self.store, segments) > 0
+        return dispatched_end(self.store, self.store.segments) > 0
 
     def _begins_after(self, topic: str, physical_offset: int) -> bool:
         """Return whether all units of the topic are of later records, as after the topic was made again."""

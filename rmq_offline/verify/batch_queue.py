@@ -11,8 +11,8 @@ from rmq_formats.codecs.layout import BATCH_UNIT_BYTES
 from rmq_formats.errors import StoreError
 from rmq_offline.verify import finding_kinds
 from rmq_offline.verify.consumequeue import QueueFile, QueueName
-from rmq_offline.verify.findings import Finding, FindingList, Kind
-from rmq_offline.verify.log_facts import LogFacts
+from rmq_offline.verify.findings import FindingList, Kind
+from rmq_offline.verify.log_facts import LogFacts, split_runs
 
 _FIELD_KINDS: Final = (("size", finding_kinds.UNIT_SIZE), ("tags_code", finding_kinds.UNIT_TAGS_CODE))
 
@@ -21,10 +21,10 @@ class BatchQueueCheck:
     """Check of the files of one batch queue.
 
     Args:
-        expected: its units by the log, BATCH_UNIT_DTYPE[n], in log order.
+        expected: units by the log, BATCH_UNIT_DTYPE[n], in log order.
         race_findings: takes findings that do not count if a broker wrote to the store meanwhile.
-        is_known: whether the broker knows the topic. The queue of a deleted topic comes back when a broker that
-            was killed dispatches the end of the log.
+        is_known: whether the broker knows the topic. A deleted topic's queue comes back when a broker that was killed
+            dispatches the end of the log.
 
     Attributes:
         end_offset: one past the last message, by the log or by the files.
@@ -80,12 +80,12 @@ class BatchQueueCheck:
 
     def _check_file(self, file: QueueFile, file_bytes: int, *, is_last: bool) -> None:
         try:
-            units, behind = split_file(file.read())
+            units, trailing = split_file(file.read())
         except StoreError as error:
             self._add(finding_kinds.QUEUE_UNREADABLE, str(error), file)
             return
         end = len(units) * BATCH_UNIT_BYTES
-        if behind.any():
+        if trailing.any():
             detail = f"no unit at byte {end}, and bytes behind it"
             kind = finding_kinds.UNIT_BEHIND_END if is_last else finding_kinds.UNIT_ZERO
             self._add(kind, detail, file)
@@ -107,7 +107,6 @@ class BatchQueueCheck:
             is_known = place < len(self.expected) and self.expected[place]["physical_offset"] == offsets[row]
             kind = self._classify(units[row], place if is_known else None)
             if kind is not None:
-                expected = None if not is_known else _format_unit(self.expected[place])
                 self.name.report(
                     self.race_findings if kind is finding_kinds.UNIT_BEYOND else self.findings,
                     kind,
@@ -115,23 +114,18 @@ class BatchQueueCheck:
                     path=file.path,
                     physical_offset=int(offsets[row]),
                     queue_offset=int(units[row]["base_offset"]),
-                    expected=expected,
+                    expected=_format_unit(self.expected[place]) if is_known else None,
                     actual=_format_unit(units[row]),
                 )
 
     def _are_next(self, units: NDArray[np.void], places: NDArray[np.intp]) -> bool:
-        """Return whether units are the expected ones of their records, in order: no unit then needs its own check.
-
-        Args:
-            units: of a file, BATCH_UNIT_DTYPE[n].
-            places: int[n], of their records among the expected ones.
-        """
+        """Return whether units are the expected ones of their records, in order: no unit then needs its own check."""
         steps = np.diff(places, prepend=self._last_seen)
         is_in_order = bool((steps > 0).all()) and (not len(places) or int(places[-1]) < len(self.expected))
         return is_in_order and bool((units == self.expected[places]).all())
 
     def _classify(self, unit: np.void, place: int | None) -> Kind | None:
-        """Return the fault of a unit; ``place`` is that of its record among the expected ones."""
+        """Return the fault of a unit; ``place`` is the number of its record's expected unit."""
         if place is None:
             return self._without_record(int(unit["physical_offset"]))
         if self._seen[place]:
@@ -162,11 +156,12 @@ class BatchQueueCheck:
             detail = "the log has them, and the queue begins behind them"
             self.name.report(self.findings, finding_kinds.QUEUE_FORMER, detail, count=int(is_former.sum()))
         missing = np.flatnonzero(~self._seen & ~is_former)
-        for run in np.split(missing, np.flatnonzero(np.diff(missing) > 1) + 1) if len(missing) else ():
+        for run in split_runs(missing):
             first = self.expected[run[0]]
             following = self.expected[run[-1] + 1 : run[-1] + 2]["physical_offset"]
             is_late = run[0] == 0 and self._begin in following
-            finding: Finding = self.name.finding(
+            self.name.report(
+                self.race_findings if run[-1] == len(self.expected) - 1 else self.findings,
                 self._late_kind if is_late else finding_kinds.UNIT_MISSING,
                 f"{len(run)} records without a unit",
                 physical_offset=int(first["physical_offset"]),
@@ -174,16 +169,14 @@ class BatchQueueCheck:
                 expected=_format_unit(first),
                 count=len(run),
             )
-            (self.race_findings if run[-1] == len(self.expected) - 1 else self.findings).add(finding)
 
     def _find_former(self) -> NDArray[np.bool_]:
         """Return which records are of a former life: before the queue's first unit, and not below its offset."""
-        numbers = np.arange(len(self.expected))
-        first = int(np.flatnonzero(self._seen)[0]) if self._seen.any() else 0
-        if not first:
-            return np.zeros(len(self.expected), dtype=bool)
-        bases = self.expected["base_offset"].astype(np.int64)
-        is_former: NDArray[np.bool_] = (numbers < first) & (bases >= bases[first])
+        is_former = np.zeros(len(self.expected), dtype=bool)
+        if self._seen.any():
+            first = int(np.argmax(self._seen))
+            bases = self.expected["base_offset"].astype(np.int64)
+            is_former[:first] = bases[:first] >= bases[first]
         return is_former
 
 

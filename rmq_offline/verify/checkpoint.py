@@ -14,22 +14,18 @@ def check_checkpoint(
     """Check a checkpoint.
 
     Args:
-        data: the file's first CHECKPOINT_FILE_BYTES; None if there is none.
+        data: the first CHECKPOINT_FILE_BYTES; None without a checkpoint.
         latest_ms: the latest store timestamp in the log; -1 in an empty log.
         log_end: one past the log's last byte, the filler of its last file included.
-        has_sixth: whether the store is one of a broker that may have written the sixth number, of 5.5 or later.
+        has_sixth: whether a broker of 5.5 or later may have written the sixth number.
     """
     if data is None:
         yield Finding(finding_kinds.CHECKPOINT_MISSING, "there is no checkpoint", path)
         return
     if size_bytes != CHECKPOINT_FILE_BYTES:
-        yield Finding(
-            finding_kinds.CHECKPOINT_UNREADABLE,
-            "file of another size",
-            path,
-            expected=str(CHECKPOINT_FILE_BYTES),
-            actual=str(size_bytes),
-        )
+        expected, actual = str(CHECKPOINT_FILE_BYTES), str(size_bytes)
+        detail = "file of another size"
+        yield Finding(finding_kinds.CHECKPOINT_UNREADABLE, detail, path, expected=expected, actual=actual)
     if len(data) < CHECKPOINT_USED_BYTES:
         return
     checkpoint = Checkpoint.decode(data)
@@ -46,13 +42,8 @@ def check_checkpoint(
             yield Finding(finding_kinds.CHECKPOINT_UNREADABLE, f"{name} is negative", path, actual=str(value))
         elif value > max(limit, 0):
             what = "the log's last store timestamp" if name.endswith("Timestamp") else "the end of the log"
-            yield Finding(
-                finding_kinds.CHECKPOINT_LATER,
-                f"{name} is beyond {what}",
-                path,
-                expected=f"at most {max(limit, 0)}",
-                actual=str(value),
-            )
+            detail, expected = f"{name} is beyond {what}", f"at most {max(limit, 0)}"
+            yield Finding(finding_kinds.CHECKPOINT_LATER, detail, path, expected=expected, actual=str(value))
     if any(data[CHECKPOINT_SIXTH_END if has_sixth else CHECKPOINT_USED_BYTES :]):
         yield Finding(finding_kinds.CHECKPOINT_TRAILING, "bytes after the checkpoint's numbers", path)
 
@@ -65,7 +56,7 @@ def check_index_timestamp(data: bytes | None, path: str, index_ends_ms: Sequence
     Source: ``IndexService#load``, ``IndexService#flush``.
 
     Args:
-        data: the checkpoint; None if there is none.
+        data: the checkpoint; None without one.
         index_ends_ms: end timestamp of each IndexFile, oldest first.
     """
     if data is None or len(data) < CHECKPOINT_USED_BYTES:
@@ -73,10 +64,5 @@ def check_index_timestamp(data: bytes | None, path: str, index_ends_ms: Sequence
     checkpoint_ms = Checkpoint.decode(data).index_msg_timestamp_ms
     later = [end_ms for end_ms in index_ends_ms[:-1] if end_ms > checkpoint_ms]
     if later:
-        yield Finding(
-            finding_kinds.CHECKPOINT_EARLIER,
-            f"{len(later)} full IndexFiles end after indexMsgTimestamp",
-            path,
-            expected=str(later[-1]),
-            actual=str(checkpoint_ms),
-        )
+        detail, expected = f"{len(later)} full IndexFiles end after indexMsgTimestamp", str(later[-1])
+        yield Finding(finding_kinds.CHECKPOINT_EARLIER, detail, path, expected=expected, actual=str(checkpoint_ms))

@@ -49,7 +49,7 @@ class LogCheck:
         """Create the check of one split.
 
         Args:
-            reader: its bytes, to look again at what is damaged.
+            reader: of the segment, to read damaged bytes again.
             file_offset: physical offset of the segment's first byte.
             head_bytes: in front of each record, see ``Segment``.
         """
@@ -95,7 +95,7 @@ class LogCheck:
         return None if self._entries is None else self._entries.finish()
 
     def close(self) -> None:
-        """Close what was opened beside the segment."""
+        """Close DLedger's index."""
         if self._entries is not None:
             self._entries.close()
 
@@ -131,9 +131,7 @@ class LogCheck:
     def make_damage_finding(self, damage: Damage) -> Finding:
         """Make the finding for a range without a record."""
         kind = finding_kinds.DAMAGE[damage.code]
-        expected, actual = None, None
-        if self.findings.has_room(kind):
-            expected, actual = self._describe_damage(damage)
+        expected, actual = self._describe_damage(damage) if self.findings.has_room(kind) else (None, None)
         return Finding(
             kind, damage.code.text, self._path, damage.physical_offset, damage.size, expected=expected, actual=actual
         )

@@ -35,17 +35,16 @@ class CommittedOffset:
         """The consumer group or the delay level, in words."""
         return f"delay level {self.queue_id + 1}" if self.group is None else f"group {self.group}"
 
-    def finding(self, end_offset: int, path: str) -> Finding:
-        """Make the finding for a queue that ends at ``end_offset``, before the claimed offset."""
-        kind = finding_kinds.DELAY_OFFSET if self.group is None else finding_kinds.CONSUMER_OFFSET
+    def finding(self, kind: Kind, detail: str, path: str, expected: str) -> Finding:
+        """Make a finding about this offset; ``detail`` follows the name of the owner."""
         return Finding(
             kind,
-            f"{self.owner} is {self.queue_offset - end_offset} messages beyond the queue's end",
+            f"{self.owner} {detail}",
             path,
             topic=self.topic,
             queue_id=self.queue_id,
             queue_offset=self.queue_offset,
-            expected=f"at most {end_offset}",
+            expected=expected,
             actual=str(self.queue_offset),
         )
 
@@ -55,7 +54,7 @@ _MAX_LONG: Final = (1 << 63) - 1
 
 
 def parse_consumer_offsets(text: str) -> Iterator[CommittedOffset]:
-    """Parse the offsets in a ``consumerOffset.json`` or ``lmqConsumerOffset.json``; other forms are passed over."""
+    """Parse the offsets in a ``consumerOffset.json`` or ``lmqConsumerOffset.json``; skip entries of other forms."""
     for name, offset in _table(text, "lmqOffsetTable").items():
         topic, separator, group = name.partition("@")
         if separator and _is_long(offset):
@@ -97,63 +96,37 @@ def check_committed_offset(
         end_offset: one past the queue's last place in use.
     """
     if committed.queue_offset > end_offset:
-        yield committed.finding(end_offset, path)
+        kind = finding_kinds.DELAY_OFFSET if committed.group is None else finding_kinds.CONSUMER_OFFSET
+        detail = f"is {committed.queue_offset - end_offset} messages beyond the queue's end"
+        yield committed.finding(kind, detail, path, f"at most {end_offset}")
     elif committed.queue_offset < 0:
-        yield make_negative_finding(committed, path)
+        yield _negative_finding(committed, path)
     elif committed.queue_offset < least_offset:
-        expired = least_offset - committed.queue_offset
-        yield _finding(
-            finding_kinds.OFFSET_BELOW,
-            committed,
-            path,
-            f"{committed.owner} lacks {expired} messages that have expired",
-            f"at least {least_offset}",
-        )
+        detail = f"lacks {least_offset - committed.queue_offset} messages that have expired"
+        yield committed.finding(finding_kinds.OFFSET_BELOW, detail, path, f"at least {least_offset}")
 
 
-def make_negative_finding(committed: CommittedOffset, path: str) -> Finding:
-    """Make the finding of a committed offset that no queue can have."""
-    return _finding(
-        finding_kinds.OFFSET_NEGATIVE, committed, path, f"{committed.owner} has a negative offset", "0 or more"
-    )
+def _negative_finding(committed: CommittedOffset, path: str) -> Finding:
+    return committed.finding(finding_kinds.OFFSET_NEGATIVE, "has a negative offset", path, "0 or more")
 
 
 def check_offset_without_queue(
     committed: CommittedOffset, path: str, known_topics: frozenset[str] | None
 ) -> Finding | None:
-    """Make the finding of a committed offset in a queue without files and messages; None where it is 0, as in new ones.
+    """Check a committed offset in a queue without files and messages; None where it is 0, as in a new queue.
 
     Args:
         known_topics: the broker's topics; None where no file lists them.
     """
     if committed.queue_offset < 0:
-        return make_negative_finding(committed, path)
+        return _negative_finding(committed, path)
     if committed.queue_offset == 0:
         return None
-    is_deleted = (
-        known_topics is not None and committed.topic not in known_topics and not is_broker_topic(committed.topic)
-    )
+    is_of_broker = is_broker_topic(committed.topic)
+    is_deleted = known_topics is not None and committed.topic not in known_topics and not is_of_broker
     # No table of topics has light queues (LMQ); lite topics are deleted one by one.
     is_deleted |= committed.topic.startswith(LIGHT_QUEUE_PREFIX)
     kind = finding_kinds.OFFSET_OF_DELETED if is_deleted else finding_kinds.OFFSET_WITHOUT_QUEUE
-    what = "the broker's own queue" if is_broker_topic(committed.topic) else "the queue"
-    return _finding(
-        kind,
-        committed,
-        path,
-        f"{committed.owner} has read {committed.queue_offset} messages, and {what} has no files",
-        "0",
-    )
-
-
-def _finding(kind: Kind, committed: CommittedOffset, path: str, detail: str, expected: str) -> Finding:
-    return Finding(
-        kind,
-        detail,
-        path,
-        topic=committed.topic,
-        queue_id=committed.queue_id,
-        queue_offset=committed.queue_offset,
-        expected=expected,
-        actual=str(committed.queue_offset),
-    )
+    queue = "the broker's own queue" if is_of_broker else "the queue"
+    detail = f"has read {committed.queue_offset} messages, and {queue} has no files"
+    return committed.finding(kind, detail, path, "0")

@@ -28,8 +28,8 @@ class ConfigFile:
     """A config file or its ``.bak``.
 
     Attributes:
-        data: what is in it; None if it is not there or cannot be read.
-        fault: why a broker does not load it; None if it does or there is none.
+        data: the bytes; None without a readable file.
+        fault: why a broker does not load the file; None if a broker loads it, or there is none.
     """
 
     data: bytes | None
@@ -42,10 +42,7 @@ class ConfigFile:
 
 
 def check_config_file(path: str, config: ConfigFile, backup: ConfigFile) -> Iterator[Finding]:
-    """Check that a broker can load a config file, or else its ``.bak``.
-
-    Source: ``ConfigManager#load``.
-    """
+    """Check that a broker can load a config file, or else its ``.bak``. Source: ``ConfigManager#load``."""
     if config.fault is None and (config.exists or backup.fault is None):
         return
     fault = config.fault or "it is not there"
@@ -70,52 +67,33 @@ def select_config_data(config: ConfigFile, backup: ConfigFile) -> bytes | None:
 
 def config_fault(path: str, data: bytes) -> str | None:
     """Return why a broker does not load a config file; None if it does."""
-    fault = _json_fault(data)
-    if fault is not None:
-        return fault
+    if not data.strip(b" \t\r\n\0"):
+        return "the file is empty"
     name, text = path.rpartition("/")[2], data.decode("utf-8", "replace")
-    if name in _OFFSET_CHECKS:
-        try:
+    try:
+        value = loads(text)
+        if not isinstance(value, dict):
+            return "not a JSON object"
+        if name in _OFFSET_CHECKS:
             _OFFSET_CHECKS[name](offsets_document(text))
-        except DecodeError as error:
-            return str(error)
-        return None
-    value = loads(text)
-    forms = _FORMS.get(name, {})
-    faults = (_member_fault(value, member, is_valid) for member, is_valid in forms.items())
-    return next((fault for fault in faults if fault is not None), None)
+    except DecodeError as error:
+        return str(error)
+    return _table_fault(value, _TABLES[name]) if name in _TABLES else None
 
 
-def _member_fault(value: object, member: str, is_valid: Callable[[str, object], bool]) -> str | None:
-    """Return what is wrong with a member of a config file; None if nothing is, or there is no such member."""
-    entries = value.get(member) if isinstance(value, dict) else None
+def _table_fault(config: Mapping[str, object], name: str) -> str | None:
+    """Return what is wrong with a table of a config file; None if nothing is, or there is no such table."""
+    entries = config.get(name)
     if entries is None:
         return None
     if not isinstance(entries, dict):
-        return f"{member} is not a JSON object"
-    bad = (key for key, item in entries.items() if not is_valid(key, item))
-    return next((f"{member} has a bad value at {key}" for key in bad), None)
+        return f"{name} is not a JSON object"
+    bad_keys = (key for key, item in entries.items() if not (item is None or isinstance(item, dict)))
+    return next((f"{name} has a bad value at {key}" for key in bad_keys), None)
 
 
-def _json_fault(data: bytes) -> str | None:
-    if not data.strip(b" \t\r\n\0"):
-        return "the file is empty"
-    try:
-        value = loads(data.decode("utf-8", "replace"))
-    except DecodeError as error:
-        return str(error)
-    return None if isinstance(value, dict) else "not a JSON object"
-
-
-def _is_object(_key: str, value: object) -> bool:
-    return value is None or isinstance(value, dict)
-
-
-# By config file: the members that a broker needs, and the type of their values.
-_FORMS: Final[Mapping[str, Mapping[str, Callable[[str, object], bool]]]] = {
-    "topics.json": {"topicConfigTable": _is_object},
-    "subscriptionGroup.json": {"subscriptionGroupTable": _is_object},
-}
+# The table that a broker needs in a config file; its values are objects.
+_TABLES: Final = {"topics.json": "topicConfigTable", "subscriptionGroup.json": "subscriptionGroupTable"}
 _OFFSET_CHECKS: Final[Mapping[str, Callable[[Mapping[str, object]], None]]] = {
     CONSUMER_OFFSETS: check_consumer_offsets,
     LIGHT_CONSUMER_OFFSETS: check_consumer_offsets,
@@ -165,13 +143,12 @@ _Table = TypeVar("_Table")
 
 @dataclass(frozen=True, slots=True)
 class RocksDbConfig:
-    """Topics and committed offsets by config in RocksDB; empty for a store without that.
+    """Topics and committed offsets by config in RocksDB; empty for a store without config in RocksDB.
 
     Attributes:
-        known_topics: topics that the broker knows; None where that is not known.
+        known_topics: the broker's topics; None without a list of all.
         batch_topics: topics whose queues are BatchConsumeQueues.
-        committed_offsets: offsets of consumer groups; None where they are in no RocksDB.
-        offsets_path: where they are.
+        committed_offsets: offsets of consumer groups; None where no RocksDB has offsets.
     """
 
     known_topics: frozenset[str] | None = None
@@ -199,7 +176,7 @@ def read_rocksdb_config(store: StoreFiles, findings: FindingList) -> RocksDbConf
 
     is_whole = broker_config.lists_all_topics(store)
     topics = read(broker_config.stored_topics)
-    if topics is None and not is_whole:  # the others are in the same database
+    if topics is None and not is_whole:  # groups and offsets are in the same database
         return RocksDbConfig(committed_offsets=[], offsets_path=place)
     read(broker_config.stored_groups)
     offsets = read(broker_config.stored_offsets) or {}

@@ -12,17 +12,16 @@ Longs = NDArray[np.int64]
 
 
 def are_in_ranges(begins: Longs, ends: Longs, offsets: Longs) -> NDArray[np.bool_]:
-    """Return which offsets are in one of the ranges, bool[n].
-
-    Args:
-        begins: of the ranges, int64[m], ascending.
-        ends: one past the end of each, int64[m].
-        offsets: int64[n].
-    """
+    """Return which offsets are in a range, bool[n]; the ranges ascend, and an end is one past the last offset."""
     if not len(begins):
         return np.zeros(len(offsets), dtype=bool)
     at = np.searchsorted(begins, offsets, side="right") - 1
     return (at >= 0) & (offsets < ends[at])
+
+
+def split_runs(numbers: NDArray[np.intp]) -> list[NDArray[np.intp]]:
+    """Split ascending numbers into runs of consecutive ones."""
+    return np.split(numbers, np.flatnonzero(np.diff(numbers) > 1) + 1) if len(numbers) else []
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +31,7 @@ class LogFacts:
     Attributes:
         start: physical offset of the log's first byte; older records were deleted.
         end: one past the last byte checked: a broker may have written more since.
-        lost_begins: int64[n], where each unreadable range begins, ascending.
-        lost_ends: int64[n], one past its end.
+        lost_begins: where each unreadable range begins, ascending; ``lost_ends`` has the ends.
         largest_record_bytes: size of the largest sound record.
         is_cut: whether a recovery cut the log: units beyond its end may be those of the records after the cut.
         dispatched_end: physical offset from which the next start of a broker dispatches records; 0 after a kill.
@@ -57,12 +55,12 @@ class LogFacts:
         """Begins and ends of the unreadable ranges."""
         return self.lost_begins, self.lost_ends
 
-    def is_lost(self, physical_offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return which of these offsets are in an unreadable range."""
+    def is_lost(self, physical_offsets: Longs) -> NDArray[np.bool_]:
+        """Return which offsets are in an unreadable range."""
         return are_in_ranges(self.lost_begins, self.lost_ends, physical_offsets)
 
-    def is_old(self, physical_offsets: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return which of these may be records that were deleted with the log's older files."""
+    def is_old(self, physical_offsets: Longs, sizes: Longs) -> NDArray[np.bool_]:
+        """Return which offsets and sizes may be of records that were deleted with the log's older files."""
         limit = max(MAX_RECORD_BYTES, self.largest_record_bytes)
         in_bounds = (physical_offsets >= 0) & (sizes > 0) & (sizes <= limit)
         return in_bounds & (physical_offsets < self.start) & (physical_offsets + sizes <= self.start)
