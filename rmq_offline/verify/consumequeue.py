@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby, pairwise
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -19,7 +19,7 @@ from rmq_offline.verify import finding_kinds
 from rmq_offline.verify.consumequeue_ext import ExtAddresses, ExtTable, classify_ext_units, precede_older_units
 from rmq_offline.verify.findings import Finding, FindingList, Kind
 from rmq_offline.verify.former_settings import find_former_delays, find_former_tags, set_former_delays
-from rmq_offline.verify.log_facts import LogFacts
+from rmq_offline.verify.log_facts import LogFacts, split_runs
 from rmq_offline.verify.queue_state import (
     RECORD_DETAILS,
     RECORD_KINDS,
@@ -48,7 +48,7 @@ class QueueFile:
 
     Attributes:
         start_offset: in bytes from the queue's start.
-        read: returns its bytes, perhaps without the zeros at its end; raises StoreError.
+        read: returns the bytes, perhaps without the zeros at the end; raises StoreError.
     """
 
     path: str
@@ -89,7 +89,7 @@ class QueueCheck:
     """Check of the files of one queue.
 
     Attributes:
-        state: the queue's expected units; by the log alone, until its files are checked.
+        state: expected units; by the log alone until the files are checked.
         end_offset: one past the last place in use, by the log or by the files.
     """
 
@@ -110,9 +110,9 @@ class QueueCheck:
         Args:
             rows: the queue's records, int64[n, ROW_COLUMNS], in log order.
             race_findings: takes findings that do not count if a broker wrote to the store meanwhile.
-            is_known: whether the broker knows the topic. The queue of one that was deleted comes back when a broker
-                that was killed dispatches the end of the log, with fillers up to there (``ConsumeQueue#fillPreBlank``).
-            log_file_bytes: size of the log's files; 0 where that is of no use.
+            is_known: whether the broker knows the topic. A deleted topic's queue comes back when a broker that was
+                killed dispatches the end of the log, with fillers up to there (``ConsumeQueue#fillPreBlank``).
+            log_file_bytes: size of the log's files; 0 if unknown.
         """
         self.name = name
         self.state = build_state_from_log(rows, facts)
@@ -273,20 +273,15 @@ class QueueCheck:
             self.findings.add(self._range_finding(finding_kinds.QUEUE_MISSING, detail, rows))
             return
         present = {start // file_bytes for start in starts}
-        absent = [
-            number
-            for number in range(self.expected.first // units, self.expected.last // units + 1)
-            if number not in present
-        ]
-        for _, group in groupby(enumerate(absent), key=lambda item: item[1] - item[0]):
-            numbers = [number for _, number in group]
+        all_numbers = np.arange(self.expected.first // units, self.expected.last // units + 1)
+        for run in split_runs(all_numbers[~np.isin(all_numbers, list(present))]):
+            numbers = run.tolist()
             missing_rows = select_rows(rows, numbers[0] * units, (numbers[-1] + 1) * units)
             if not len(missing_rows):
                 continue
             detail = f"{len(numbers)} files from byte {numbers[0] * file_bytes} on are not there"
-            kind = finding_kinds.QUEUE_FILE_MISSING
-            if present and numbers[0] < min(present):
-                kind = self._late_kind
+            is_at_begin = bool(present) and numbers[0] < min(present)
+            kind = self._late_kind if is_at_begin else finding_kinds.QUEUE_FILE_MISSING
             is_at_end = bool(present) and numbers[0] > max(present)
             if is_at_end:
                 kind = self._kind_at_end(kind, missing_rows[-1])
@@ -334,28 +329,24 @@ class QueueCheck:
         return int(used_bytes(data, len(data))) <= len(rows) * UNIT_BYTES
 
     def _check_expired(self, file: QueueFile, view: FileView, used: NDArray[np.int64], *, last: bool) -> None:
-        physical, size = (view.actual[used, column] for column in (PHYSICAL_OFFSET, SIZE))
-        if not last and bool(self.facts.is_old(physical, size).all()):
+        if not last and bool(self.facts.is_old(view.actual[used, PHYSICAL_OFFSET], view.actual[used, SIZE]).all()):
             detail = "every unit names a record that is older than the log's first file"
             self.name.report(self.findings, finding_kinds.QUEUE_EXPIRED, detail, path=file.path, count=1)
 
     def _add_run(self, path: str, view: FileView, begin: int, end: int, status: Status) -> None:
         kind = self._late_kind if status is Status.MINIMUM else KINDS[status]
-        has_consumer_offset = bool(view.has_record[begin])
+        has_record = bool(view.has_record[begin])
         queue_offset = int(view.offsets[begin])
         expected_row, actual_row = view.expected[begin], view.actual[begin]
-        expected = (
-            _unit_text(expected_row) if has_consumer_offset else ("pre-blank" if status is Status.PRE_BLANK else "none")
-        )
-        physical = expected_row if has_consumer_offset else actual_row
+        no_record = "pre-blank" if status is Status.PRE_BLANK else "none"
         finding = self.name.finding(
             kind,
             f"queue offsets {queue_offset} to {int(view.offsets[end - 1])}" if end - begin > 1 else "one unit",
             path=path,
-            physical_offset=int(physical[PHYSICAL_OFFSET]),
-            size=int(expected_row[SIZE]) if has_consumer_offset else None,
+            physical_offset=int((expected_row if has_record else actual_row)[PHYSICAL_OFFSET]),
+            size=int(expected_row[SIZE]) if has_record else None,
             queue_offset=queue_offset,
-            expected=expected,
+            expected=_unit_text(expected_row) if has_record else no_record,
             actual=_unit_text(actual_row),
             count=end - begin,
         )
@@ -365,8 +356,8 @@ class QueueCheck:
         is_at_end = status is Status.MISSING and is_last
         if is_at_end and (not actual_row[SIZE] or self._late_kind is finding_kinds.TOPIC_DELETED):
             finding = replace(finding, kind=self._kind_at_end(kind, view.expected[end - 1]))
-        excusable = status is Status.BEYOND or (is_at_end and not view.actual[begin:end, 1:].any())
-        (self.race_findings if excusable else self.findings).add(finding)
+        may_be_race = status is Status.BEYOND or (is_at_end and not view.actual[begin:end, 1:].any())
+        (self.race_findings if may_be_race else self.findings).add(finding)
 
     def _add_record_findings(self) -> None:
         """Report records without a unit, and queue offsets that no record has."""
@@ -385,11 +376,10 @@ class QueueCheck:
             # Messages in a damaged stretch of the log are reported with the units that name them.
             lost_count = sum(max(0, min(end, high) - max(begin, low)) for low, high in self._lost)
             if end - begin > lost_count:
-                detail = f"no record has the queue offsets {begin} to {end - 1}"
                 self.name.report(
                     self.findings,
                     finding_kinds.QUEUE_OFFSET_GAP,
-                    detail,
+                    f"no record has the queue offsets {begin} to {end - 1}",
                     queue_offset=begin,
                     count=end - begin - lost_count,
                     physical_offset=log_begin,
@@ -402,26 +392,26 @@ def find_former_codes(name: QueueName, rows: Rows, tags_codes: NDArray[np.int64]
 
     Args:
         rows: int64[n, ROW_COLUMNS], the records of units, by queue offset, with the tags codes of now.
-        tags_codes: those of the units.
+        tags_codes: of the units.
 
     Yields:
         Numbers of the units of each run, and the finding.
     """
     expected = rows[:, TAGS_CODE]
+    runs: list[tuple[Rows, Kind, str]]
     if name.topic == SCHEDULE_TOPIC:
-        for begin, end, delay_ms in find_former_delays(tags_codes, expected, rows[:, STORE_TIMESTAMP]):
-            numbers = np.arange(begin, end)
-            text = f"have a delay of {delay_ms // 1000} s"
-            yield numbers, _former_finding(name, finding_kinds.FORMER_DELAY, rows[numbers], text)
-        return
-    for numbers in find_former_tags(tags_codes, expected):
+        delays = find_former_delays(tags_codes, expected, rows[:, STORE_TIMESTAMP])
+        runs = [
+            (np.arange(begin, end), finding_kinds.FORMER_DELAY, f"have a delay of {delay_ms // 1000} s")
+            for begin, end, delay_ms in delays
+        ]
+    else:
         text = "have the tags codes of another hash"
-        yield numbers, _former_finding(name, finding_kinds.FORMER_TAGS, rows[numbers], text)
-
-
-def _former_finding(name: QueueName, kind: Kind, rows: Rows, text: str) -> Finding:
-    first, last = rows[[0, -1], QUEUE_OFFSET].tolist()
-    return name.finding(kind, f"queue offsets {first} to {last} {text}", queue_offset=first, count=len(rows))
+        runs = [(numbers, finding_kinds.FORMER_TAGS, text) for numbers in find_former_tags(tags_codes, expected)]
+    for numbers, kind, text in runs:
+        first, last = rows[numbers[[0, -1]], QUEUE_OFFSET].tolist()
+        detail = f"queue offsets {first} to {last} {text}"
+        yield numbers, name.finding(kind, detail, queue_offset=first, count=len(numbers))
 
 
 def _unit_text(row: NDArray[np.int64]) -> str:

@@ -26,9 +26,9 @@ class ExtAddresses:
 
     Attributes:
         is_address: which units have an address.
-        is_bad: which of these have one that leads to no unit, or to the one of another unit of the queue.
-        is_reusable: which units have ext units that a broker may have given to later units, see
-            ``precede_older_units``; none of their addresses is bad.
+        is_bad: which addresses lead to no ext unit, or to the ext unit of another unit of the queue.
+        is_reusable: which units have ext units that a broker may have assigned to later units too, see
+            ``precede_older_units``; their addresses are not bad.
     """
 
     is_address: NDArray[np.bool_]
@@ -50,14 +50,10 @@ class ExtTable:
         self._findings.report(kind, detail, path, topic=self._topic, queue_id=self._queue_id, count=count)
 
     def add_file(self, path: str, start_offset: int, data: NDArray[np.uint8], *, is_last: bool) -> None:
-        """Read one file; files come in ascending order.
-
-        Args:
-            start_offset: of the file, in the queue's ext files.
-        """
+        """Read one file; files come in ascending order of their start offset in the queue's ext files."""
         at = self._add_units(data, start_offset, 0)
         for _ in range(MAX_RESUMES):
-            # Bytes that end the units may be one damaged unit of the smallest size, with others behind it.
+            # Bytes that end the units may be one damaged unit of the smallest size, with more units after it.
             before = len(self._parts)
             end = self._add_units(data, start_offset, at + EXT_UNIT_MIN_BYTES)
             if len(self._parts) == before:
@@ -89,7 +85,7 @@ class ExtTable:
             )
 
     def freeze(self) -> None:
-        """Finish reading: all files have been added, units may be resolved from now on."""
+        """Finish reading: all files have been added, and units may be resolved."""
         if self._parts:
             self._units = np.concatenate(self._parts)
         self._parts = []
@@ -105,13 +101,13 @@ class ExtTable:
     ) -> ExtAddresses:
         """Replace ext addresses in a file's units by the tags codes that they lead to.
 
-        A broker that was killed cuts the ext files behind the last address of the queue. The next units then get ext
-        units that units before the cut name, too: these lead to the values of others, until their records expire.
+        A broker that was killed cuts the ext files after the last address of the queue. The next units then get ext
+        units that units before the cut name too: the earlier units lead to wrong values until their records expire.
 
         Args:
             units: int64[n, ROW_COLUMNS].
-            is_old: bool[n], the units whose records have expired: their ext units may be those of newer units.
-            is_reusable: bool[n], the units of which ``precede_older_units`` says the same.
+            is_old: bool[n], units whose records have expired: their ext units may belong to newer units.
+            is_reusable: bool[n], by ``precede_older_units``.
         """
         tags = units[:, TAGS_CODE]
         is_address = tags <= EXT_MAX_ADDRESS
@@ -125,7 +121,7 @@ class ExtTable:
         at = np.minimum(np.searchsorted(self._units[:, 0], offsets), len(self._units) - 1)
         leads, owns = self._units[at, 0] == offsets, is_owner[places]
         matches = np.flatnonzero(leads & owns & ~self._assigned[at])
-        matches = matches[np.unique(at[matches], return_index=True)[1]]  # if several units name one ext unit, the first
+        matches = matches[np.unique(at[matches], return_index=True)[1]]  # of units that name one ext unit, the first
         self._assigned[at[matches]] = True
         matches = np.concatenate([np.flatnonzero(leads & ~owns), matches])
         good, at = places[matches], at[matches]
@@ -136,7 +132,7 @@ class ExtTable:
         return addresses
 
     def report_surplus(self) -> None:
-        """Report units that no ConsumeQueue unit names, after the first named one: units before that are old."""
+        """Report ext units that no ConsumeQueue unit names, after the first named one: units before that are old."""
         named = np.flatnonzero(self._named)
         begin = int(named[0]) if len(named) else 0
         surplus = np.flatnonzero(~self._named[begin:]) + begin
@@ -148,8 +144,8 @@ class ExtTable:
 def precede_older_units(units: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Return which units of a queue stand before the unit of an older record, bool[m].
 
-    A recovery that cuts a queue in memory leaves such an older unit. The next start takes it for the queue's end, and
-    cuts the ext files after its ext unit: later units get ext units that newer units before it name, too.
+    A recovery that cuts a queue in memory leaves an older unit there. The next start takes the older unit for the
+    queue's end, and cuts the ext files after its ext unit: later units get ext units that newer units name too.
 
     Args:
         units: int64[m, ROW_COLUMNS], of all files of the queue.

@@ -65,8 +65,8 @@ class Expected:
 
     Attributes:
         rows: int64[n, ROW_COLUMNS], ascending by place in QUEUE_OFFSET, none twice.
-        physical_offsets: of all records of the queue, including those without a unit; ascending.
-        places: of the unit of each of these; of one without, its queue offset.
+        physical_offsets: of all records of the queue, with or without a unit; ascending.
+        places: of each record's unit; the record's queue offset without a unit.
         end: one past the last place.
     """
 
@@ -86,7 +86,7 @@ class Expected:
         return int(self.rows[-1, QUEUE_OFFSET]) if len(self.rows) else -1
 
     def queue_offsets_of(self, physical_offsets: Longs) -> Longs:
-        """Return the place of the record at each of these offsets; -1 where none of the queue is."""
+        """Return the place of the record at each offset; -1 without a record of the queue."""
         at = np.searchsorted(self.physical_offsets, physical_offsets)
         at = np.minimum(at, max(len(self.physical_offsets) - 1, 0))
         if not len(self.physical_offsets):
@@ -100,10 +100,9 @@ class FileView:
 
     Attributes:
         offsets: queue offsets.
-        actual: int64[n, ROW_COLUMNS], as the file has them; ConsumeQueueExt addresses resolved to tags codes.
+        actual: int64[n, ROW_COLUMNS], as in the file; ConsumeQueueExt addresses resolved to tags codes.
         expected: int64[n, ROW_COLUMNS]; zeros where no record has the queue offset.
-        has_record: queue offsets for which the log has a record.
-        is_last_file: whether this is the queue's last file.
+        has_record: whether the log has a record of each queue offset.
     """
 
     offsets: Longs
@@ -118,8 +117,7 @@ def read_units(first_offset: int, unit_count: int, data: NDArray[np.uint8]) -> L
 
     Args:
         first_offset: place of the file's first unit.
-        unit_count: units of a whole file.
-        data: the file's bytes; what it lacks of a whole file is zeros.
+        unit_count: units of a whole file; missing bytes count as zeros.
     """
     padded = np.zeros(unit_count * UNIT_BYTES, dtype=np.uint8)
     padded[: min(len(data), len(padded))] = data[: len(padded)]
@@ -168,9 +166,8 @@ class UnitClassifier:
         same_size = size == view.expected[:, SIZE]
         same_tags = tags == view.expected[:, TAGS_CODE]
         status = np.full(len(physical), Status.DANGLING, dtype=np.int8)
-        status[same_place] = np.where(same_size, np.where(same_tags, Status.FINE, Status.TAGS_CODE), Status.SIZE)[
-            same_place
-        ]
+        placed = np.where(same_size, np.where(same_tags, Status.FINE, Status.TAGS_CODE), Status.SIZE)
+        status[same_place] = placed[same_place]
         used = int(np.flatnonzero(~is_zero)[-1]) + 1 if not is_zero.all() else 0
         zero_status = np.full(len(physical), Status.ZERO, dtype=np.int8)
         if view.is_last_file:
@@ -182,9 +179,8 @@ class UnitClassifier:
             zero_status[front] = Status.PRE_BLANK
         status[is_zero] = zero_status[is_zero]
         self._classify_front(view, status, front, is_zero, is_filler)
-        is_lost_place = (
-            ~view.has_record & ~front & (view.offsets < self._expected.end)
-        )  # by fillers, for messages that are lost
+        # Fillers stand at the places of lost messages.
+        is_lost_place = ~view.has_record & ~front & (view.offsets < self._expected.end)
         status[is_lost_place & is_filler] = Status.FINE
         status[~view.has_record & are_lost_units(view.actual, self._facts.end)] = Status.FINE
         messages = np.flatnonzero(view.has_record & (status == Status.FINE))
