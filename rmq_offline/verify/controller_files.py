@@ -12,7 +12,7 @@ from rmq_formats.read.ranges import walk_start
 from rmq_formats.storage.segments import Segment, Storage, read_range
 from rmq_formats.storage.store_files import StoreFiles
 from rmq_offline.verify import layout_finding_kinds
-from rmq_offline.verify.findings import Finding
+from rmq_offline.verify.findings import Finding, Kind
 from rmq_offline.verify.log_facts import LogFacts
 
 EPOCHS: Final = "epochFileCheckpoint"
@@ -33,35 +33,30 @@ def check_broker_identity(store: StoreFiles) -> Iterator[Finding]:
 
 
 def check_epochs(store: StoreFiles, segments: Sequence[Segment], facts: LogFacts) -> Iterator[Finding]:
-    """Check ``epochFileCheckpoint``, where there is one, and where its epochs begin in the log.
-
-    Args:
-        segments: the log's readable files.
+    """Check ``epochFileCheckpoint``, where there is one, and where its epochs begin in the log's readable files.
 
     Yields:
         Findings; EPOCH_BEYOND does not count if a broker wrote to the store meanwhile.
     """
-    path = f"{store.root}/{EPOCHS}"
+    path, backup_path = f"{store.root}/{EPOCHS}", f"{store.root}/{EPOCHS}.bak"
     if not store.storage.exists(path):
         return
     epochs = _decode_file(store.storage, path, decode_epochs)
     if isinstance(epochs, str):
-        backup = (
-            _decode_file(store.storage, f"{path}.bak", decode_epochs)
-            if store.storage.exists(f"{path}.bak")
-            else "is not there"
-        )
+        has_backup = store.storage.exists(backup_path)
+        backup = _decode_file(store.storage, backup_path, decode_epochs) if has_backup else "is not there"
         what = f"its .bak: {backup}" if isinstance(backup, str) else "a broker takes its .bak"
         yield Finding(layout_finding_kinds.EPOCH_FILE, f"{epochs}; {what}", path)
         if isinstance(backup, str):
             return
-        path, epochs = f"{path}.bak", backup
+        path, epochs = backup_path, backup
     yield from _order_findings(epochs, path)
     starts = {segment.start_offset for segment in segments} | {facts.end}
     starts |= {epoch.start_offset for epoch in epochs if epoch.start_offset < facts.start}  # deleted since
     for epoch in epochs:
         if epoch.start_offset > facts.end:
-            yield _finding(epoch, path, "begins beyond the end of the log", f"at most {facts.end}", beyond=True)
+            detail, kind = "begins beyond the end of the log", layout_finding_kinds.EPOCH_BEYOND
+            yield _finding(epoch, path, detail, f"at most {facts.end}", kind)
         elif not (epoch.start_offset in starts or _is_boundary(store.storage, segments, facts, epoch.start_offset)):
             yield _finding(epoch, path, "begins within a record", "where a record begins")
 
@@ -77,18 +72,16 @@ def _order_findings(epochs: Sequence[Epoch], path: str) -> Iterator[Finding]:
             yield _finding(after, path, "begins before the one before it", f"offset {before.start_offset} or more")
 
 
-def _finding(epoch: Epoch, path: str, detail: str, expected: str, *, beyond: bool = False) -> Finding:
-    kind = layout_finding_kinds.EPOCH_BEYOND if beyond else layout_finding_kinds.EPOCH
+def _finding(epoch: Epoch, path: str, detail: str, expected: str, kind: Kind = layout_finding_kinds.EPOCH) -> Finding:
     actual = f"epoch {epoch.number}, offset {epoch.start_offset}"
     return Finding(kind, f"epoch {epoch.number} {detail}", path, epoch.start_offset, expected=expected, actual=actual)
 
 
 def _is_boundary(storage: Storage, segments: Sequence[Segment], facts: LogFacts, physical_offset: int) -> bool:
-    """Return whether a record ends at an offset, or whether damage hides that."""
+    """Return whether a record ends at an offset, or damage hides the end."""
     around = np.array([physical_offset - 1, physical_offset], dtype=np.int64)
-    if facts.is_lost(around).any():
-        return True
-    return walk_start(storage, segments, physical_offset) == physical_offset
+    is_hidden = bool(facts.is_lost(around).any())
+    return is_hidden or walk_start(storage, segments, physical_offset) == physical_offset
 
 
 def _decode_file(storage: Storage, path: str, decode: Callable[[str], _Decoded]) -> _Decoded | str:

@@ -1,8 +1,7 @@
 """Infers a broker's ``messageDelayLevel`` from the queues of delayed messages.
 
-A unit of ``SCHEDULE_TOPIC_XXXX`` has the delivery time as its tags code; the record has its store
-timestamp. A few units of each queue are sampled, so that a store whose broker has levels of its own is
-not reported as full of wrong tags codes when the option is not given.
+A unit of ``SCHEDULE_TOPIC_XXXX`` has the delivery time as its tags code; the record has its store timestamp. A few
+units of each queue are sampled, so that levels other than the default ones are no wrong tags codes without the option.
 """
 
 from collections import Counter
@@ -53,16 +52,12 @@ def sample_database_delays(database: QueueDatabase) -> dict[int, list[int]]:
         FormatError: a damaged database.
     """
     levels = [level for _, level in database.queues(SCHEDULE_TOPIC) if 0 <= level < MAX_LEVELS]
-    return {level: _stored_delays(database, level) for level in levels}
-
-
-def _stored_delays(database: QueueDatabase, level: int) -> list[int]:
-    last = database.last_offset(SCHEDULE_TOPIC, level)
-    begin = max(0, (last or 0) - SAMPLED_UNITS)
-    delays_ms: list[int] = []
-    for _, units in database.units(SCHEDULE_TOPIC, level, begin):
-        delays = units["tags_code"].astype(np.int64) - units["store_timestamp"].astype(np.int64)
-        delays_ms += delays[(delays > 0) & (delays <= MAX_DELAY_MS)].tolist()
+    delays_ms: dict[int, list[int]] = {level: [] for level in levels}
+    for level in levels:
+        begin = max(0, (database.last_offset(SCHEDULE_TOPIC, level) or 0) - SAMPLED_UNITS)
+        for _, units in database.units(SCHEDULE_TOPIC, level, begin):
+            delays = units["tags_code"].astype(np.int64) - units["store_timestamp"].astype(np.int64)
+            delays_ms[level] += delays[(delays > 0) & (delays <= MAX_DELAY_MS)].tolist()
     return delays_ms
 
 
@@ -92,7 +87,7 @@ def _queue_ids(store: StoreFiles) -> list[int]:
 
 
 def _delays(store: StoreFiles, segments: Sequence[Segment], queue_id: int) -> Iterator[int]:
-    """Read the delays of a few messages of one level whose records are still there, the last ones if they are."""
+    """Read the delays of a few messages of one level: the last messages whose records are still in the log."""
     sample_count = 0
     try:
         directory = paths.queue_dir(paths.consumequeue_dir(store.root), SCHEDULE_TOPIC, queue_id)

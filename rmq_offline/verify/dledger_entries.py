@@ -1,9 +1,9 @@
 """Checks the entries of a DLedger CommitLog: their headers, and the units of DLedger's own index.
 
-A header is compared with its record and with its neighbours: indexes rise by one, terms never fall. The unit of each
-entry is compared with what its place in the log says. What guards messages is their own checksum, so that nothing here
-is about a message lost; it is about what a broker of a DLedger group takes for the end of its log, or sends to others.
-DLedger's small files are compared with the last entry. One block of the index is in memory at a time.
+A header is compared with its record and with its neighbours: indexes rise by one, terms never fall. The index unit of
+an entry is compared with the entry's place in the log, and DLedger's small files with the last entry. Messages have
+checksums of their own: wrong headers and units mislead a broker about the end of its log, or about entries to send.
+One block of the index is in memory at a time.
 """
 
 import bisect
@@ -23,7 +23,8 @@ from rmq_formats.kernels import scan as scan_kernel
 from rmq_formats.scan.segment import FrameBatch
 from rmq_formats.storage.segments import OpenRange, Segment, Storage, list_segments
 from rmq_offline.verify import layout_finding_kinds
-from rmq_offline.verify.findings import Finding, FindingList, Kind
+from rmq_offline.verify.findings import Finding, FindingList
+from rmq_offline.verify.log_facts import Longs, split_runs
 
 BLOCK_BYTES: Final = 256 << 10  # 8,192 units: small enough for a core's cache, large enough for a request
 _FIELDS: Final = (
@@ -35,14 +36,11 @@ _MAX_TERM_RUNS: Final = 64  # runs of one term in a window, above which terms ar
 
 @dataclass(frozen=True, slots=True)
 class EntrySpan:
-    """The entries of a split, as its headers number them.
+    """Indexes and terms of a split's first and last entry; -1 without an entry.
 
     Attributes:
-        first_index: of the first entry; -1 if there is none.
-        last_index: of the last.
-        first_term: of the first, by the headers that agree with their neighbours.
-        last_term: of the last.
-        begins_after_damage: whether a damaged range stands before the first.
+        first_term: by the headers that agree with their neighbours, like ``last_term``.
+        begins_after_damage: whether a damaged range stands before the first entry.
         first_at: physical offset of the first header.
     """
 
@@ -59,9 +57,9 @@ class _WrongUnits:
     """Run of units that differ from the log.
 
     Attributes:
-        expected: the first unit by the log.
-        actual: the first unit of the index.
-        next_row: of the split, one past the last.
+        expected: the first unit, by the log.
+        actual: the first unit, by the index.
+        next_row: row of the split after the run.
     """
 
     expected: np.void
@@ -103,7 +101,7 @@ class EntryCheck:
             self._units.close()
 
     def _continues_span(self, batch: FrameBatch) -> bool:
-        """Return whether all entries continue the span: the next indexes, the same term."""
+        """Return whether all entries have the next indexes and the same term, and sound units."""
         before, units = self._span, self._units
         if before.first_index < 0 or self._after_damage or units is None:
             return False
@@ -125,7 +123,7 @@ class EntryCheck:
         return True
 
     def _compare_batch(self, batch: FrameBatch) -> None:
-        """Report the differences in a batch, which may be a new term only."""
+        """Report the differences in a batch; a batch that only begins a new term has none."""
         frames = batch.frames
         heads = np.empty((len(frames), kernel.HEAD_COLUMNS), dtype=np.int64)
         kernel.check_heads(batch.data, batch.physical_offset, frames, heads)
@@ -140,7 +138,7 @@ class EntryCheck:
         units["size"] = frames[:, scan_kernel.SIZE] + ENTRY_HEAD_BYTES
         self._check_units(units)
 
-    def _first_index(self, indexes: NDArray[np.int64]) -> int:
+    def _first_index(self, indexes: Longs) -> int:
         """Return the index of the batch's first entry: the next one if any header agrees, else that of most headers."""
         bases = indexes - np.arange(len(indexes))
         follows = self._span.last_index + 1
@@ -149,14 +147,7 @@ class EntryCheck:
         values, counts = np.unique(bases, return_counts=True)
         return int(values[np.argmax(counts)])
 
-    def _add_faults(
-        self,
-        heads: NDArray[np.int64],
-        places: NDArray[np.int64],
-        frames: NDArray[np.int64],
-        indexes: NDArray[np.int64],
-        terms: NDArray[np.int64],
-    ) -> None:
+    def _add_faults(self, heads: Longs, places: Longs, frames: Longs, indexes: Longs, terms: Longs) -> None:
         faulty = (heads[:, kernel.HEAD_INDEX] != indexes) | (heads[:, kernel.HEAD_TERM] != terms)
         for row in np.flatnonzero(faulty | (heads[:, kernel.HEAD_FAULTS] != 0)).tolist():
             if not self._findings.has_room(layout_finding_kinds.ENTRY_HEADER):
@@ -196,7 +187,7 @@ class EntryCheck:
             self._findings.report(layout_finding_kinds.ENTRY_UNIT, str(error), index_directory(self._path))
             return
         wrong = np.flatnonzero(actual != expected)
-        for run in np.split(wrong, np.flatnonzero(np.diff(wrong) > 1) + 1) if len(wrong) else ():
+        for run in split_runs(wrong):
             first, last, row = expected[run[0]], int(expected[run[-1]]["index"]), self._row + int(run[0])
             if self._wrong is None or self._wrong.next_row != row:
                 self._report_wrong_units()
@@ -224,7 +215,7 @@ def _format_unit(unit: np.void) -> str:
     return f"pos {unit['pos']}, size {unit['size']}, index {unit['index']}, term {unit['term']}"
 
 
-def repaired_terms(terms: NDArray[np.int64]) -> NDArray[np.int64]:
+def repaired_terms(terms: Longs) -> Longs:
     """Return the terms without those that do not fit between their neighbours: terms never fall."""
     starts = np.concatenate([[0], np.flatnonzero(np.diff(terms)) + 1])
     if len(starts) == 1:
@@ -257,7 +248,7 @@ def _heaviest_rise(runs: Sequence[tuple[int, int, int]]) -> list[int]:
 
 
 def check_entry_boundary(before: EntrySpan, after: EntrySpan, path: str, *, after_damage: bool) -> Iterator[Finding]:
-    """Check that entries continue where the entries before them end; a damaged range between may have lost some."""
+    """Check that entries continue where the entries before them end; damage in between may have lost some."""
     expected = before.last_index + 1
     goes_on = after.first_index > before.last_index if after_damage else after.first_index == expected
     if not goes_on or after.first_term < before.last_term:
@@ -277,10 +268,7 @@ def index_directory(data_path: str) -> str:
 
 
 class EntryUnits:
-    """The units of DLedger's index, of which one block is in memory.
-
-    Args:
-        directory: of its files, which are listed when the first unit is requested.
+    """The units of DLedger's index, of which one block is in memory; files are listed at the first request.
 
     Attributes:
         block: uint8[BLOCK_BYTES], units as the file has them.
@@ -308,7 +296,7 @@ class EntryUnits:
         return (position - self._begin, self._end - self._begin) if self._begin <= position < self._end else (0, 0)
 
     def take(self, first_index: int, count: int) -> NDArray[np.void]:
-        """Return the units of that many entries in a row, INDEX_UNIT_DTYPE[count]; zeros where there is none.
+        """Return the units of ``count`` consecutive entries, INDEX_UNIT_DTYPE[count]; zeros for missing units.
 
         Raises:
             StoreError: the index cannot be read.
@@ -389,11 +377,10 @@ def check_dledger_files(storage: Storage, data_directory: str, spans: Sequence[E
 
 
 def _numbers(storage: Storage, path: str, keys: Sequence[str]) -> dict[str, int]:
-    """Return the numbers of a properties file that is there. Raises DecodeError, StoreError."""
+    """Read numbers of a properties file; empty without the file. Raises DecodeError, StoreError."""
     if not storage.exists(path):
         return {}
-    text = storage.read_bytes(path)[:_MAX_TEXT_BYTES].decode("utf-8", "replace")
-    values = dledger.properties(text)
+    values = dledger.properties(storage.read_bytes(path)[:_MAX_TEXT_BYTES].decode("utf-8", "replace"))
     try:
         return {key: int(values[key]) for key in keys if key in values}
     except ValueError as error:
@@ -401,15 +388,14 @@ def _numbers(storage: Storage, path: str, keys: Sequence[str]) -> dict[str, int]
 
 
 def _surplus_findings(storage: Storage, directory: str, last_index: int) -> Iterator[Finding]:
-    kind: Kind = layout_finding_kinds.ENTRY_UNIT_SURPLUS
-    end = (last_index + 1) * dledger.INDEX_UNIT_BYTES
+    end = (last_index + 1) * INDEX_UNIT_BYTES
     try:
         for segment in list_segments(storage, directory)[-1:]:
             with storage.open(segment.path) as file:
                 used = segment.start_offset + file.data_end()
             if used > end:
-                count = -(-(used - end) // dledger.INDEX_UNIT_BYTES)
+                count = -(-(used - end) // INDEX_UNIT_BYTES)
                 detail = f"{count} units behind that of the last entry, {last_index}"
-                yield Finding(kind, detail, segment.path, count=count)
+                yield Finding(layout_finding_kinds.ENTRY_UNIT_SURPLUS, detail, segment.path, count=count)
     except StoreError as error:
         yield Finding(layout_finding_kinds.ENTRY_UNIT, str(error), directory)

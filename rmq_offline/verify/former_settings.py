@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from rmq_formats.codecs.layout import EXT_MAX_ADDRESS
 from rmq_formats.kernels.units import STORE_TIMESTAMP, TAGS_CODE
 from rmq_offline.verify.delay_levels import MAX_DELAY_MS
+from rmq_offline.verify.log_facts import Longs
 
-Longs = NDArray[np.int64]
 _SECOND_MS: Final = 1000  # a level of messageDelayLevel is a number of seconds at least
-_FEWEST: Final = 2  # units with one other delay; a single one is one only at an end of the queue
-_FEWEST_REPEATS: Final = 5  # of tags whose code deviates in the same way as where they occurred before
+_FEWEST: Final = 2  # units with one other delay; at an end of the queue a single unit is enough
+_FEWEST_REPEATS: Final = 5  # units whose tags occurred before with the same deviating code
 
 
 def find_former_delays(
@@ -69,8 +69,8 @@ def find_former_tags(tags_codes: Longs, expected: Longs) -> Iterator[Longs]:
     such as the 0 of messages without tags. Flipped bits are no hash, nor is one code of several tags, except 0.
 
     Args:
-        tags_codes: tags codes of a queue's units, in their order.
-        expected: the hashes of their records' tags.
+        tags_codes: of a queue's units, in their order.
+        expected: hashes of the tags of the units' records.
 
     Yields:
         Numbers of the units of each run, ascending.

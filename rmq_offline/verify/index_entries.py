@@ -1,7 +1,7 @@
 """Compares the entries of one IndexFile with the keys of the log, both ways.
 
-Entries and keys are walked in step, in log order. Where they differ, the entries ahead are looked up among
-the keys until one matches again, so that one fault is one finding and what follows is still checked.
+Entries and keys are walked in step, in log order. After a difference, the next entries are looked up among the keys
+until an entry matches again, so that one fault is one finding and the rest is still checked.
 """
 
 from collections.abc import Callable
@@ -30,7 +30,6 @@ MAX_REPORTED_RUN: Final = 8  # entries in a row that are reported one by one; mo
 _FIRST_LOOK_UP: Final = 64
 _LAST_LOOK_UP: Final = 1 << 18
 
-
 Hashes = NDArray[np.int32]
 
 
@@ -48,15 +47,21 @@ class KeySource(Protocol):
         ...
 
 
+def read_bound(keys: KeySource, number: int) -> IndexBound:
+    """Read store timestamp and physical offset of a key's message."""
+    _, physical_offsets, timestamps_ms = keys.read(number, number + 1)
+    return IndexBound(int(timestamps_ms[0]), int(physical_offsets[0]))
+
+
 @dataclass(frozen=True, slots=True)
 class IndexInput:
     """One IndexFile to check.
 
     Attributes:
-        data_end: one past its last byte that is not zero.
-        read: returns ``size`` bytes from an offset on, zeros after the file's end; raises StoreError.
-        slots: slots that it has (``maxHashSlotNum``).
-        entries: entries that it has (``maxIndexNum``); number 0 is never used.
+        data_end: one past the last byte that is not zero.
+        read: returns bytes from an offset on, of a size, zeros after the file's end; raises StoreError.
+        slots: ``maxHashSlotNum``.
+        entries: ``maxIndexNum``; entry 0 is never used.
         previous_end: the end in the header of the file before.
     """
 
@@ -81,8 +86,8 @@ class EntryWalk:
 
     Attributes:
         number: of the next entry.
-        key: number of the key that should be its; None before the first that is known.
-        key_begin: number of the first key that the file holds; -1 while none is known.
+        key: number of the key that the next entry should have; None before the first known key.
+        key_begin: number of the file's first key; -1 while unknown.
         slots: int32[slot count], the slot table as it should be after the entries so far.
         first: time and place of the message of entry 1, if its key is known.
         last: of the last entry so far, if its key is known.
@@ -103,11 +108,8 @@ class EntryWalk:
             race_findings: takes findings that do not count if a broker wrote to the store meanwhile.
             header_begin_ms: the header's begin timestamp, for seconds where the first entry is not known.
         """
-        self.file = file
-        self.keys = keys
-        self.facts = facts
-        self.findings = findings
-        self.race_findings = race_findings
+        self.file, self.keys, self.facts = file, keys, facts
+        self.findings, self.race_findings = findings, race_findings
         self.number = 1
         self.key: int | None = None
         self.key_begin = -1
@@ -141,18 +143,8 @@ class EntryWalk:
         hashes, physical_offsets, timestamps = self.keys.read(key, key + count)
         entries = self.entries(self.number, self.number + count)
         begin_ms = self._begin_ms if self.number > 1 else self._first_begin_ms(key)
-        done = int(
-            kernel.match_entries(
-                entries,
-                self.number,
-                hashes,
-                physical_offsets,
-                timestamps,
-                begin_ms,
-                self.slots,
-                self._faults,
-                self._state,
-            )
+        done: int = kernel.match_entries(
+            entries, self.number, hashes, physical_offsets, timestamps, begin_ms, self.slots, self._faults, self._state
         )
         if done:
             self.key_begin = key if self.key_begin < 0 else self.key_begin
@@ -167,9 +159,7 @@ class EntryWalk:
 
     def _first_begin_ms(self, key: int) -> int:
         """Return the time that the first entry's seconds count from: the end of the file before, if there is one."""
-        if self.file.is_first or key == 0:
-            return kernel.NO_BEGIN
-        return int(self.keys.read(key - 1, key)[2][0])
+        return kernel.NO_BEGIN if self.file.is_first or key == 0 else read_bound(self.keys, key - 1).timestamp_ms
 
     def _check_first_seconds(self, seconds: int, key: int, first: IndexBound) -> None:
         """Check entry 1's seconds in the first file: 0, unless there was an older file that has been deleted since."""
@@ -177,17 +167,12 @@ class EntryWalk:
             return
         expected = 0
         if key > 0:
-            expected = max(0, first.timestamp_ms - int(self.keys.read(key - 1, key)[2][0])) // 1000
+            expected = max(0, first.timestamp_ms - read_bound(self.keys, key - 1).timestamp_ms) // 1000
         elif self.facts.start > 0 and seconds > 0:
             expected = seconds
         if seconds != expected:
-            self._add(
-                finding_kinds.INDEX_ENTRY_WRONG,
-                "seconds of entry 1",
-                str(expected),
-                str(seconds),
-                at=first.physical_offset,
-            )
+            kind, at = finding_kinds.INDEX_ENTRY_WRONG, first.physical_offset
+            self._add(kind, "seconds of entry 1", str(expected), str(seconds), at=at)
 
     def _find_key(self, end: int) -> None:
         """Find the next entry that is one of the log's keys, and report what lies between."""
@@ -209,7 +194,7 @@ class EntryWalk:
     def _matches_before(self, at: int, next_key: int) -> int:
         """Count the entries right before ``at`` that have the keys right before ``next_key``.
 
-        A message may have a key twice, of which only what stands around it tells which entry is whose.
+        A message may have a key twice: only the entries around then show which entry is of which key.
         """
         count = min(at - self.number, next_key - (self.key or 0), _LAST_LOOK_UP)
         if count <= 0:
@@ -250,14 +235,11 @@ class EntryWalk:
         self.last = None
         if pair is None:
             return
-        count = int(np.count_nonzero(unexplained))
         if begin == 1 and unexplained[0]:
-            _, offsets, timestamps = self.keys.read(pair, pair + 1)
-            self.first = IndexBound(int(timestamps[0]), int(offsets[0]))
+            self.first = read_bound(self.keys, pair)
             self._begin_ms = self.first.timestamp_ms
         if unexplained[-1]:
-            _, offsets, timestamps = self.keys.read(pair + count - 1, pair + count)
-            self.last = IndexBound(int(timestamps[0]), int(offsets[0]))
+            self.last = read_bound(self.keys, pair + int(np.count_nonzero(unexplained)) - 1)
 
     def _report_explained(self, begin: int, end: int, *, is_end: bool) -> NDArray[np.bool_]:
         """Report unmatched entries that the log's bounds or its damage explain; return which are unexplained."""
@@ -287,7 +269,7 @@ class EntryWalk:
         return unexplained
 
     def _report_unexplained(self, begin: int, unexplained: NDArray[np.bool_], key: int | None) -> None:
-        """Report entries without a key; with ``key``, the entries stand in the place of the keys from there on."""
+        """Report entries without a key; with ``key``, the entries stand in the places of the keys from ``key`` on."""
         kind = finding_kinds.INDEX_ENTRY_SURPLUS if key is None else finding_kinds.INDEX_ENTRY_WRONG
         places = np.flatnonzero(unexplained)
         reported = places if len(places) <= MAX_REPORTED_RUN else places[:1]
@@ -305,13 +287,13 @@ class EntryWalk:
             self._add(kind, detail, expected, actual, at=physical_offset, count=count)
 
     def _report_missing(self, key: int, count: int) -> None:
-        first, last = (int(self.keys.read(number, number + 1)[1][0]) for number in (key, key + count - 1))
+        first, last = (read_bound(self.keys, number).physical_offset for number in (key, key + count - 1))
         detail = f"keys of the messages at offsets {first} to {last}, before entry {self.number}"
         self._add(finding_kinds.INDEX_ENTRY_MISSING, detail, at=first, count=count)
 
     def _report_repeated(self, next_key: int, key: int) -> None:
-        """Report keys that had their entries already: a broker's recovery repeats the keys of one message."""
-        first, last = (int(self.keys.read(number, number + 1)[1][0]) for number in (next_key, key - 1))
+        """Report keys with entries before: a broker's recovery repeats the keys of one message."""
+        first, last = (read_bound(self.keys, number).physical_offset for number in (next_key, key - 1))
         kind = finding_kinds.INDEX_ENTRY_REPEATED if first == last else finding_kinds.INDEX_ENTRY_SURPLUS
         detail = f"keys that are in the Index before, from entry {self.number} on"
         self._add(kind, detail, at=first, count=key - next_key)
@@ -386,7 +368,7 @@ def decode_entries(entries: NDArray[np.uint8]) -> tuple[Hashes, Longs]:
 
 
 def _first_run(keys: Longs, near: Longs, *, is_end: bool) -> int:
-    """Return where the keys match again: one in its very place, or two in a row; ``len(keys)`` if nowhere."""
+    """Return where the keys match again: one in its place, or two in a row; ``len(keys)`` if nowhere."""
     has_key = keys >= 0
     follows = np.zeros(len(keys), dtype=bool)
     follows[:-1] = has_key[:-1] & (keys[1:] == keys[:-1] + 1)

@@ -1,8 +1,6 @@
 """Checks one IndexFile: its size, its entries, its slot table and its header."""
 
 from dataclasses import dataclass
-from struct import Struct
-from typing import Final
 
 import numpy as np
 
@@ -18,11 +16,9 @@ from rmq_formats.codecs.layout import (
 from rmq_formats.kernels import verify as kernel
 from rmq_formats.kernels.bytes import read_i32, read_i64
 from rmq_offline.verify import finding_kinds
-from rmq_offline.verify.findings import Finding, FindingList
+from rmq_offline.verify.findings import FindingList
 from rmq_offline.verify.index_entries import MAX_FAULTS, EntryWalk, IndexInput, KeySource
 from rmq_offline.verify.log_facts import LogFacts
-
-_COUNT: Final = Struct(">i")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +26,10 @@ class IndexSpan:
     """Range of the log's keys in an IndexFile.
 
     Attributes:
-        key_begin: number of its first key; -1 where none of its entries is a key of the log.
-        key_end: one past its last key.
-        is_full: no entry fits into it any more.
-        end_timestamp_ms: as its header has it; 0 where there is none.
+        key_begin: number of the first key; -1 where no entry is of a key of the log.
+        key_end: one past the last key.
+        is_full: whether no more entry fits into the file.
+        end_timestamp_ms: by the header; 0 without a header.
     """
 
     path: str
@@ -55,11 +51,8 @@ class IndexCheck:
         Args:
             race_findings: takes findings that do not count if a broker wrote to the store meanwhile.
         """
-        self.file = file
-        self.keys = keys
-        self.facts = facts
-        self.findings = findings
-        self.race_findings = race_findings
+        self.file, self.keys, self.facts = file, keys, facts
+        self.findings, self.race_findings = findings, race_findings
         self.if_last = race_findings if file.is_last else findings  # brokers write only to the last file
 
     def run(self) -> IndexSpan:
@@ -76,8 +69,8 @@ class IndexCheck:
             )
             if file.size_bytes < file.entries_at + INDEX_ENTRY_BYTES:
                 return IndexSpan(file.path, 0, -1, -1, False)
-        head = file.read(0, INDEX_HEADER_BYTES).tobytes()
-        header = IndexHeader.decode(head)
+        head = file.read(0, INDEX_HEADER_BYTES)
+        header = IndexHeader.decode(head.tobytes())
         capacity = file.entries - 1
         used = min(max(file.data_end - 1 - file.entries_at, 0) // INDEX_ENTRY_BYTES, capacity)
         claimed = min(header.index_count - 1, capacity)
@@ -86,7 +79,7 @@ class IndexCheck:
         self._resolve_count(walk, claimed, used)
         walk.report_faults()
         self._check_slots(walk)
-        self._check_header(walk, header, _COUNT.unpack_from(head, INDEX_COUNT_AT)[0])
+        self._check_header(walk, header, int(read_i32(head, INDEX_COUNT_AT)))
         if file.read(file.entries_at, INDEX_ENTRY_BYTES).any():
             self.findings.report(finding_kinds.INDEX_BEHIND, "entry 0, which is never used, is not zero", file.path)
         count = walk.number - 1
@@ -94,7 +87,7 @@ class IndexCheck:
         return IndexSpan(file.path, count, walk.key_begin, key_end, count == capacity, header.end_timestamp_ms)
 
     def _resolve_count(self, walk: EntryWalk, claimed: int, used: int) -> None:
-        """Decide by the keys whether the header's count or the file's last entry is right, where the two disagree."""
+        """Where the header's count and the file's last entry disagree, let the keys decide."""
         if used > claimed:
             if walk.are_next_keys(used + 1):
                 walk.walk(used + 1)
@@ -110,29 +103,19 @@ class IndexCheck:
         total = int(kernel.compare_slots(data, walk.slots, places))
         for slot in places[:total].tolist():
             actual = int(read_i32(data, slot * INDEX_SLOT_BYTES))
-            finding = Finding(
-                finding_kinds.INDEX_SLOT,
-                f"slot {slot}",
-                self.file.path,
-                expected=str(walk.slots[slot]),
-                actual=str(actual),
+            findings = self.if_last if walk.number <= actual <= self.file.entries else self.findings
+            expected = str(walk.slots[slot])
+            findings.report(
+                finding_kinds.INDEX_SLOT, f"slot {slot}", self.file.path, expected=expected, actual=str(actual)
             )
-            is_newer = walk.number <= actual <= self.file.entries
-            (self.if_last if is_newer else self.findings).add(finding)
         self.findings.add_uncounted(finding_kinds.INDEX_SLOT, max(0, total - MAX_FAULTS))
 
     def _check_header(self, walk: EntryWalk, header: IndexHeader, index_count: int) -> None:
         count = walk.number - 1
         first = last = self.file.previous_end
-        if count:  # where a key is not known, its time is not, and what the header says has to do
-            first = walk.first or IndexBound(
-                header.begin_timestamp_ms,
-                int(read_i64(walk.entries(1, 2), INDEX_ENTRY_PHYSICAL_OFFSET_AT)),
-            )
-            last = walk.last or IndexBound(
-                header.end_timestamp_ms,
-                int(read_i64(walk.entries(count, count + 1), INDEX_ENTRY_PHYSICAL_OFFSET_AT)),
-            )
+        if count:  # an unknown key has no time: the header's time then counts as right
+            first = walk.first or IndexBound(header.begin_timestamp_ms, _physical_offset(walk, 1))
+            last = walk.last or IndexBound(header.end_timestamp_ms, _physical_offset(walk, count))
         if count or index_count != 0:  # 0 is read as 1, and stands in a file that has never had an entry
             self._compare("index count", count + 1, index_count)
         self._compare("begin timestamp", first.timestamp_ms, header.begin_timestamp_ms)
@@ -146,3 +129,7 @@ class IndexCheck:
             self.if_last.report(
                 finding_kinds.INDEX_HEADER, name, self.file.path, expected=str(expected), actual=str(actual)
             )
+
+
+def _physical_offset(walk: EntryWalk, number: int) -> int:
+    return int(read_i64(walk.entries(number, number + 1), INDEX_ENTRY_PHYSICAL_OFFSET_AT))

@@ -34,14 +34,12 @@ class VerifyReport:
     """Counts, findings and figures of a verification.
 
     Attributes:
-        messages: number of sound records.
-        bytes: size of the sound records together.
+        messages: number of sound records; ``bytes`` is their size.
         units: messages that queues should name.
         index_paths: the IndexFiles, oldest first.
         index_entries: keys that the Index should have.
         phases: seconds of each phase.
-        findings: the first of each kind, errors first; ``counts`` has all.
-        counts: number of findings by kind.
+        findings: the first of each kind, errors first; ``counts`` has the numbers of all.
         faulty_queues: topic and queue id of all queues with a fault, by kind.
         layouts: layouts beside the classic one, such as a DLedger CommitLog.
     """
@@ -62,7 +60,7 @@ class VerifyReport:
     layouts: tuple[str, ...] = ()
 
     def without_secrets(self) -> "VerifyReport":
-        """Return the same report with no secrets in the URIs of its store and files."""
+        """Return the report without secrets in URIs."""
         return replace(
             self,
             store=without_secrets(self.store),
@@ -177,7 +175,7 @@ def write_findings(table: pa.Table, path: str, file_format: str) -> None:
     if file_format not in {"json", "parquet"}:
         raise OptionError(f"--findings-format {file_format}: give json or parquet (delta: jobs/verify.py only)")
     try:
-        file_system, inner = _file_system(path)
+        file_system, inner = pafs.FileSystem.from_uri(path if "://" in path else str(Path(path).absolute()))
         with file_system.open_output_stream(inner) as sink:
             if file_format == "parquet":
                 pq.write_table(table, sink)
@@ -186,10 +184,3 @@ def write_findings(table: pa.Table, path: str, file_format: str) -> None:
                 sink.write("".join(lines).encode("utf-8"))
     except (OSError, pa.ArrowInvalid) as error:
         raise OptionError(f"--findings {path}: cannot be written ({error})") from error
-
-
-def _file_system(path: str) -> tuple[pafs.FileSystem, str]:
-    if "://" in path:
-        file_system, inner = pafs.FileSystem.from_uri(path)
-        return file_system, str(inner)
-    return pafs.LocalFileSystem(), str(Path(path).absolute())

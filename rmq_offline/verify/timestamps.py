@@ -26,14 +26,14 @@ def pack_moments(moments: Sequence[Moment]) -> bytes:
 
 
 def unpack_moments(packed: bytes) -> list[Moment]:
-    """Unpack what ``pack_moments`` packed."""
+    """Unpack the result of ``pack_moments``."""
     return [Moment(*row) for row in np.frombuffer(packed, dtype="<i8").reshape(-1, 2).tolist()]
 
 
 class TimeCheck:
     """Check of the store timestamps in a run of records.
 
-    The first and the last record are left to ``check_boundary``, which has their neighbours.
+    ``check_boundary`` checks the first and the last record, with their neighbours.
 
     Args:
         loose: whether a store timestamp may be up to ``CLOCK_STEP_MS`` before the one in front of it.
@@ -62,8 +62,8 @@ class TimeCheck:
         """Check the next records; yield the findings about records whose neighbours have been read.
 
         Args:
-            physical_offset: physical offset of position 0.
-            falls: whether any timestamp is below the one before it.
+            physical_offset: of position 0.
+            falls: whether any timestamp is below the timestamp before it.
         """
         if not len(timestamps_ms):
             return
@@ -104,34 +104,17 @@ def check_boundary(before: Sequence[Moment], after: Sequence[Moment], *, loose: 
 
 
 def _classify(near: Sequence[Moment], at: int, *, loose: bool) -> Finding:
-    """Classify a timestamp below the one before it, by those around the two."""
+    """Classify a timestamp below the timestamp before it, by the records around the two."""
     (before_offset, before_ms), (offset, ms) = near[at - 1], near[at]
-    if loose and before_ms - ms < CLOCK_STEP_MS:
-        detail = f"{before_ms - ms} ms earlier than the record before it"
-        return Finding(
-            finding_kinds.LOG_CLOCK_STEP,
-            detail,
-            physical_offset=offset,
-            expected=f"at least {before_ms}",
-            actual=str(ms),
-        )
-    comes_back = at + 1 < len(near) and near[at + 1].timestamp_ms >= before_ms
-    if comes_back:
-        return Finding(
-            finding_kinds.LOG_TIME,
-            f"{before_ms - ms} ms earlier than the record before it, unlike the next one",
-            physical_offset=offset,
-            expected=f"at least {before_ms}",
-            actual=str(ms),
-        )
-    if at < 2 or ms >= near[at - 2].timestamp_ms:
-        return Finding(
-            finding_kinds.LOG_TIME,
-            f"{before_ms - ms} ms later than the record after it",
-            physical_offset=before_offset,
-            expected=f"at most {ms}",
-            actual=str(before_ms),
-        )
-    kind = finding_kinds.LOG_CLOCK if before_ms - ms >= CLOCK_STEP_MS else finding_kinds.LOG_CLOCK_STEP
-    detail = f"time goes back by {before_ms - ms} ms, and stays there"
+    fall_ms = before_ms - ms
+    if loose and fall_ms < CLOCK_STEP_MS:
+        kind, detail = finding_kinds.LOG_CLOCK_STEP, f"{fall_ms} ms earlier than the record before it"
+    elif at + 1 < len(near) and near[at + 1].timestamp_ms >= before_ms:
+        kind, detail = finding_kinds.LOG_TIME, f"{fall_ms} ms earlier than the record before it, unlike the next one"
+    elif at < 2 or ms >= near[at - 2].timestamp_ms:
+        kind, detail = finding_kinds.LOG_TIME, f"{fall_ms} ms later than the record after it"
+        return Finding(kind, detail, physical_offset=before_offset, expected=f"at most {ms}", actual=str(before_ms))
+    else:
+        kind = finding_kinds.LOG_CLOCK if fall_ms >= CLOCK_STEP_MS else finding_kinds.LOG_CLOCK_STEP
+        detail = f"time goes back by {fall_ms} ms, and stays there"
     return Finding(kind, detail, physical_offset=offset, expected=f"at least {before_ms}", actual=str(ms))
