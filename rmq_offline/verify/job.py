@@ -58,9 +58,7 @@ _DIRECTORIES: Final[dict[str, Kind]] = {
     "index": finding_kinds.INDEX_UNREADABLE,
     "config": finding_kinds.CONFIG_LOST,
 }
-NOT_CHECKED: Final = (
-    (StoreLayout.TIERED, finding_kinds.OTHER_NOT_CHECKED, "it is of tiered storage, whose place --tier would tell"),
-)
+_BEING_MADE: Final = (finding_kinds.SEGMENT_EMPTY, finding_kinds.SEGMENT_SIZE)
 
 
 def verify_store(
@@ -75,7 +73,7 @@ def verify_store(
 
     Args:
         store: path or URI of the root.
-        work: directory or URI for intermediate files, which all tasks must see; None is the temporary directory.
+        work: directory or URI for intermediate files, shared by all tasks; None is the temporary directory.
 
     Raises:
         StoreNotFoundError: there is no store.
@@ -94,12 +92,10 @@ def verify_steps(
     work: str | None = None,
     on_progress: OnProgress | None = None,
 ) -> JobSteps[VerifyReport]:
-    """Verify a store in steps that yield their tasks; see ``verify_store``.
+    """Verify a store in steps that yield their tasks, as ``verify_store`` does.
 
     Args:
-        store: path or URI of the root.
-        parallelism: number of tasks that a large log is split into at least.
-        work: directory or URI for intermediate files.
+        parallelism: a large log is split into as many tasks or more.
     """
     options.check()
     files = open_store(store)
@@ -120,17 +116,14 @@ def check_verifiable(store: StoreFiles) -> None:
     _ = store.log_directories
 
 
-_BEING_MADE: Final = (finding_kinds.SEGMENT_EMPTY, finding_kinds.SEGMENT_SIZE)
-
-
 @dataclass(frozen=True, slots=True)
 class _Plan:
     """Input of a verification: the log's files and splits up to a frozen bound, and the queues' directories.
 
     Attributes:
         segments: readable files of the log.
-        data_ends: where the data of each file of the log ends, leftovers included, by path.
-        unreadable: the unreadable files of the log.
+        data_ends: by path, where the data of each readable file ends, leftovers included.
+        unreadable: unreadable files of the log.
     """
 
     segments: list[Segment]
@@ -153,13 +146,10 @@ class _Verification:
         work: WorkArea,
         on_progress: OnProgress | None,
     ) -> None:
-        self.store = store
-        self.options = options
-        self.parallelism = parallelism
-        self.work = work
-        self.on_progress = on_progress
-        self.findings = FindingList()
-        self.race_findings = FindingList()
+        self.store, self.options, self.parallelism = store, options, parallelism
+        self.work, self.on_progress = work, on_progress
+        self.has_queue_files = StoreLayout.ROCKSDB_QUEUES not in store.layouts or store.layouts.has_queue_files
+        self.findings, self.race_findings = FindingList(), FindingList()
         self.phases: dict[str, float] = {}
         self._begin = self._last = time.perf_counter()
 
@@ -252,23 +242,16 @@ class _Verification:
         return segments, ends, unreadable
 
     def _report_unverified_layouts(self, checks: Sequence[SplitCheck]) -> None:
-        """Report each layout that is not verified, with the reason."""
-        for layout, kind, reason in NOT_CHECKED:
-            if layout in self.store.layouts and (layout is not StoreLayout.TIERED or self.options.tier is None):
-                self.findings.report(kind, f"not checked, because {reason}", self.store.layouts.evidence[layout])
+        """Report tiered storage and light queues that are not verified, with the reason."""
+        layouts = self.store.layouts
+        if StoreLayout.TIERED in layouts and self.options.tier is None:
+            detail = "not checked, because it is of tiered storage, whose place --tier would tell"
+            self.findings.report(finding_kinds.OTHER_NOT_CHECKED, detail, layouts.evidence[StoreLayout.TIERED])
         light = sorted({topic for check in checks for topic in check.light_topics})
-        if (
-            light
-            and StoreLayout.LIGHT_QUEUES not in self.store.layouts
-            and StoreLayout.ROCKSDB_QUEUES not in self.store.layouts
-        ):
-            detail = (
-                f"not checked, because messages of topic {light[0]} have places in light queues (LMQ), and the broker "
-                "has none"
-            )
-            self.findings.report(
-                finding_kinds.NOT_CHECKED, detail, paths.consumequeue_dir(self.store.root), count=len(light)
-            )
+        if light and StoreLayout.LIGHT_QUEUES not in layouts and StoreLayout.ROCKSDB_QUEUES not in layouts:
+            reason = f"messages of topic {light[0]} have places in light queues (LMQ), and the broker has none"
+            path = paths.consumequeue_dir(self.store.root)
+            self.findings.report(finding_kinds.NOT_CHECKED, f"not checked, because {reason}", path, count=len(light))
 
     def _is_log_missing(self, plan: _Plan) -> bool:
         has_derived = bool(plan.queues.topics) or plan.database is not None or bool(self._index_tasks())
@@ -279,11 +262,11 @@ class _Verification:
     def _scan(self, plan: _Plan) -> JobSteps[list[SplitCheck]]:
         total = sum(split.size_bytes for split in plan.splits)
         on_check = counted_progress(self.on_progress, "scan", total, lambda check: check.split.size_bytes)
-        has_files = StoreLayout.ROCKSDB_QUEUES not in self.store.layouts or self.store.layouts.has_queue_files
+        has_light_files = self.has_queue_files and StoreLayout.LIGHT_QUEUES in self.store.layouts
         options = ScanOptions(
             sizes=plan.sizes,
             partitions=len(plan.queues),
-            to_light_queues=plan.database is not None or (has_files and StoreLayout.LIGHT_QUEUES in self.store.layouts),
+            to_light_queues=plan.database is not None or has_light_files,
             has_database=plan.database is not None,
             batch_topics=self.store.layouts.batch_topics,
         )
@@ -301,7 +284,7 @@ class _Verification:
         return checks
 
     def _facts(self, plan: _Plan, checks: Sequence[SplitCheck]) -> LogFacts:
-        """Collect the facts of the log that derived files are compared with, beside units and keys."""
+        """Collect the log's facts for the checks of derived files."""
         all_segments = sorted([*plan.segments, *plan.unreadable], key=lambda segment: segment.start_offset)
         lost = list(job_scan.read_damages(self.work, checks))
         lost += [np.array([[item.start_offset, item.end_offset]], dtype=np.int64) for item in plan.unreadable]
@@ -352,7 +335,7 @@ class _Verification:
         job_queues.write_facts(self.work, facts)
         job_index.write_key_table(self.work, checks)
         small_files = SmallFilesCheck(self.store, self.findings, self.race_findings)
-        has_files = StoreLayout.ROCKSDB_QUEUES not in self.store.layouts or self.store.layouts.has_queue_files
+        has_files = self.has_queue_files
         committed_offsets = small_files.check(plan.queues, checks)
         logs = list_queue_logs(self.store, self.options.tier, self.findings)
         job_queues.write_queue_inputs(
@@ -400,8 +383,7 @@ class _Verification:
         """Return whether a broker has written to the log since the plan was made."""
         if not self.race_findings.counts:
             return False
-        findings = FindingList()
-        segments = find_segments(self.store, findings)
+        segments = find_segments(self.store, FindingList())
         last = max((segment.start_offset for segment in plan.segments if plan.data_ends[segment.path]), default=-1)
         for segment in segments:
             if segment.start_offset >= last:

@@ -1,8 +1,7 @@
 """Checks the log of one queue, in tiered storage or of a compacted topic: its records, its units, and the CommitLog.
 
-Records there are those of the CommitLog with another offset. Each must be sound and of its queue, each must have its
-unit, and where the CommitLog still has the message, both must tell the same of it. The bodies need no comparison: each
-of the two has its own checksum.
+A record there is the CommitLog's record with another offset. Each record must be sound, of its queue, and have a unit.
+Where the CommitLog still has the message, both records must agree, except for bodies, which have checksums.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,9 +25,7 @@ from rmq_formats.storage.segments import Segment, Storage, read_range
 from rmq_offline.verify import layout_finding_kinds
 from rmq_offline.verify.consumequeue import QueueName
 from rmq_offline.verify.findings import Finding, FindingList, Kind
-from rmq_offline.verify.log_facts import are_in_ranges
-
-Longs = NDArray[np.int64]
+from rmq_offline.verify.log_facts import Longs, are_in_ranges, split_runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +33,9 @@ class LogRecords:
     """The sound records of a queue's log, int64[n] each, in the order of the log.
 
     Attributes:
-        log_offsets: of the records, in the log.
-        sizes: in bytes.
-        queue_offsets: as the records have them.
-        tags_codes: of their TAGS.
-        timestamps_ms: when they were stored.
+        log_offsets: offsets in the queue's log.
+        tags_codes: by the TAGS of the records.
+        timestamps_ms: store timestamps.
         lost: int64[m, 2], begin and end of ranges that are unreadable or in no file, ascending.
     """
 
@@ -52,7 +47,7 @@ class LogRecords:
     lost: Longs
 
     def is_lost(self, log_offsets: Longs) -> NDArray[np.bool_]:
-        """Return which offsets of the log are in an unreadable range."""
+        """Return which offsets of the log are in a lost range."""
         return are_in_ranges(self.lost[:, 0], self.lost[:, 1], log_offsets)
 
 
@@ -84,8 +79,8 @@ class QueueLogCheck:
         self._compare(records, local)
         return int(records.queue_offsets.max(initial=-1)) + 1
 
-    def _add(self, kind: Kind, detail: str, path: str | None, **more: Any) -> None:
-        self.name.report(self.findings, kind, detail, path=path, **more)
+    def _add(self, kind: Kind, detail: str, path: str | None = None, **fields: Any) -> None:
+        self.name.report(self.findings, kind, detail, path=path, **fields)
 
     # --- records ------------------------------------------------------------------------------
 
@@ -133,7 +128,7 @@ class QueueLogCheck:
                 size = after.start_offset - before.end_offset
                 detail = f"no file holds this stretch, before {after.path}"
                 kind = layout_finding_kinds.QUEUE_LOG_SEGMENT_MISSING
-                self._add(kind, detail, None, physical_offset=before.end_offset, size=size)
+                self._add(kind, detail, physical_offset=before.end_offset, size=size)
                 yield before.end_offset, after.start_offset
 
     def _report_foreign(self, units: Longs, names: Sequence[tuple[str, int]]) -> None:
@@ -152,17 +147,17 @@ class QueueLogCheck:
             )
 
     def _path(self, log_offset: int) -> str | None:
-        segments = self.log.segments
-        return next(
-            (segment.path for segment in segments if segment.start_offset <= log_offset < segment.end_offset), None
-        )
+        for segment in self.log.segments:
+            if segment.start_offset <= log_offset < segment.end_offset:
+                return segment.path
+        return None
 
     def _check_order(self, records: LogRecords) -> None:
         steps = np.diff(records.queue_offsets)
         bad = steps < 1
         if not self.log.is_padded:
-            middles = records.log_offsets[1:] - 1  # the last byte before a record: lost, if something before it is
-            bad |= (steps > 1) & ~records.is_lost(middles)
+            last_bytes = records.log_offsets[1:] - 1  # before each record; lost if the records before are lost
+            bad |= (steps > 1) & ~records.is_lost(last_bytes)
         for row in np.flatnonzero(bad).tolist():
             before, after = records.queue_offsets[row : row + 2].tolist()
             log_offset = int(records.log_offsets[row + 1])
@@ -194,7 +189,7 @@ class QueueLogCheck:
             kind = layout_finding_kinds.QUEUE_LOG_UNIT_LOST if is_lost else layout_finding_kinds.QUEUE_LOG_UNIT
             detail = "a unit of a message in a damaged stretch" if is_lost else "no such message is there"
             detail = f"{detail}, but the log ends at {end}" if log_offset >= end else detail
-            self._add(kind, detail, None, physical_offset=log_offset, queue_offset=int(offsets[row]))
+            self._add(kind, detail, physical_offset=log_offset, queue_offset=int(offsets[row]))
         rows = order[at[is_known]] if len(sorted_offsets) else np.zeros(0, dtype=np.int64)
         matched = units[is_known]
         wrong = (matched["physical_offset"] != records.log_offsets[rows]) | (matched["size"] != records.sizes[rows])
@@ -205,23 +200,20 @@ class QueueLogCheck:
         self._report_missing(records, ~np.isin(records.queue_offsets, offsets))
 
     def _report_unit(self, records: LogRecords, row: int, unit: tuple[int, int, int]) -> None:
-        expected = (records.log_offsets[row], records.sizes[row], records.tags_codes[row])
-        texts = [f"offset {log_offset}, size {size}, tags code {code}" for log_offset, size, code in (expected, unit)]
         self._add(
             layout_finding_kinds.QUEUE_LOG_UNIT,
             "the unit is not that of its message",
-            None,
             physical_offset=int(records.log_offsets[row]),
             queue_offset=int(records.queue_offsets[row]),
-            expected=texts[0],
-            actual=texts[1],
+            expected=_unit_text(records.log_offsets[row], records.sizes[row], records.tags_codes[row]),
+            actual=_unit_text(*unit),
         )
 
     def _report_missing(self, records: LogRecords, missing: NDArray[np.bool_]) -> None:
-        rows = np.flatnonzero(missing)
-        for run in np.split(rows, np.flatnonzero(np.diff(rows) > 1) + 1) if len(rows) else ():
+        for run in split_runs(np.flatnonzero(missing)):
             log_offset = int(records.log_offsets[run[0]])
-            finding = self.name.finding(
+            self.name.report(
+                self.race_findings if run[-1] == len(records.log_offsets) - 1 else self.findings,
                 layout_finding_kinds.QUEUE_LOG_UNIT_MISSING,
                 f"{len(run)} records without a unit",
                 path=self._path(log_offset),
@@ -229,7 +221,6 @@ class QueueLogCheck:
                 queue_offset=int(records.queue_offsets[run[0]]),
                 count=len(run),
             )
-            (self.race_findings if run[-1] == len(records.log_offsets) - 1 else self.findings).add(finding)
 
     def _read_units(self) -> tuple[Longs, NDArray[np.void]]:
         """Read the units of tiered storage, with their queue offsets."""
@@ -317,39 +308,33 @@ class QueueLogCheck:
         wrong |= records.tags_codes[at] != rows[:, TAGS_CODE]
         wrong |= records.timestamps_ms[at] != rows[:, STORE_TIMESTAMP]
         for row in np.flatnonzero(wrong).tolist():
-            log_offset = int(records.log_offsets[at[row]])
-            texts = [
-                f"size {size}, tags code {code}, stored {timestamp}"
-                for size, code, timestamp in (
-                    (
-                        rows[row, SIZE],
-                        rows[row, TAGS_CODE],
-                        rows[row, STORE_TIMESTAMP],
-                    ),
-                    (records.sizes[at[row]], records.tags_codes[at[row]], records.timestamps_ms[at[row]]),
-                )
-            ]
+            number = int(at[row])
+            log_offset = int(records.log_offsets[number])
             self._add(
                 layout_finding_kinds.QUEUE_LOG_DIFFERS,
                 "the CommitLog has another message of this queue offset",
                 self._path(log_offset),
                 physical_offset=log_offset,
-                queue_offset=int(records.queue_offsets[at[row]]),
-                expected=texts[0],
-                actual=texts[1],
+                queue_offset=int(records.queue_offsets[number]),
+                expected=_record_text(*rows[row, [SIZE, TAGS_CODE, STORE_TIMESTAMP]].tolist()),
+                actual=_record_text(records.sizes[number], records.tags_codes[number], records.timestamps_ms[number]),
             )
-        if not self.log.is_padded and int(records.queue_offsets.max()) + 1 < int(offsets[0]):
-            end = int(records.queue_offsets.max()) + 1
+        end, local_begin = int(records.queue_offsets.max()) + 1, int(offsets[0])
+        if not self.log.is_padded and end < local_begin:
             detail = "messages that neither the tier nor the CommitLog has"
-            self._add(layout_finding_kinds.TIER_GAP, detail, None, queue_offset=end, count=int(offsets[0]) - end)
+            self._add(layout_finding_kinds.TIER_GAP, detail, queue_offset=end, count=local_begin - end)
+
+
+def _unit_text(log_offset: int, size: int, tags_code: int) -> str:
+    return f"offset {log_offset}, size {size}, tags code {tags_code}"
+
+
+def _record_text(size: int, tags_code: int, timestamp_ms: int) -> str:
+    return f"size {size}, tags code {tags_code}, stored {timestamp_ms}"
 
 
 def check_metadata_segments(name: QueueName, log: QueueLog, sizes: dict[int, int]) -> Iterator[Finding]:
-    """Compare a tier's segments with the broker's metadata of them.
-
-    Args:
-        sizes: size of each segment by its offset, as ``tieredStoreMetadata.json`` has them.
-    """
+    """Compare a tier's segments with the sizes by offset in the broker's metadata, ``tieredStoreMetadata.json``."""
     segments = {segment.start_offset: segment for segment in log.segments}
     for base, size in sorted(sizes.items()):
         if base not in segments:

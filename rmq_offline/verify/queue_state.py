@@ -22,10 +22,10 @@ class QueueState:
     Attributes:
         rows: int64[n, ROW_COLUMNS], ascending by place in QUEUE_OFFSET.
         end: one past the last place.
-        records: int64[k, ROW_COLUMNS], the queue's records, ascending by physical offset, with their queue offsets.
-        places: int64[k], of their units, or NOT_PLACED.
+        records: int64[k, ROW_COLUMNS], ascending by physical offset, with their own queue offsets.
+        places: int64[k], of the records' units, or NOT_PLACED.
         is_former: bool[k], which records are of a former life of the topic.
-        is_plain: whether each record has its unit at its queue offset, as nearly all have.
+        is_plain: whether each record has its unit at its queue offset, as in nearly all queues.
         lost: int64[l, ROW_COLUMNS], units of lost messages, at places without a row.
     """
 
@@ -38,16 +38,15 @@ class QueueState:
     lost: Rows = field(default_factory=lambda: np.empty((0, ROW_COLUMNS), dtype=np.int64))
 
     def expected(self) -> Expected:
-        """Return the state in the form that units are compared with."""
-        queue_offsets = self.records[:, QUEUE_OFFSET]
-        if self.is_plain:
-            return Expected(self.rows, self.records[:, PHYSICAL_OFFSET], queue_offsets, self.end)
-        places = np.where(self.places >= 0, self.places, queue_offsets)
+        """Return the expected units, with the queue offset as the place of a record without a unit."""
+        places = self.records[:, QUEUE_OFFSET]
+        if not self.is_plain:
+            places = np.where(self.places >= 0, self.places, places)
         return Expected(self.rows, self.records[:, PHYSICAL_OFFSET], places, self.end)
 
 
 def build_state_from_log(rows: Rows, facts: LogFacts) -> QueueState:
-    """Return what a broker makes of a queue's records, in log order, where no file is."""
+    """Return the queue that a broker makes from records in log order, without files."""
     if are_plain(rows):
         queue_offsets = rows[:, QUEUE_OFFSET]
         end = int(queue_offsets[-1]) + 1 if len(queue_offsets) else 0
@@ -104,8 +103,8 @@ def find_record_gaps(state: QueueState) -> Rows:
     """Find the queue offsets that no record has, and the range of the log in which such records would be.
 
     Returns:
-        int64[m, 4]: the first queue offset of each gap, one past the last, and in the log the end of the record in
-        front of the gap and the begin of the record behind it.
+        int64[m, 4]: the first queue offset of each gap, one past the last, and in the log the end of the record before
+        the gap and the begin of the record after the gap.
     """
     return _closed_gaps(state, is_wide=False)
 

@@ -12,7 +12,7 @@ from rmq_formats.scan.derived_images import Placement, place_last
 from rmq_offline.verify import finding_kinds
 from rmq_offline.verify.consumequeue import MAX_REPORTED, QueueName, find_former_codes
 from rmq_offline.verify.findings import FindingList
-from rmq_offline.verify.log_facts import LogFacts
+from rmq_offline.verify.log_facts import LogFacts, Longs
 from rmq_offline.verify.queue_state import sort_in_log_order
 
 _FINE: Final = 0
@@ -28,18 +28,17 @@ _FIELDS: Final = (
     (finding_kinds.UNIT_SIZE, "size", SIZE),
 )  # the last one that differs is reported
 _UNDISPATCHED, _MISSING = 1, 2
-Longs = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class StoredQueue:
-    """A queue as the database has it.
+    """A queue in the database.
 
     Attributes:
         offsets: queue offsets, int64[n], ascending.
         units: UNIT_VALUE_DTYPE[n].
-        last: what the database says of the queue's last unit; None if nothing.
-        dispatched: physical offset up to which the database has all records, by its own checkpoint.
+        last: the key max; None without one.
+        dispatched: physical offset up to which the database has all records, by the database's checkpoint.
     """
 
     path: str
@@ -76,12 +75,12 @@ class RocksDbQueueCheck:
         self.end_offset = int(self._rows[-1, QUEUE_OFFSET]) + 1 if len(self._rows) else 0
 
     def place(self, stored: StoredQueue) -> Placement:
-        """Place the records by what the database has, without those of a former life."""
+        """Place the records by the units in the database, without records of a former life."""
         self._merge(stored, stored.units["physical_offset"].astype(np.int64))
         return self.placement
 
     def check(self, stored: StoredQueue) -> None:
-        """Compare what the database has."""
+        """Compare a queue in the database with its records."""
         physical = stored.units["physical_offset"].astype(np.int64)
         former = self._merge(stored, physical)
         offsets = self._rows[:, QUEUE_OFFSET]
@@ -98,9 +97,9 @@ class RocksDbQueueCheck:
             self.name.report(self.findings, finding_kinds.QUEUE_FORMER, detail, path=stored.path, count=former)
 
     def _merge(self, stored: StoredQueue, physical: Longs) -> int:
-        """Place the records by the units that name them, and leave out those of a former life; return their number.
+        """Place the records by their units, without records of a former life; return the number of these.
 
-        Such a record has no unit, and one of a later record stands at its queue offset or before.
+        A record of a former life has no unit, and the unit of a later record stands at its queue offset or before.
         """
         records = self._records
         if not len(records) or not len(physical):
@@ -177,7 +176,7 @@ class RocksDbQueueCheck:
         return kinds
 
     def _is_displaced(self, stored: StoredQueue, physical: Longs) -> NDArray[np.bool_]:
-        """Return which units are of records with a damaged queue offset, at which the units stand too."""
+        """Return which units stand at the damaged queue offset of their record."""
         rows = self.placement.displaced
         is_record = np.isin(physical, rows[:, PHYSICAL_OFFSET])
         return is_record & np.isin(stored.offsets, rows[:, QUEUE_OFFSET])
@@ -187,7 +186,8 @@ class RocksDbQueueCheck:
             kind = _KINDS[int(kinds[begin])]
             assert kind is not None, "runs are those of faults"
             unit, first = stored.units[begin], int(stored.offsets[begin])
-            finding = self.name.finding(
+            self.name.report(
+                self.race_findings if kind is finding_kinds.UNIT_BEYOND else self.findings,
                 finding_kinds.with_rocksdb_remedy(kind),
                 _span(first, int(stored.offsets[end - 1])),
                 path=stored.path,
@@ -197,7 +197,6 @@ class RocksDbQueueCheck:
                 expected=_row_text(self._rows[places[begin]]) if is_expected[begin] else "none",
                 actual=_text(unit["physical_offset"], unit["size"], unit["tags_code"], unit["store_timestamp"]),
             )
-            (self.race_findings if kind is finding_kinds.UNIT_BEYOND else self.findings).add(finding)
 
     def _add_missing(self, stored: StoredQueue, has_unit: NDArray[np.bool_]) -> None:
         """Report records without a unit: those that were not flushed yet a broker dispatches when it starts."""
@@ -207,10 +206,10 @@ class RocksDbQueueCheck:
         missing = finding_kinds.with_rocksdb_remedy(missing)
         for begin, end in _runs(self._rows[:, QUEUE_OFFSET], faults):
             row = self._rows[begin]
-            is_fault = faults[begin] == _MISSING
             first, last = int(row[QUEUE_OFFSET]), int(self._rows[end - 1, QUEUE_OFFSET])
-            finding = self.name.finding(
-                missing if is_fault else finding_kinds.UNIT_UNDISPATCHED,
+            self.name.report(
+                self.findings,
+                missing if faults[begin] == _MISSING else finding_kinds.UNIT_UNDISPATCHED,
                 _span(first, last),
                 path=stored.path,
                 queue_offset=first,
@@ -219,7 +218,6 @@ class RocksDbQueueCheck:
                 actual="none",
                 count=end - begin,
             )
-            self.findings.add(finding)
 
     def _check_last(self, stored: StoredQueue, physical: Longs) -> None:
         """Compare the key max of the queue, its end, with the queue's last unit within the log."""
@@ -262,7 +260,7 @@ class RocksDbQueueCheck:
 
 
 def _runs(offsets: Longs, faults: Longs) -> list[tuple[int, int]]:
-    """Return the runs of neighbours in the queue that have one fault: begin and end."""
+    """Return begin and end of each run of neighbours in the queue with the same fault."""
     bad = np.flatnonzero(faults)
     if not len(bad):
         return []
@@ -277,12 +275,7 @@ def _span(first: int, last: int) -> str:
 
 
 def _row_text(row: Longs) -> str:
-    return _text(
-        row[PHYSICAL_OFFSET],
-        row[SIZE],
-        row[TAGS_CODE],
-        row[STORE_TIMESTAMP],
-    )
+    return _text(row[PHYSICAL_OFFSET], row[SIZE], row[TAGS_CODE], row[STORE_TIMESTAMP])
 
 
 def _text(physical_offset: int, size: int, tags_code: int, store_timestamp: int) -> str:

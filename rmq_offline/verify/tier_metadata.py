@@ -44,9 +44,9 @@ def read_tier_begins(store: StoreFiles) -> dict[Queue, int]:
 
 
 def read_begins_elsewhere(store: StoreFiles, queues: Iterable[Queue]) -> dict[Queue, int]:
-    """Find where queues begin in compacted logs and tiered storage, from which a broker delivers what the log lacks.
+    """Find where queues begin in compacted logs and tiered storage, which have messages that the log has no more.
 
-    Where that cannot be read it is 0, so that no message counts as expired.
+    All queues begin at 0 where that cannot be read, so that no message counts as expired.
     """
     try:
         begins = read_tier_begins(store)

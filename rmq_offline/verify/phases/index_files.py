@@ -1,5 +1,6 @@
 """Second task batch of a verification: each task compares one IndexFile with the keys of the log."""
 
+import functools
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from rmq_offline.tasks.work_area import WorkArea
 from rmq_offline.tasks.work_files import read_longs, write_longs
 from rmq_offline.verify import finding_kinds
 from rmq_offline.verify.findings import Finding, FindingList, Kind
-from rmq_offline.verify.index_entries import Hashes, IndexInput
+from rmq_offline.verify.index_entries import Hashes, IndexInput, read_bound
 from rmq_offline.verify.index_file import IndexCheck, IndexSpan
 from rmq_offline.verify.log_facts import Longs
 from rmq_offline.verify.phases.queues import read_facts
@@ -30,12 +31,7 @@ MAX_SAME_KEYS: Final = 64  # keys of one message that are searched for an entry'
 
 @dataclass(frozen=True, slots=True)
 class IndexFileTask:
-    """Task of verifying one IndexFile.
-
-    Attributes:
-        previous_path: path of the IndexFile before this one; None for the first.
-        is_last: whether this is the newest IndexFile.
-    """
+    """Task of verifying one IndexFile; ``previous_path`` is None for the oldest."""
 
     path: str
     size_bytes: int
@@ -60,6 +56,17 @@ def write_key_table(work: WorkArea, checks: Sequence[SplitCheck]) -> None:
     write_longs(work, "keys.msgpack", counts=counts, begins=begins)
 
 
+Keys = tuple[Hashes, Longs, Longs]
+"""Hashes, physical offsets and store timestamps (ms) of keys."""
+
+
+def _join_keys(parts: Sequence[Keys]) -> Keys:
+    if len(parts) == 1:
+        return parts[0]
+    hashes, offsets, timestamps = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return hashes, offsets, timestamps
+
+
 class SpilledKeys:
     """Reads the keys of the log from the spill files of the scan."""
 
@@ -68,32 +75,26 @@ class SpilledKeys:
         arrays = read_longs(work, "keys.msgpack")
         self._begins = arrays["begins"]
         self._starts = np.concatenate([[0], np.cumsum(arrays["counts"])]).astype(np.int64)
-        self._cached: OrderedDict[int, tuple[Hashes, Longs, Longs]] = OrderedDict()
+        self._cached: OrderedDict[int, Keys] = OrderedDict()
         self.count = int(self._starts[-1])
 
-    def _split(self, number: int) -> tuple[Hashes, Longs, Longs]:
+    def _split(self, number: int) -> Keys:
         if number not in self._cached:
             if len(self._cached) == CACHED_SPLITS:
                 self._cached.popitem(last=False)
             size = int(self._starts[number + 1] - self._starts[number])
             parts = list(spill.read_keys(self._work.path(f"spill/keys-{number:06d}.arrow"), 0, size))
-            if len(parts) == 1:
-                self._cached[number] = parts[0]
-            else:
-                hashes, offsets, timestamps = (np.concatenate(column) for column in zip(*parts, strict=True))
-                self._cached[number] = hashes, offsets, timestamps
+            self._cached[number] = _join_keys(parts)
         self._cached.move_to_end(number)
         return self._cached[number]
 
-    def read(self, begin: int, end: int) -> tuple[Hashes, Longs, Longs]:
+    def read(self, begin: int, end: int) -> Keys:
         """Read hashes, physical offsets and store timestamps (ms) of the keys ``[begin, end)``."""
-        parts = [
-            tuple(column[low:high] for column in self._split(number)) for number, low, high in self._pieces(begin, end)
-        ]
-        if len(parts) == 1:
-            return parts[0]  # type: ignore[return-value] # three columns
-        hashes, offsets, timestamps = (np.concatenate(column) for column in zip(*parts, strict=True))
-        return hashes, offsets, timestamps
+        parts = []
+        for number, low, high in self._pieces(begin, end):
+            hashes, offsets, timestamps = self._split(number)
+            parts.append((hashes[low:high], offsets[low:high], timestamps[low:high]))
+        return _join_keys(parts)
 
     def _pieces(self, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
         number = int(np.searchsorted(self._starts, begin, side="right")) - 1
@@ -132,22 +133,15 @@ class SpilledKeys:
         return numbers
 
 
-class _PaddedReader:
-    """Range reader of an IndexFile that returns zeros after the file's end."""
-
-    def __init__(self, file: OpenRange, path: str) -> None:
-        self._file = file
-        self._path = path
-
-    def read(self, offset: int, size_bytes: int) -> NDArray[np.uint8]:
-        """Read a range. Raises StoreError."""
-        data = np.empty(size_bytes, dtype=np.uint8)
-        try:
-            got = self._file.read_into(offset, data.data) if size_bytes else 0
-        except OSError as error:
-            raise StoreError(f"{self._path}: cannot be read ({error.strerror or error})") from error
-        data[got:] = 0
-        return data
+def _read_padded(file: OpenRange, path: str, offset: int, size_bytes: int) -> NDArray[np.uint8]:
+    """Read a range of an IndexFile, with zeros after the file's end. Raises StoreError."""
+    data = np.empty(size_bytes, dtype=np.uint8)
+    try:
+        got = file.read_into(offset, data.data) if size_bytes else 0
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be read ({error.strerror or error})") from error
+    data[got:] = 0
+    return data
 
 
 def check_index(task: IndexFileTask, sizes: StoreSizes, work: WorkArea) -> IndexResult:
@@ -163,7 +157,7 @@ def check_index(task: IndexFileTask, sizes: StoreSizes, work: WorkArea) -> Index
                 path=task.path,
                 size_bytes=task.size_bytes,
                 data_end=file.data_end(),
-                read=_PaddedReader(file, task.path).read,
+                read=functools.partial(_read_padded, file, task.path),
                 slots=sizes.index_slots,
                 entries=sizes.index_entries,
                 is_first=task.previous_path is None,
@@ -221,17 +215,16 @@ def check_index_files(
 
 
 def _missing(kind: Kind, keys: SpilledKeys, begin: int, end: int, path: str) -> Finding:
-    first, last = (int(keys.read(number, number + 1)[1][0]) for number in (begin, end - 1))
+    first, last = (read_bound(keys, number).physical_offset for number in (begin, end - 1))
     detail = f"no entries for keys of the messages at offsets {first} to {last}"
     return Finding(kind, detail, path, first, count=end - begin)
 
 
 def _overlap(keys: SpilledKeys, span: IndexSpan, end: int) -> Finding:
-    """Make the finding for keys that an earlier file has: of one message it is a recovery's, else a foreign file."""
+    """Make the finding for keys that an earlier file has: a recovery repeats keys of one message alone."""
     stop = min(end, span.key_end)
-    first, last = (
-        int(keys.read(number, number + 1)[1][0]) for number in (span.key_begin, max(stop - 1, span.key_begin))
-    )
+    numbers = span.key_begin, max(stop - 1, span.key_begin)
+    first, last = (read_bound(keys, number).physical_offset for number in numbers)
     kind = finding_kinds.INDEX_ENTRY_REPEATED if first == last else finding_kinds.INDEX_FILE_SURPLUS
     detail = f"keys of the messages at offsets {first} to {last}, which an earlier file has"
     return Finding(kind, detail, span.path, first, count=max(1, stop - span.key_begin))
@@ -255,9 +248,9 @@ def _fill_findings(
 def _may_be_empty(
     results: Sequence[IndexResult], number: int, is_complete: bool, keys: SpilledKeys, last_message_offset: int
 ) -> bool:
-    """Return whether an empty file is normal: a broker creates one as soon as the last file is full or there is none.
+    """Return whether an empty file is normal, as the newest file may be.
 
-    Even if that message has no key: so the newest file may be empty (``IndexService#buildIndex``).
+    A broker creates a file as soon as none has room, even for a message without keys (``IndexService#buildIndex``).
     """
     if number + 1 < len(results) or last_message_offset < 0:
         return False

@@ -1,7 +1,7 @@
 """Plans a verification: lists the store's files, and determines the file sizes that its broker uses."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from itertools import islice, pairwise
@@ -43,7 +43,7 @@ SAMPLE: Final = 256  # queue files sampled to infer the size of all
 
 @dataclass(frozen=True, slots=True)
 class VerifyOptions:
-    """Sizes of ``StoreSizes`` that the caller sets; None stands for those of the store's files, else the defaults.
+    """Sizes of ``StoreSizes`` that the caller sets; None takes the sizes of the store's files, else the defaults.
 
     Attributes:
         tier: ``tieredStoreFilePath``; this broker's files there are verified too. None skips the tier.
@@ -67,7 +67,7 @@ class VerifyOptions:
     def from_arguments(
         cls, arguments: Mapping[str, Any], conf: BrokerConf | None = None, tier: str | None = None
     ) -> "VerifyOptions":
-        """Make options of the arguments of ``SIZE_OPTIONS``, which win over a ``broker.conf``. Raises OptionError."""
+        """Make options of the arguments of ``SIZE_OPTIONS``, which override a ``broker.conf``. Raises OptionError."""
         values = {name: value for name, value in arguments.items() if value is not None}
         if "delay_levels" in values:
             values["delay_levels_ms"] = delay_levels_ms(values.pop("delay_levels"))
@@ -152,45 +152,40 @@ def resolve_sizes(
     store: StoreFiles, segments: Sequence[Segment], options: VerifyOptions, findings: FindingList
 ) -> StoreSizes:
     """Return the broker's sizes: those of the options, else those of the store's files, which are reported."""
+
+    def resolve(name: str, default: int, infer: Callable[[int], int]) -> int:
+        preset: int | None = getattr(options, name)
+        if preset is not None:
+            return preset
+        size = infer(default)
+        if size != default:
+            detail = f"{size}, as the store's files have it; the default is {default}"
+            findings.report(finding_kinds.LAYOUT, f"--{name.replace('_', '-')} {detail}")
+        return size
+
+    def common_size(directory: str, multiple: int) -> Callable[[int], int]:
+        return lambda default: _common_size(store.storage, directory, multiple) or default
+
     log_sizes = Counter(segment.size_bytes for segment in segments if segment.size_bytes)
-    log_bytes = options.commitlog_file_bytes
-    if log_bytes is None:
-        log_bytes = log_sizes.most_common(1)[0][0] if log_sizes else COMMITLOG_FILE_BYTES
-        if log_bytes != COMMITLOG_FILE_BYTES:
-            _report_size(findings, "commitlog-file-bytes", log_bytes, COMMITLOG_FILE_BYTES)
-    queue_bytes = options.consumequeue_file_bytes
-    if queue_bytes is None:
-        queue_bytes = (
-            _common_size(store.storage, paths.consumequeue_dir(store.root), UNIT_BYTES) or CONSUMEQUEUE_FILE_BYTES
-        )
-        if queue_bytes != CONSUMEQUEUE_FILE_BYTES:
-            _report_size(findings, "consumequeue-file-bytes", queue_bytes, CONSUMEQUEUE_FILE_BYTES)
+    log_size = log_sizes.most_common(1)[0][0] if log_sizes else COMMITLOG_FILE_BYTES
+    log_bytes = resolve("commitlog_file_bytes", COMMITLOG_FILE_BYTES, lambda _: log_size)
+    queue_size = common_size(paths.consumequeue_dir(store.root), UNIT_BYTES)
+    queue_bytes = resolve("consumequeue_file_bytes", CONSUMEQUEUE_FILE_BYTES, queue_size)
     ext_bytes = options.consumequeue_ext_file_bytes
     if ext_bytes is None:
         ext_bytes = _common_size(store.storage, paths.consumequeue_ext_dir(store.root), 1)
-    slots, entries = _index_sizes(store, options)
-    if options.index_slots is None and slots != INDEX_SLOTS:
-        _report_size(findings, "index-slots", slots, INDEX_SLOTS)
-    if options.index_entries is None and entries != INDEX_ENTRIES:
-        _report_size(findings, "index-entries", entries, INDEX_ENTRIES)
+    index_slots, index_entry_count = _index_sizes(store, options)
+    slots = resolve("index_slots", INDEX_SLOTS, lambda _: index_slots)
+    entries = resolve("index_entries", INDEX_ENTRIES, lambda _: index_entry_count)
     levels = options.delay_levels_ms or delay_levels_ms(DEFAULT_DELAY_LEVELS)
     tags_from = options.tags_from
     if tags_from is None:
         tags_from, reason = find_index_tags(store, segments)
         if tags_from != NO_TAGS:
             findings.report(finding_kinds.LAYOUT, f"--index-tags {reason}")
-    batch_bytes = options.batchconsumequeue_file_bytes
-    if batch_bytes is None:
-        batch_bytes = (
-            _common_size(store.storage, paths.batch_consumequeue_dir(store.root), BATCH_UNIT_BYTES) or BATCH_FILE_BYTES
-        )
-        if batch_bytes != BATCH_FILE_BYTES:
-            _report_size(findings, "batchconsumequeue-file-bytes", batch_bytes, BATCH_FILE_BYTES)
+    batch_size = common_size(paths.batch_consumequeue_dir(store.root), BATCH_UNIT_BYTES)
+    batch_bytes = resolve("batchconsumequeue_file_bytes", BATCH_FILE_BYTES, batch_size)
     return StoreSizes(log_bytes, queue_bytes, ext_bytes, slots, entries, levels, tags_from, batch_bytes)
-
-
-def _report_size(findings: FindingList, option: str, value: int, default: int) -> None:
-    findings.report(finding_kinds.LAYOUT, f"--{option} {value}, as the store's files have it; the default is {default}")
 
 
 def with_delay_levels(sizes: StoreSizes, levels: tuple[int, ...], findings: FindingList) -> StoreSizes:
@@ -266,8 +261,8 @@ def _index_sizes(store: StoreFiles, options: VerifyOptions) -> tuple[int, int]:
 def _sizes_by_last_entry(storage: Storage, path: str) -> tuple[int, int] | None:
     """Determine slots and entries by the position of the file's last entry; None where no position fits.
 
-    The header has the number of entries, and the physical offsets of the first and the last: only one
-    position of the entries, give or take the zeros that the last may end with, agrees with both.
+    The header has the number of entries, and the physical offsets of the first and the last entry: only one position
+    of the entries, give or take zeros at the end of the last, agrees with both.
     """
     with storage.open(path) as file:
         header = IndexHeader.decode(read_range(file, 0, INDEX_HEADER_BYTES).ljust(INDEX_HEADER_BYTES, b"\0"))
@@ -280,18 +275,16 @@ def _sizes_by_last_entry(storage: Storage, path: str) -> tuple[int, int] | None:
             if entry_bytes < 2 * INDEX_ENTRY_BYTES or entry_bytes % INDEX_ENTRY_BYTES:
                 continue
             offset_at = entries_at + INDEX_ENTRY_PHYSICAL_OFFSET_AT
-            first = read_range(file, offset_at + INDEX_ENTRY_BYTES, 8)
-            last = read_range(file, offset_at + (header.index_count - 1) * INDEX_ENTRY_BYTES, 8)
-            if (
-                int.from_bytes(first, "big") == header.begin_physical_offset
-                and int.from_bytes(last, "big") == header.end_physical_offset
-            ):
+            first = int.from_bytes(read_range(file, offset_at + INDEX_ENTRY_BYTES, 8), "big")
+            last_at = offset_at + (header.index_count - 1) * INDEX_ENTRY_BYTES
+            last = int.from_bytes(read_range(file, last_at, 8), "big")
+            if (first, last) == (header.begin_physical_offset, header.end_physical_offset):
                 return slots, entry_bytes // INDEX_ENTRY_BYTES
     return None
 
 
 def _sizes_by_slots(storage: Storage, path: str) -> tuple[int, int] | None:
-    """Determine slots and entries by the header's number of used slots: another way, for a damaged file."""
+    """Determine slots and entries of a damaged file by the header's number of used slots."""
     with storage.open(path) as file:
         try:
             index_file = IndexFile.read(file, path)
@@ -310,9 +303,8 @@ def _sizes_by_ratio(size_bytes: int) -> tuple[int, int] | None:
 def is_a_store(store: StoreFiles) -> bool:
     """Return whether any part of a store is under a root. Raises StoreError where that cannot be listed."""
     names = {entry.name for entry in store.storage.entries(store.root)}
-    if store.dledger_directories:
-        return True
-    return bool(names & {"commitlog", "consumequeue", "consumequeue_ext", "index", "checkpoint", "abort"})
+    parts = {"commitlog", "consumequeue", "consumequeue_ext", "index", "checkpoint", "abort"}
+    return bool(store.dledger_directories or names & parts)
 
 
 def refuse_inside_store(root: str, option: str, path: str | None) -> None:

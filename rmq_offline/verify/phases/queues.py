@@ -77,7 +77,7 @@ def write_facts(work: WorkArea, facts: LogFacts) -> None:
 
 
 def read_facts(work: WorkArea) -> LogFacts:
-    """Read the facts of the log that ``write_facts`` wrote."""
+    """Read the facts of the log from the file of ``write_facts``."""
     arrays = read_longs(work, "facts.msgpack")
     start, end, largest, is_cut, dispatched = arrays["bounds"].tolist()
     return LogFacts(start, end, arrays["begins"], arrays["ends"], largest, bool(is_cut), dispatched)
@@ -92,13 +92,12 @@ def write_queue_inputs(
     *,
     has_files: bool = True,
 ) -> None:
-    """Write the store's queue directories and claimed offsets for the tasks, one file a partition.
+    """Write the store's queue directories and committed offsets for the tasks, one file a partition.
 
     Args:
-        committed_offsets: topics and offsets by the config files.
-        database: the ConsumeQueue in RocksDB; None without one that can be read.
-        has_files: whether the store has ConsumeQueue files too.
+        database: the ConsumeQueue in RocksDB; None without a readable one.
         logs: logs of single queues, in tiered storage or of compacted topics.
+        has_files: whether the store has ConsumeQueue files too.
     """
     facts = {
         "database": None if database is None else [database.path, database.dispatched],
@@ -108,19 +107,18 @@ def write_queue_inputs(
     }
     write_text(work, "topics.json", json.dumps(facts))
     parts: list[list[Any]] = [[] for _ in range(len(directories))]
-    for path, file_claims in committed_offsets.offsets.items():
-        for committed in file_claims:
+    for path, file_offsets in committed_offsets.offsets.items():
+        for committed in file_offsets:
             partition = spill.queue_partition(committed.topic, committed.queue_id, len(directories))
             begin = committed_offsets.begins_elsewhere.get((committed.topic, committed.queue_id))
-            parts[partition].append(
-                [path, begin, committed.topic, committed.queue_id, committed.queue_offset, committed.group]
-            )
-    own_logs: list[list[Any]] = [[] for _ in range(len(directories))]
+            fields = [committed.topic, committed.queue_id, committed.queue_offset, committed.group]
+            parts[partition].append([path, begin, *fields])
+    queue_logs: list[list[Any]] = [[] for _ in range(len(directories))]
     for log in logs:
-        own_logs[spill.queue_partition(log.topic, log.queue_id, len(directories))].append(log.to_list())
+        queue_logs[spill.queue_partition(log.topic, log.queue_id, len(directories))].append(log.to_list())
     for partition in range(len(directories)):
         queues = directories.of(partition)
-        text = json.dumps({"directories": queues, "claims": parts[partition], "logs": own_logs[partition]})
+        text = json.dumps({"directories": queues, "offsets": parts[partition], "logs": queue_logs[partition]})
         write_text(work, f"queues-{partition:06d}.json", text)
 
 
@@ -144,14 +142,24 @@ def check_queues(partition: int, root: str, split_count: int, sizes: StoreSizes,
         logs.setdefault((log.topic, log.queue_id), []).append(log)
     committed_offsets: dict[tuple[str, int], list[tuple[str, CommittedOffset]]] = {}
     begins_elsewhere: dict[Queue, int] = {}
-    for path, begin, topic, queue_id, queue_offset, group in inputs["claims"]:
-        committed_offsets.setdefault((topic, queue_id), []).append(
-            (path, CommittedOffset(topic, queue_id, queue_offset, group))
-        )
+    for path, begin, *fields in inputs["offsets"]:
+        committed = CommittedOffset(*fields)
+        committed_offsets.setdefault((committed.topic, committed.queue_id), []).append((path, committed))
         if begin is not None:
-            begins_elsewhere[topic, queue_id] = begin
+            begins_elsewhere[committed.topic, committed.queue_id] = begin
     topics = json.loads(work.read_text("topics.json"))
-    state = _open_state(root, sizes, work, topics)
+    store = open_store(root)
+    known_topics = None if topics["known_topics"] is None else frozenset(topics["known_topics"])
+    state = PartitionState(
+        store,
+        sizes,
+        read_facts(work),
+        known_topics,
+        frozenset(topics["batch_topics"]),
+        AbsentQueues(store, known_topics),
+        FindingList(),
+        FindingList(),
+    )
     unit_count, names = 0, frozenset(queues)
     with queue_layouts(state, topics, work, split_count) as layouts:
         for name in sorted(queues):
@@ -171,29 +179,14 @@ def check_queues(partition: int, root: str, split_count: int, sizes: StoreSizes,
     return PartResult(state.findings, state.race_findings, state.queue_count, unit_count)
 
 
-def _open_state(root: str, sizes: StoreSizes, work: WorkArea, topics: Mapping[str, Any]) -> PartitionState:
-    store = open_store(root)
-    known_topics = None if topics["known_topics"] is None else frozenset(topics["known_topics"])
-    return PartitionState(
-        store,
-        sizes,
-        read_facts(work),
-        known_topics,
-        frozenset(topics["batch_topics"]),
-        AbsentQueues(store, known_topics),
-        FindingList(),
-        FindingList(),
-    )
-
-
 @contextmanager
 def queue_layouts(
     partition: PartitionState, topics: Mapping[str, Any], work: WorkArea, split_count: int
 ) -> Iterator[Sequence[QueueLayout]]:
-    """Open the layouts that the store's queues have; of a queue in several, the last one decides on its end.
+    """Open the layouts of the store's queues; of a queue in several, the last layout decides on its end.
 
     Args:
-        topics: what ``write_queue_inputs`` wrote.
+        topics: the content of ``topics.json``, by ``write_queue_inputs``.
         split_count: number of splits that were scanned.
     """
     inner_batches = functools.cache(lambda: spill.read_batches(work, split_count))

@@ -30,30 +30,24 @@ MAX_MARKS: Final = 200  # damaged stretches of a split that the map shows
 
 @dataclass(frozen=True, slots=True)
 class SplitCheck:
-    """Result of checking one split.
+    """Result of checking one split; counts and sizes of records are of sound ones.
 
     Attributes:
         begin_physical_offset: offset of the first frame.
         end_physical_offset: offset at which the walk ended: the first frame of the next split.
-        message_count: number of sound records.
-        record_bytes: size of the sound records together.
-        key_count: number of Index entries of these records.
-        last_physical_offset: offset of the last sound record; -1 if there is none.
-        largest_record_bytes: size of the largest sound record.
-        blank_at: physical offset of the file's end mark, if it is here.
-        damage_count: number of damaged ranges.
-        damaged_bytes: size of the damaged ranges together.
+        key_count: number of Index entries of the records.
+        last_physical_offset: offset of the last record; -1 without a record.
+        blank_at: physical offset of the file's end mark, if it is in the split.
         marks: (physical offset, size) of the first damaged ranges.
         open_damage: the damaged range at the end of the segment.
         open_finding: the finding about ``open_damage``, if more of the log follows.
-        head: offsets and store timestamps of the first records, by ``pack_moments``.
-        tail: offsets and store timestamps of the last records, likewise.
-        latest_ms: the latest store timestamp; -1 if there is none.
-        failed: the split could not be read to its end.
+        head: offsets and store timestamps of the first records, by ``pack_moments``; ``tail`` of the last.
+        latest_ms: the latest store timestamp; -1 without a record.
+        failed: whether the split could not be read to its end.
         light_topics: topics whose messages were put into light queues (LMQ) too.
         batch_topics: topics with inner batches, and so with a BatchConsumeQueue.
         entries: entries of a DLedger log; None in a segment of ``commitlog``.
-        findings: None if there are none, since a driver has a million results in memory.
+        findings: None without findings, since a driver has a million results in memory.
     """
 
     split: Split
@@ -86,7 +80,7 @@ class ScanOptions:
 
     Attributes:
         partitions: number of partitions of the queues.
-        to_light_queues: whether the broker has light queues (LMQ), so that records have units there, too.
+        to_light_queues: whether the broker has light queues (LMQ), so that records have units there too.
         has_database: whether queues are in RocksDB, where a light unit has its record's store time.
         batch_topics: topics whose queues are BatchConsumeQueues; their records have no units in light queues.
     """
@@ -129,13 +123,8 @@ def check_split(split: Split, options: ScanOptions, work: WorkArea, *, begin: in
             open_finding = check.make_damage_finding(check.open_damage) if check.open_damage else None
     except (RmqError, OSError) as error:
         failed, open_finding = True, None
-        findings.report(
-            finding_kinds.SEGMENT_UNREADABLE,
-            str(error),
-            split.path,
-            physical_offset=end,
-            size=split.file_offset + split.limit - end,
-        )
+        kind, size = finding_kinds.SEGMENT_UNREADABLE, split.file_offset + split.limit - end
+        findings.report(kind, str(error), split.path, physical_offset=end, size=size)
     units, keys = dispatcher.drain()
     names, file_name = dispatcher.queue_names(), f"{split.number:06d}.arrow"
     units = drop_light_units(units, names, options.batch_topics)
@@ -148,7 +137,9 @@ def check_split(split: Split, options: ScanOptions, work: WorkArea, *, begin: in
     if failed:
         damages.append(Damage(end, split.file_offset + split.limit - end, DamageCode.TRUNCATED))
     if damages:
-        _write_damages(work, split.number, damages)
+        ranges = [(item.physical_offset, item.physical_offset + item.size) for item in damages]
+        rows = np.array(ranges, dtype=np.int64).reshape(-1)
+        write_longs(work, f"spill/damages-{split.number:06d}.msgpack", rows=rows)
     times = None if check is None else check.times
     return SplitCheck(
         split=split,
@@ -176,14 +167,8 @@ def check_split(split: Split, options: ScanOptions, work: WorkArea, *, begin: in
     )
 
 
-def _write_damages(work: WorkArea, number: int, damages: Sequence[Damage]) -> None:
-    """Write the damaged ranges of a split as int64[n, 2]: begin and end."""
-    rows = np.array([(item.physical_offset, item.physical_offset + item.size) for item in damages], dtype=np.int64)
-    write_longs(work, f"spill/damages-{number:06d}.msgpack", rows=rows.reshape(-1))
-
-
 def read_damages(work: WorkArea, checks: Sequence[SplitCheck]) -> Iterator[NDArray[np.int64]]:
-    """Read the damaged ranges of the splits that have any, in log order."""
+    """Read the damaged ranges of splits in log order, int64[n, 2] each: begin and end."""
     for check in checks:
         if check.damage_count:
             yield read_longs(work, f"spill/damages-{check.split.number:06d}.msgpack")["rows"].reshape(-1, 2)
@@ -194,11 +179,9 @@ class SegmentState:
     """State of one CommitLog file, merged from its splits.
 
     Attributes:
-        start_offset: physical offset of its first byte.
-        data_bytes: up to its last byte that is not zero.
+        start_offset: physical offset of the first byte.
+        data_bytes: up to the last byte that is not zero.
         message_count: number of sound records.
-        damage_count: number of damaged ranges.
-        damaged_bytes: size of the damaged ranges together.
         marks: (physical offset, size) of the first damaged ranges.
     """
 
@@ -248,7 +231,7 @@ def check_whole_log(checks: Sequence[SplitCheck]) -> Iterator[Finding]:
 
 
 def _entry_findings(checks: Sequence[SplitCheck]) -> Iterator[Finding]:
-    """Check that the entries of each split go on where those of the split before end."""
+    """Check that the entries of each split continue the entries of the split before."""
     before: EntrySpan | None = None
     is_damaged = False
     for check in checks:
@@ -314,9 +297,6 @@ def checked_log_end(checks: Sequence[SplitCheck]) -> int:
     """Return one past the last byte of the log that was checked; of a file that has ended, one past the file."""
     for check in reversed(checks):
         if check.split.data_end > 0:
-            return (
-                check.split.file_offset + check.split.file_bytes
-                if check.blank_at is not None
-                else check.end_physical_offset
-            )
+            has_ended = check.blank_at is not None
+            return check.split.file_offset + check.split.file_bytes if has_ended else check.end_physical_offset
     return checks[0].split.file_offset if checks else 0

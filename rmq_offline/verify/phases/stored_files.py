@@ -1,5 +1,6 @@
-"""The files of a store's queues, as a comparison with the log reads them."""
+"""Lists and reads the files of a store's queues."""
 
+import functools
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,11 +23,7 @@ _NO_BYTES: Final = np.empty(0, dtype=np.uint8)
 
 @dataclass(frozen=True, slots=True)
 class StoredFiles:
-    """Reader of the files of queues.
-
-    Attributes:
-        findings: takes findings about unreadable and foreign files.
-    """
+    """Reader of the files of queues; unreadable and foreign files become findings."""
 
     store: StoreFiles
     sizes: StoreSizes
@@ -50,8 +47,8 @@ class StoredFiles:
             elif start_offset is None:
                 name.report(self.findings, foreign, "no name of a queue's file", path=path, size=entry.size_bytes)
             else:
-                reader = _QueueFileReader(self.store.storage, path, file_bytes)
-                files.append(QueueFile(path, start_offset, entry.size_bytes, reader.read))
+                read = functools.partial(_read_used_bytes, self.store.storage, path, file_bytes)
+                files.append(QueueFile(path, start_offset, entry.size_bytes, read))
         return files
 
     def ext(self, name: QueueName) -> ExtTable | None:
@@ -64,14 +61,9 @@ class StoredFiles:
         files = self.files(name, directory, finding_kinds.EXT_UNREADABLE, finding_kinds.EXT_FOREIGN, file_bytes) or []
         for file in files:
             if file.size_bytes != file_bytes:
-                name.report(
-                    self.findings,
-                    finding_kinds.EXT_FILE_SIZE,
-                    "file of another size than the others",
-                    path=file.path,
-                    expected=str(file_bytes),
-                    actual=str(file.size_bytes),
-                )
+                kind, detail = finding_kinds.EXT_FILE_SIZE, "file of another size than the others"
+                expected, actual = str(file_bytes), str(file.size_bytes)
+                name.report(self.findings, kind, detail, path=file.path, expected=expected, actual=actual)
             try:
                 data = np.zeros(file_bytes, dtype=np.uint8)
                 used = file.read()[:file_bytes]
@@ -83,24 +75,16 @@ class StoredFiles:
         return table
 
 
-@dataclass(frozen=True, slots=True)
-class _QueueFileReader:
-    """Reader of the used bytes of one file."""
-
-    storage: Storage
-    path: str
-    file_bytes: int
-
-    def read(self) -> NDArray[np.uint8]:
-        """Read the used bytes. Raises StoreError."""
-        try:
-            with self.storage.open(self.path) as file:
-                end = min(file.data_end(), self.file_bytes)
-                if not end:
-                    return _NO_BYTES
-                data = np.empty(-(-end // UNIT_BYTES) * UNIT_BYTES, dtype=np.uint8)
-                got = file.read_into(0, data.data)
-                data[got:] = 0
-                return data
-        except OSError as error:
-            raise StoreError(f"{self.path}: cannot be read ({error.strerror or error})") from error
+def _read_used_bytes(storage: Storage, path: str, file_bytes: int) -> NDArray[np.uint8]:
+    """Read a file up to its last byte that is not zero. Raises StoreError."""
+    try:
+        with storage.open(path) as file:
+            end = min(file.data_end(), file_bytes)
+            if not end:
+                return _NO_BYTES
+            data = np.empty(-(-end // UNIT_BYTES) * UNIT_BYTES, dtype=np.uint8)
+            got = file.read_into(0, data.data)
+            data[got:] = 0
+            return data
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be read ({error.strerror or error})") from error
