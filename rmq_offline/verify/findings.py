@@ -79,7 +79,7 @@ class Finding:
     count: int = 1
 
     def without_secrets(self) -> "Finding":
-        """Return the same finding, to be shown: no secret in a path that is a URI."""
+        """Return the finding without secrets in a path that is a URI."""
         return self if self.path is None else replace(self, path=without_secrets(self.path))
 
     def to_dict(self) -> dict[str, Any]:
@@ -95,8 +95,8 @@ class FindingList:
     A fault may occur a million times; the stored findings must neither fill memory nor hide other faults.
 
     Attributes:
-        kept: in the order in which they came.
-        counts: number of findings by kind, also of those that are not in ``kept``.
+        kept: the stored findings, in the order of ``add``.
+        counts: number of findings by kind, stored or not.
         queues: topic and queue id of all queues with a warning or an error, by kind.
     """
 
@@ -131,7 +131,7 @@ class FindingList:
             self.counts[kind] += count
 
     def has_room(self, kind: Kind) -> bool:
-        """Return whether one more finding of that kind would be stored: if not, its details are of no use."""
+        """Return whether one more finding of a kind would be stored: otherwise its details are not needed."""
         return self._kept[kind.code] < self._kept_per_code
 
     def merge(self, other: "FindingList") -> None:

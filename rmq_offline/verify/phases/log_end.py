@@ -1,10 +1,10 @@
-"""Bounds a verification by the log's end, after which records of an earlier recovery may remain."""
+"""Bounds a verification by the log's end, after which a recovery may have left records."""
 
 from collections.abc import Sequence
 
 from rmq_formats.codecs import paths
-from rmq_formats.read.log_end import Leftovers, count_leftovers, cut_segments, find_leftovers
-from rmq_formats.storage.segments import Segment, Storage
+from rmq_formats.read.log_end import count_leftovers, cut_segments, find_leftovers
+from rmq_formats.storage.segments import Segment
 from rmq_formats.storage.store_files import StoreFiles
 from rmq_offline.verify import finding_kinds
 from rmq_offline.verify.findings import Finding, FindingList
@@ -17,22 +17,27 @@ def bound_by_log_end(
 
     Args:
         segments: the log's readable files.
-        ends: for each segment one past its last data byte, in the file.
+        ends: position in each file, one past the last data byte.
     """
     leftovers = find_leftovers(store, segments) if segments else None
     if leftovers is None:
         return list(segments), list(ends)
-    findings.add(_finding(store.storage, segments, leftovers))
+    counts = count_leftovers(store.storage, segments, leftovers)
+    path = next(item.path for item in segments if item.start_offset <= leftovers.log_end <= item.end_offset)
+    detail = f"the log ends at {leftovers.log_end}, {counts.messages} records of an earlier life are behind it"
+    if counts.messages > counts.older:
+        detail += f", {counts.messages - counts.older} of them not older than its last record"
+    findings.add(Finding(finding_kinds.LOG_LEFTOVER, detail, path, leftovers.log_end, leftovers.size_bytes))
     cut = cut_segments(segments, leftovers)
     bounds = [end if item.log_bytes is None else min(end, item.log_bytes) for item, end in zip(cut, ends, strict=True)]
     return cut, bounds
 
 
 def is_log_missing(root: str, segments: Sequence[Segment], has_derived: bool, findings: FindingList) -> bool:
-    """Return whether queues or an Index are there, and no log with which to compare them; add the finding of it.
+    """Return whether queues or an Index exist without any file of the log, and report such a store.
 
     Args:
-        segments: the log's files, also the unreadable ones.
+        segments: the log's files, readable or not.
         has_derived: whether the store has queues or IndexFiles.
     """
     if segments or not has_derived:
@@ -40,12 +45,3 @@ def is_log_missing(root: str, segments: Sequence[Segment], has_derived: bool, fi
     detail = "no CommitLog file, and queues or an Index, which are not compared with anything"
     findings.report(finding_kinds.LOG_MISSING, detail, paths.commitlog_dir(root))
     return True
-
-
-def _finding(storage: Storage, segments: Sequence[Segment], leftovers: Leftovers) -> Finding:
-    counted = count_leftovers(storage, segments, leftovers)
-    path = next(item.path for item in segments if item.start_offset <= leftovers.log_end <= item.end_offset)
-    detail = f"the log ends at {leftovers.log_end}, {counted.messages} records of an earlier life are behind it"
-    if counted.messages > counted.older:
-        detail += f", {counted.messages - counted.older} of them not older than its last record"
-    return Finding(finding_kinds.LOG_LEFTOVER, detail, path, leftovers.log_end, leftovers.size_bytes)

@@ -33,9 +33,8 @@ class QueuesByPartition:
     """Queues, each once, by the partition whose task checks them.
 
     Attributes:
-        topics: those that have queues.
-        topic_numbers: int32[n], the place of each queue's topic in ``topics``.
-        queue_ids: int32[n].
+        topics: topics with queues.
+        topic_numbers: int32[n], the position of each queue's topic in ``topics``.
         bounds: int64[partitions + 1], where the queues of each partition begin.
     """
 
@@ -70,7 +69,7 @@ class QueueDirectories:
             self._queue_ids.extend(queue_ids)
 
     def by_partition(self, least: int) -> QueuesByPartition:
-        """Divide the queues among partitions: ``least`` or more, so that none has too many, up to a bound."""
+        """Divide the queues among ``least`` or more partitions, of which none has too many, up to MAX_PARTITIONS."""
         both = np.array(self._numbers, dtype=np.int64) << 32
         both |= np.array(self._queue_ids, dtype=np.int32).view(np.uint32)
         both = np.unique(both)
@@ -112,7 +111,7 @@ def _topics(store: StoreFiles, findings: FindingList) -> Iterator[tuple[str, str
         for topic in list_or_report(store.storage, tree, finding_kinds.QUEUE_UNREADABLE, findings):
             path = f"{tree}/{topic.name}"
             if not topic.is_directory and is_database and tree == paths.consumequeue_dir(store.root):
-                continue  # the database's
+                continue  # a file of the database
             if not topic.is_directory:
                 findings.report(finding_kinds.STRAY, "a file among the topics' directories", path)
             elif not is_named_topic(topic.name):
@@ -148,5 +147,5 @@ def _list_topic_queues(storage: Storage, topic_directory: tuple[str, str]) -> tu
 
 
 def is_named_topic(topic: str) -> bool:
-    """Return whether a topic can have a directory: one that was no UTF-8 in its record has none."""
+    """Return whether a topic can have a directory; a topic that was no UTF-8 in its record has none."""
     return paths.is_safe_topic(topic) and "\N{REPLACEMENT CHARACTER}" not in topic

@@ -1,4 +1,4 @@
-"""Layouts of queues as the tasks of a verification compare them: a class each, all with the methods of one port."""
+"""Layouts of queues that the tasks of a verification compare with the log: files, and batch queues."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -74,14 +74,14 @@ class QueueLayout(Protocol):
     """Port over the layouts of queues. ``queues.queue_layouts`` lists its implementations."""
 
     def has(self, name: QueueName) -> bool:
-        """Return whether queues of this name stand in this layout."""
+        """Return whether this layout may have a queue."""
         ...
 
     def check(self, queue: QueueRecords) -> int | None:
         """Compare a queue with its records.
 
         Returns:
-            One past the queue's last message; None where that is unknown, so that no committed offset is compared.
+            One past the queue's last message; None if unknown, so that no committed offset is compared.
         """
         ...
 
@@ -160,9 +160,8 @@ class BatchQueueLayout:
             return None
         partition.queue_count += 1
         units = spill.make_batch_units(rows, self.inner_batches() if len(rows) else rows)
+        findings, race_findings = partition.findings, partition.race_findings
         is_known = not is_deleted(name.topic, partition.known_topics)
-        check = BatchQueueCheck(
-            name, units, partition.facts, partition.findings, partition.race_findings, is_known=is_known
-        )
+        check = BatchQueueCheck(name, units, partition.facts, findings, race_findings, is_known=is_known)
         check.check(files, file_bytes)
         return check.end_offset

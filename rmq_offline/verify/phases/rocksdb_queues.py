@@ -22,7 +22,7 @@ class DatabaseReference:
     """Path and progress of the database, for the tasks of a verification.
 
     Attributes:
-        dispatched: physical offset up to which the database has all records, by its own checkpoint.
+        dispatched: physical offset up to which the database has all records, by the database's checkpoint.
     """
 
     path: str
@@ -31,12 +31,9 @@ class DatabaseReference:
 
 @dataclass(frozen=True, slots=True)
 class DatabaseContents:
-    """Queues and delays in the database, for the driver of a verification.
+    """Queues in the database, and delays of a few messages in ms by level from 0 on, for the driver of a verification.
 
-    Attributes:
-        reference: what the tasks need; None without a readable database.
-        queues: topic and id of each queue.
-        delays: by level from 0 on, delays of a few messages, in ms.
+    ``reference`` is None without a readable database.
     """
 
     reference: DatabaseReference | None = None
@@ -67,7 +64,7 @@ def inspect_database(store: StoreFiles, findings: FindingList) -> DatabaseConten
 def reopen_database(
     storage: Storage, reference: DatabaseReference | None, findings: FindingList
 ) -> Iterator[QueueDatabase | None]:
-    """Open the database in a task; None where there is none, or where it has become unreadable, which is a finding."""
+    """Open the database in a task; None without one, or where it has become unreadable, which is a finding."""
     with ExitStack() as stack:
         database = None
         if reference is not None:
@@ -80,11 +77,7 @@ def reopen_database(
 
 @dataclass(frozen=True, slots=True)
 class RocksDbQueueLayout:
-    """ConsumeQueue in RocksDB.
-
-    Attributes:
-        dispatched: physical offset up to which the database has all records, by its own checkpoint.
-    """
+    """ConsumeQueue in RocksDB; ``dispatched`` is that of ``DatabaseReference``."""
 
     partition: PartitionState
     database: QueueDatabase
@@ -105,9 +98,8 @@ class RocksDbQueueLayout:
             name.report(partition.findings, kind, error.reason, path=database.path)
             return check.end_offset
         if not len(offsets) and len(rows) and int(rows[-1, PHYSICAL_OFFSET]) < self.dispatched:
-            has_consumer_offset, has_bound = queue.has_consumer_offset, last is not None
             kind = partition.absent_queues.classify(
-                name.topic, rows, has_consumer_offset=has_consumer_offset, has_bound=has_bound
+                name.topic, rows, has_consumer_offset=queue.has_consumer_offset, has_bound=last is not None
             )
             if kind is not finding_kinds.QUEUE_MISSING:
                 detail = f"{len(rows)} messages of the log, and no units"

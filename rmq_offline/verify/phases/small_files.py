@@ -36,11 +36,7 @@ def read_checkpoint_bytes(storage: Storage, path: str) -> tuple[bytes | None, in
 
 
 class SmallFilesCheck:
-    """Check of a store's small files.
-
-    Args:
-        race_findings: takes findings that do not count if a broker wrote to the store meanwhile.
-    """
+    """Check of a store's small files; ``race_findings`` do not count if a broker wrote to the store meanwhile."""
 
     def __init__(self, store: StoreFiles, findings: FindingList, race_findings: FindingList) -> None:
         self.store = store
@@ -50,10 +46,11 @@ class SmallFilesCheck:
         """Check the small files; return their topics and committed offsets.
 
         Args:
-            queues: the queues that have directories.
+            queues: the queues with directories.
         """
-        if self.store.storage.exists(paths.abort_file(self.store.root)):
-            self.findings.report(finding_kinds.ABORT, "the file abort is there", paths.abort_file(self.store.root))
+        abort = paths.abort_file(self.store.root)
+        if self.store.storage.exists(abort):
+            self.findings.report(finding_kinds.ABORT, "the file abort is there", abort)
         self._check_names()
         self._check_checkpoint(checks)
         self._check_dledger(checks)
@@ -67,14 +64,14 @@ class SmallFilesCheck:
             detail = "neither it nor its .bak is there"
             self.findings.report(finding_kinds.CONFIG_TOPICS, detail, f"{config}/topics.json")
         plain, light = committed_offsets.CONSUMER_OFFSETS, committed_offsets.LIGHT_CONSUMER_OFFSETS
-        groups = {
+        offsets = {
             f"{config}/{name}": list(committed_offsets.parse_consumer_offsets(texts.get(name, "{}")))
             for name in (plain, light)
         }
         if stored.committed_offsets is not None:
-            groups = {stored.offsets_path or f"{config}/{plain}": list(stored.committed_offsets)}
+            offsets = {stored.offsets_path or f"{config}/{plain}": list(stored.committed_offsets)}
         delays = committed_offsets.parse_delay_offsets(texts.get("delayOffset.json", "{}"))
-        offsets = {**groups, f"{config}/delayOffset.json": list(delays)}
+        offsets[f"{config}/delayOffset.json"] = list(delays)
         offset_queues = {(committed.topic, committed.queue_id) for file in offsets.values() for committed in file}
         return TopicsAndOffsets(
             known_topics=topic_names,
@@ -87,13 +84,13 @@ class SmallFilesCheck:
 
     def _check_names(self) -> None:
         """Report names with backslashes: a path of Windows in one name, which no broker looks for."""
-        places = (self.store.root, *(f"{self.store.root}/{name}" for name in _NAMED_DIRECTORIES))
-        for place in places:
-            with suppress(StoreError):  # reported by who needs the directory
-                names = [entry.name for entry in self.store.storage.entries(place) if "\\" in entry.name]
+        root = self.store.root
+        for directory in (root, *(f"{root}/{name}" for name in _NAMED_DIRECTORIES)):
+            with suppress(StoreError):  # other checks report unreadable directories
+                names = [entry.name for entry in self.store.storage.entries(directory) if "\\" in entry.name]
                 if names:
                     detail = f"{len(names)} names with a backslash, the first is {names[0]}"
-                    self.findings.report(finding_kinds.BACKSLASH, detail, f"{place}/{names[0]}", count=len(names))
+                    self.findings.report(finding_kinds.BACKSLASH, detail, f"{directory}/{names[0]}", count=len(names))
 
     def _check_checkpoint(self, checks: Sequence[SplitCheck]) -> None:
         path = paths.checkpoint_file(self.store.root)
@@ -107,17 +104,13 @@ class SmallFilesCheck:
             (self.race_findings if finding.kind == finding_kinds.CHECKPOINT_LATER else self.findings).add(finding)
 
     def _check_dledger(self, checks: Sequence[SplitCheck]) -> None:
-        """Check DLedger's own files; later entries in the files are no fault if a broker wrote on meanwhile."""
+        """Check DLedger's own files; later entries there are no fault if a broker wrote to the store meanwhile."""
         spans = [check.entries for check in checks if check.entries is not None]
         for directory in self.store.dledger_directories:
             self.race_findings.extend(check_dledger_files(self.store.storage, directory, spans))
 
     def check_controller(self, segments: Sequence[Segment], facts: LogFacts) -> None:
-        """Check the files of the controller mode.
-
-        Args:
-            segments: the log's readable files.
-        """
+        """Check the files of the controller mode against the log's readable files."""
         if StoreLayout.CONTROLLER not in self.store.layouts:
             return
         self.findings.extend(check_broker_identity(self.store))
@@ -125,7 +118,7 @@ class SmallFilesCheck:
             (self.race_findings if finding.kind is layout_finding_kinds.EPOCH_BEYOND else self.findings).add(finding)
 
     def _lacks_topics(self, texts: Mapping[str, str]) -> bool:
-        """Return whether there is a config without ``topics.json``, and the topics are not elsewhere."""
+        """Return whether there is a config without ``topics.json``, and without topics in RocksDB."""
         is_elsewhere = "topics.json" in texts or StoreLayout.ROCKSDB_CONFIG in self.store.layouts
         return not is_elsewhere and self.store.storage.exists(paths.config_dir(self.store.root))
 
@@ -141,7 +134,6 @@ class SmallFilesCheck:
     def _report_unknown_topics(self, queues: QueuesByPartition, topic_names: frozenset[str]) -> None:
         database = self.store.layouts.queue_database
         for topic in sorted(set(queues.topics) - topic_names):
-            if topic.startswith(LIGHT_QUEUE_PREFIX):  # which no table of topics has
-                continue
-            path = database or f"{paths.consumequeue_dir(self.store.root)}/{topic}"
-            self.findings.report(finding_kinds.TOPIC_UNKNOWN, "the topic has queues", path, topic=topic)
+            if not topic.startswith(LIGHT_QUEUE_PREFIX):  # no table of topics has light queues
+                path = database or f"{paths.consumequeue_dir(self.store.root)}/{topic}"
+                self.findings.report(finding_kinds.TOPIC_UNKNOWN, "the topic has queues", path, topic=topic)
