@@ -29,8 +29,7 @@ class CheckpointReport:
 
     Attributes:
         against: findings that forbid the checkpoint: log, queues and Index do not agree up to the log's end.
-        before: what a start reads with the present checkpoint.
-        after: what a start reads with the new checkpoint.
+        before: estimate with the present checkpoint; ``after`` is with the new one.
         quarantine: directory with the former file; None if nothing was written.
     """
 
@@ -65,7 +64,7 @@ def make_checkpoint(store: str, options: VerifyOptions, runner: Runner, *, apply
         planned = CheckpointReport(store, checkpoint, against, before, after)
         if against or not apply:
             return planned
-        quarantine = _set_aside(store)
+        quarantine = _quarantine_checkpoint(store)
         write_checkpoint(Path(store))
         return replace(planned, quarantine=quarantine, is_applied=True)
 
@@ -76,8 +75,8 @@ def _is_against(finding: Finding) -> bool:
     return is_fault and area in _PROOF and finding.kind.code not in _HARMLESS
 
 
-def _set_aside(store: str) -> str | None:
-    """Copy the checkpoint as it was to the quarantine; return the copy's path."""
+def _quarantine_checkpoint(store: str) -> str | None:
+    """Copy the checkpoint to the quarantine; return the copy's path."""
     former = read_file(store, paths.checkpoint_file("").lstrip("/"))
     if former is None:
         return None

@@ -31,7 +31,7 @@ def consumption_answers(root: str, report: VerifyReport | None) -> Iterator[Answ
     """Find the causes for which consumers get no messages.
 
     Args:
-        report: report of a verification; with one, offsets in queues with damaged ends are not judged.
+        report: of a verification, whose damaged queue ends are no measure of offsets; None without one.
 
     Raises:
         StoreError: a part of the store cannot be read.
@@ -53,7 +53,7 @@ def consumption_answers(root: str, report: VerifyReport | None) -> Iterator[Answ
 
 
 def _unknown_end_answers(root: str, positions: Sequence[Position]) -> Iterator[Answer]:
-    """Report offsets outside of queues whose ends are not known, in one answer for each question."""
+    """Report offsets outside of queues with unknown ends, in one answer for each question."""
     outside = [position for position in positions if position.state is not State.INSIDE]
     if not outside:
         return
@@ -78,7 +78,7 @@ def _position_answers(root: str, positions: tuple[Position, ...]) -> Iterator[An
             groups.setdefault((position.committed.owner, position.state), []).append(position)
     for (owner, state), group_positions in groups.items():
         first = group_positions[0]
-        place = f"{first.committed.topic}/{first.committed.queue_id}"
+        place, offset = f"{first.committed.topic}/{first.committed.queue_id}", first.committed.queue_offset
         more = f", and so in {len(group_positions) - 1} more queues" if len(group_positions) > 1 else ""
         option = f"--group {quote(first.committed.group or '')}"
         if first.committed.group is None:
@@ -88,30 +88,24 @@ def _position_answers(root: str, positions: tuple[Position, ...]) -> Iterator[An
             expired = sum(position.min_offset - position.committed.queue_offset for position in group_positions)
             yield Answer(
                 Question.MESSAGES,
-                f"{owner} is at {first.committed.queue_offset} of {place}, which begins at {first.min_offset}{more}",
+                f"{owner} is at {offset} of {place}, which begins at {first.min_offset}{more}",
                 f"{expired} messages have expired before the group read them; it goes on at the queue's begin",
                 command,
                 False,
             )
             continue
         if state is State.NEGATIVE:
-            observation = f"{owner} has the offset {first.committed.queue_offset} in {place}{more}"
+            observation = f"{owner} has the offset {offset} in {place}{more}"
             reason = (
                 "no queue has such an offset; a broker takes it for none, and the group begins where it is set to begin"
             )
         elif first.max_offset == 0:
-            observation = (
-                f"{owner} is at {first.committed.queue_offset} of {place}, which has no files and no messages{more}"
-            )
-            reason = (
-                "the broker's own queue is gone; it begins anew at 0"
-                if is_broker_topic(first.committed.topic)
-                else "the queue was deleted or lost, and begins anew at 0: the group gets none of its next messages"
-            )
+            observation = f"{owner} is at {offset} of {place}, which has no files and no messages{more}"
+            reason = "the queue was deleted or lost, and begins anew at 0: the group gets none of its next messages"
+            if is_broker_topic(first.committed.topic):
+                reason = "the broker's own queue is gone; it begins anew at 0"
         else:
-            observation = (
-                f"{owner} is at {first.committed.queue_offset} of {place}, which ends at {first.max_offset}{more}"
-            )
+            observation = f"{owner} is at {offset} of {place}, which ends at {first.max_offset}{more}"
             reason = (
                 "the queue was cut, lost or made again, and the offset is of the former one: the lag is "
                 f"{first.lag}, and the next {-first.lag} messages are passed over"

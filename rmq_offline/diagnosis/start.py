@@ -24,7 +24,7 @@ from rmq_offline.diagnosis.recovery import estimate_start
 from rmq_offline.repair.config import GROUPS, TOPICS
 from rmq_offline.verify import finding_kinds
 from rmq_offline.verify.config_files import read_config_texts
-from rmq_offline.verify.findings import Finding, FindingList
+from rmq_offline.verify.findings import FindingList
 
 _LONG_START_S: Final = 60.0
 _MAP_COUNT: Final = Path("/proc/sys/vm/max_map_count")
@@ -57,29 +57,21 @@ def _answer(observation: str, reason: str, command: str, *, is_fault: bool = Tru
 
 
 def _owner_answers(root: str) -> Iterator[Answer]:
-    """Report files of another owner than the store's, and files that this user may not write."""
+    """Report files of another owner than the store's, and files that this user may not read and write."""
     owner = Path(root).stat().st_uid
-    strangers: Counter[int] = Counter()
-    first = ""
-    for name in _PARTS:
-        for path in (Path(root, name), *_some_below(Path(root, name))):
-            with suppress(OSError):
-                if path.lstat().st_uid != owner:
-                    strangers[path.lstat().st_uid] += 1
-                    first = first or str(path)
-    if strangers:
+    stranger_count, first = 0, ""
+    for path in _paths_below(root):
+        with suppress(OSError):
+            if path.lstat().st_uid != owner:
+                stranger_count += 1
+                first = first or str(path)
+    if stranger_count:
         yield _answer(
-            f"{sum(strangers.values())} files are not of the store's owner (uid {owner}), such as {first}",
+            f"{stranger_count} files are not of the store's owner (uid {owner}), such as {first}",
             "a broker of that user may not open them, as after a start as root or a restored backup",
             f"chown -R --reference={quote(root)} {quote(root)}",
         )
-    yield from _access_answers(root)
-
-
-def _access_answers(root: str) -> Iterator[Answer]:
-    """Report files and directories that this user may not read and write, in one answer."""
-    below = (path for name in _PARTS for path in (Path(root, name), *_some_below(Path(root, name))))
-    refused = [path for path in (Path(root), *below) if not _is_accessible(path)]
+    refused = [path for path in (Path(root), *_paths_below(root)) if not _is_accessible(path)]
     if refused:
         more = f", and so are {len(refused) - 1} more" if len(refused) > 1 else ""
         yield _answer(
@@ -98,11 +90,13 @@ def _is_accessible(path: Path) -> bool:
         return True
 
 
-def _some_below(directory: Path) -> Iterator[Path]:
-    """List files down to those of queues."""
-    for pattern in ("*", "*/*", "*/*/*"):
-        with suppress(OSError):
-            yield from directory.glob(pattern)
+def _paths_below(root: str) -> Iterator[Path]:
+    """List the store's parts, and files and directories there, down to the files of queues."""
+    for name in _PARTS:
+        yield Path(root, name)
+        for pattern in ("*", "*/*", "*/*/*"):
+            with suppress(OSError):
+                yield from Path(root, name).glob(pattern)
 
 
 def _log_answers(store: StoreFiles, conf: BrokerConf | None) -> Iterator[Answer]:
@@ -149,7 +143,7 @@ def _compressed_segments(files: Sequence[tuple[str, Entry]]) -> Iterator[str]:
 
 
 def _size_answers(root: str, setting: str, entries: list[Entry], configured: int | None, what: str) -> Iterator[Answer]:
-    """Report files of another size than the broker's setting, or than most; an empty last one is deleted at a start."""
+    """Report files of another size than the setting, or than most files; a start deletes an empty last file."""
     sizes = Counter(entry.size_bytes for entry in entries)
     if not sizes:
         return
@@ -204,29 +198,28 @@ def _queue_answers(store: StoreFiles, conf: BrokerConf | None) -> Iterator[Answe
 
 def _config_answers(store: StoreFiles) -> Iterator[Answer]:
     findings = FindingList()
-    read_config_texts(store.storage, paths.config_dir(store.root), findings)
+    directory = paths.config_dir(store.root)
+    read_config_texts(store.storage, directory, findings)
     for finding in findings.kept:
-        if finding.kind in {finding_kinds.CONFIG_LOST, finding_kinds.CONFIG_UNPARSABLE}:
-            yield _config_answer(store.root, finding, is_lost=finding.kind == finding_kinds.CONFIG_LOST)
-
-
-def _config_answer(root: str, finding: Finding, *, is_lost: bool) -> Answer:
-    name = (finding.path or "").rpartition("/")[2]
-    reason = "a broker takes the .bak, which is a few seconds older"
-    command = f"rmq repair {quote(root)} --plan"
-    if is_lost:
-        reason = "a broker starts without what it had, or not at all where a .bak does not parse either"
-        command = f"ls -l {quote(paths.config_dir(root))}"
-    if is_lost and name in {TOPICS, GROUPS}:
-        reason += "; it can be made anew from log, queues and offsets"
-        command = f"rmq repair {quote(root)} --what config"
-    elif is_lost:
-        reason += "; restore it from a backup, or from a slave"
-    return _answer(f"{finding.path}: {finding.detail}", reason, command, is_fault=is_lost)
+        is_lost = finding.kind == finding_kinds.CONFIG_LOST
+        if is_lost and (finding.path or "").rpartition("/")[2] in {TOPICS, GROUPS}:
+            reason = "it can be made anew from log, queues and offsets"
+            command = f"rmq repair {quote(store.root)} --what config"
+        elif is_lost:
+            reason = "restore it from a backup, or from a slave"
+            command = f"ls -l {quote(directory)}"
+        elif finding.kind == finding_kinds.CONFIG_UNPARSABLE:
+            reason = "a broker takes the .bak, which is a few seconds older"
+            command = f"rmq repair {quote(store.root)} --plan"
+        else:
+            continue
+        if is_lost:
+            reason = f"a broker starts without what it had, or not at all where a .bak does not parse either; {reason}"
+        yield _answer(f"{finding.path}: {finding.detail}", reason, command, is_fault=is_lost)
 
 
 def _setting_answers(root: str, conf: BrokerConf) -> Iterator[Answer]:
-    """Report settings that Java parses in an unexpected way."""
+    """Report settings that Java parses in an unexpected way, and settings of another store."""
     values = read_settings_file(Path(conf.path))
     for key, value in values.items():
         text = value if isinstance(value, str) else ""

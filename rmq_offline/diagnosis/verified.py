@@ -1,6 +1,6 @@
 """Answers from the findings of a verification."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -22,7 +22,7 @@ from rmq_offline.verify.report import VerifyReport
 
 MAX_LOG_BYTES: Final = 1 << 30  # a larger log takes longer than somebody waits who asks a question
 _DAMAGED_AREAS: Final = frozenset({"commitlog", "consumequeue", "consumequeue_ext", "batchconsumequeue"})
-# Other answers are about them already, as reasons why a broker does not start.
+# Kinds with answers of their own, as reasons why a broker does not start.
 _ANSWERED: Final = frozenset(
     {
         finding_kinds.SEGMENT_SIZE, finding_kinds.SEGMENT_FOREIGN, finding_kinds.SEGMENT_COMPRESSED,
@@ -36,103 +36,82 @@ class _Explanation:
     """Meaning of a kind of findings for an operator.
 
     Attributes:
-        describe: builds the text of an observation from the first finding, their number and their place.
-        command: the next one; {store} is the store, {topic} the first finding's topic.
+        observation: template; {place} names the queues, {count} is the number of findings, {detail} that of the first.
+        command: template of the next command; {topic} is the first finding's topic.
     """
 
-    describe: Callable[[Finding, int, str], str]
+    observation: str
     reason: str
     command: str
     is_fault: bool = False
 
 
-def _detail(finding: Finding, _count: int, place: str) -> str:
-    return f"{place}: {finding.detail}" if place else finding.detail
-
-
-def _describe_clock(finding: Finding, count: int, _place: str) -> str:
-    times = "once" if count == 1 else f"{count:,} times"
-    before, after = (_time_text(text) for text in (finding.expected, finding.actual))
-    first = "" if count == 1 else "the first time "
-    place = f"{first}from {before} to {after}, at {finding.physical_offset} of the log"
-    return f"the broker's clock went back {times}, {place}"
-
-
-def _time_text(text: str | None) -> str:
-    """Format the milliseconds at the end of a finding's text."""
-    with suppress(ValueError, OverflowError, OSError):
-        return datetime.fromtimestamp(int((text or "").rpartition(" ")[2]) / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    return text or "an unknown time"
-
-
 _EXPLANATIONS: Final[dict[Kind, _Explanation]] = {
     finding_kinds.QUEUE_FORMER: _Explanation(
-        lambda _, count, place: f"{place}: the topic was deleted and made again, and {count:,} messages of its former "
-        "life are in the log",
+        "{place}: the topic was deleted and made again, and {count:,} messages of its former life are in the log",
         "consumers get the messages since then alone, and that is right: no repair and no rebuild changes it",
         "rmq inspect {store} --unqueued",
     ),
     finding_kinds.TOPIC_DELETED: _Explanation(
-        lambda _, count, place: f"{place}: the topic was deleted, and {count:,} of its messages are in the log",
+        "{place}: the topic was deleted, and {count:,} of its messages are in the log",
         "no queue has them, and no consumer gets them; the log keeps them until its files expire",
         "rmq inspect {store} --unqueued",
     ),
     finding_kinds.QUEUE_ABSENT: _Explanation(
-        lambda _, count, place: f"{place}: {count:,} messages are in the log, and the queue has no files",
+        "{place}: {count:,} messages are in the log, and the queue has no files",
         "the topic was deleted and made again, or the queue's directory is lost; in the second case a rebuild brings "
         "the messages back",
         "rmq rebuild {store} --from-log-alone --plan",
         is_fault=True,
     ),
     finding_kinds.OWN_TOPIC_MISSING: _Explanation(
-        lambda _, count, place: f"{place}: the broker's own topic has {count:,} messages in the log and no queue",
+        "{place}: the broker's own topic has {count:,} messages in the log and no queue",
         "the broker never deletes it, so its directory is lost: transactions or delayed messages hang",
         "rmq rebuild {store} --plan",
         is_fault=True,
     ),
     finding_kinds.QUEUE_PASSED_OVER: _Explanation(
-        lambda _, count, place: f"{place}: {count:,} messages are in the log, and the queue passes them over",
+        "{place}: {count:,} messages are in the log, and the queue passes them over",
         "a crash lost the queue's last units, and no broker and no rebuild puts the messages into the queue",
         "rmq dump {store} --unqueued --topic {topic}",
         is_fault=True,
     ),
     finding_kinds.UNIT_NOT_ADDED: _Explanation(
-        lambda _, count, place: f"{place}: {count:,} messages are in the log after the queue's last unit",
+        "{place}: {count:,} messages are in the log after the queue's last unit",
         "no broker adds them, since another queue names a later one; the next messages get their queue offsets",
         "rmq rebuild {store} --plan",
         is_fault=True,
     ),
     finding_kinds.QUEUE_OFFSET_REPEATED: _Explanation(
-        lambda _, count, place: f"{place}: {count:,} messages have a queue offset that was given before",
+        "{place}: {count:,} messages have a queue offset that was given before",
         "a crash made the broker count anew; it skips such messages, and no consumer gets them",
         "rmq dump {store} --unqueued --topic {topic}",
         is_fault=True,
     ),
     finding_kinds.QUEUE_OFFSET_GAP: _Explanation(
-        _detail,
+        "{place}: {detail}",
         'the broker closed the gap and logged "[BUG]logic queue order maybe wrong", or the log was damaged there; the '
         "queue is right as it stands, and a rebuild leaves it so",
         "rmq verify {store}",
     ),
     finding_kinds.FORMER_DELAY: _Explanation(
-        lambda finding, count, place: f"{place}: {finding.detail}, in all {count:,} messages, other than "
-        "messageDelayLevel has now",
+        "{place}: {detail}, in all {count:,} messages, other than messageDelayLevel has now",
         "messageDelayLevel was changed: messages stored before are delivered by their former delay, and that is right",
         "rmq offsets {store}",
     ),
     finding_kinds.FORMER_TAGS: _Explanation(
-        lambda finding, count, place: f"{place}: {finding.detail}, in all {count:,} messages",
+        "{place}: {detail}, in all {count:,} messages",
         "a broker with another hash of tags dispatched them; consumers that filter by the hash of now miss them, and a "
         "rebuild from the log alone gives them the codes of now",
         "rmq rebuild {store} --from-log-alone --plan",
     ),
     finding_kinds.LOG_LEFTOVER: _Explanation(
-        _detail,
+        "{detail}",
         "a recovery cut the log there; a broker overwrites these records, no consumer gets them, and that is right",
         "rmq dump {store} --unqueued",
     ),
     finding_kinds.LOG_CLOCK: _Explanation(
-        _describe_clock,
+        "the broker's clock went back {clock_steps}",
         "a broker's search by time may find a wrong message (resetOffsetByTime, a group that begins at a time); log "
         "and queues are sound, and rmq query --time and rmq offsets reset --time find the right one",
         "rmq verify {store}",
@@ -145,8 +124,8 @@ class Comparison:
     """Comparison of a store's log with its queues.
 
     Attributes:
-        report: report of the verification; None if the log is too large or the store cannot be verified.
-        large_bytes: size of a log that is too large to be verified without a request; 0 for another log.
+        report: None if the log is too large or the store cannot be verified.
+        large_bytes: size of a log that is too large to be verified without a request; else 0.
     """
 
     report: VerifyReport | None = None
@@ -157,7 +136,7 @@ def compare_queues(
     root: str, options: VerifyOptions, runner: Runner, *, largest_bytes: int = MAX_LOG_BYTES
 ) -> Comparison:
     """Verify a store whose log is not large."""
-    with suppress(RmqError):  # other answers are about a store that cannot be verified
+    with suppress(RmqError):  # a store that cannot be verified has other answers
         log_bytes = _log_bytes(root)
         if log_bytes > largest_bytes:
             return Comparison(large_bytes=log_bytes)
@@ -186,7 +165,7 @@ def verified_answers(root: str, comparison: Comparison) -> Iterator[Answer]:
 
 
 def is_readable(root: str) -> bool:
-    """Return whether a store's log can be read, so that it is compared with the queues, or an answer says why not."""
+    """Return whether a store's log can be read: it is then compared with the queues, or is too large."""
     with suppress(RmqError):
         return _log_bytes(root) >= 0
     return False
@@ -200,10 +179,24 @@ def _log_bytes(root: str) -> int:
 
 def _explained(root: str, findings: Sequence[Finding], count: int, explanation: _Explanation) -> Answer:
     first = findings[0]
-    topic = quote(first.topic or "")
-    observation = explanation.describe(first, count, _places(findings))
-    command = explanation.command.format(store=quote(root), topic=topic)
+    observation = explanation.observation.format(
+        place=_places(findings), count=count, detail=first.detail, clock_steps=_clock_steps(first, count)
+    )
+    command = explanation.command.format(store=quote(root), topic=quote(first.topic or ""))
     return Answer(Question.MESSAGES, observation, explanation.reason, command, explanation.is_fault)
+
+
+def _clock_steps(first: Finding, count: int) -> str:
+    before, after = (_time_text(text) for text in (first.expected, first.actual))
+    times = "once, " if count == 1 else f"{count:,} times, the first time "
+    return f"{times}from {before} to {after}, at {first.physical_offset} of the log"
+
+
+def _time_text(text: str | None) -> str:
+    """Format the milliseconds at the end of a finding's text."""
+    with suppress(ValueError, OverflowError, OSError):
+        return datetime.fromtimestamp(int((text or "").rpartition(" ")[2]) / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return text or "an unknown time"
 
 
 def _places(findings: Sequence[Finding]) -> str:
@@ -218,7 +211,7 @@ def _places(findings: Sequence[Finding]) -> str:
 
 
 def _damage_answers(root: str, report: VerifyReport) -> Iterator[Answer]:
-    """Sum up errors of log and queues that nothing else explains."""
+    """Sum up errors of log and queues without another answer."""
     counts = {
         kind: count
         for kind, count in report.counts.items()
@@ -227,10 +220,12 @@ def _damage_answers(root: str, report: VerifyReport) -> Iterator[Answer]:
     if not counts:
         return
     first = next(finding for finding in report.findings if finding.kind in counts)
+    place = _places([first])
+    detail = f"{place}: {first.detail}" if place else first.detail
     is_repaired = any(kind.is_repaired for kind in counts)
     yield Answer(
         Question.MESSAGES,
         "errors of log or queues: " + ", ".join(f"{count:,} {kind.code}" for kind, count in counts.items()),
-        f"{_detail(first, 1, _places([first]))}: {first.kind.remedy}",
+        f"{detail}: {first.kind.remedy}",
         f"rmq repair {quote(root)} --plan" if is_repaired else f"rmq verify {quote(root)}",
     )

@@ -81,12 +81,8 @@ class VerifyReport:
     @property
     def headline(self) -> str:
         """The verdict in a few words."""
-        if self.is_clean:
-            return "The store is sound"
-        errors, warnings = self.total(Severity.ERROR), self.total(Severity.WARNING)
-        faults = [counted(errors, "error")] if errors else []
-        faults += [counted(warnings, "warning")] if warnings else []
-        return " and ".join(faults)
+        faults = list_faults(self.total(Severity.ERROR), self.total(Severity.WARNING))
+        return " and ".join(faults) or "The store is sound"
 
     @property
     def bytes_per_second(self) -> int:
@@ -141,6 +137,11 @@ class VerifyReport:
             "findings": [finding.to_dict() for finding in self.findings[:MAX_LISTED]],
             "segments": [asdict(segment) for segment in self.segments],
         }
+
+
+def list_faults(errors: int, warnings: int) -> list[str]:
+    """Format the numbers of errors and warnings, except for 0: ``1 error``, ``2 warnings``."""
+    return [counted(count, noun) for count, noun in ((errors, "error"), (warnings, "warning")) if count]
 
 
 def sort_findings(findings: Sequence[Finding]) -> tuple[Finding, ...]:

@@ -1,8 +1,7 @@
 """Map section of the verification page: segments by health, queues and IndexFiles."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from rmq_formats.html_text import bytes_text, counted, safe, tone
 from rmq_offline.verify.findings import Finding, Severity
@@ -14,10 +13,7 @@ MAX_CELLS: Final = 4096
 _MAP_UNITS: Final = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class _Health:
-    """Health of one segment: tone and words."""
-
+class _Health(NamedTuple):
     tone: str
     note: str
 
@@ -26,9 +22,8 @@ def _health(segment: SegmentState, severities: dict[str, set[Severity]]) -> _Hea
     worst = severities.get(segment.path, set())
     if segment.damage_count:
         what = "1 damaged stretch" if segment.damage_count == 1 else f"{segment.damage_count:,} damaged stretches"
-        return _Health(
-            "error" if Severity.ERROR in worst else "warning", f"{what}, {bytes_text(segment.damaged_bytes)}"
-        )
+        note = f"{what}, {bytes_text(segment.damaged_bytes)}"
+        return _Health("error" if Severity.ERROR in worst else "warning", note)
     if Severity.ERROR in worst:
         return _Health("error", "see findings")
     if Severity.WARNING in worst:

@@ -10,7 +10,7 @@ from rmq_offline.verify import finding_kinds
 from rmq_offline.verify.findings import Finding, Severity
 from rmq_offline.verify.html.map import render_store_map
 from rmq_offline.verify.html.style import CSS
-from rmq_offline.verify.report import VerifyReport
+from rmq_offline.verify.report import VerifyReport, list_faults
 
 MAX_ROWS: Final = 500
 MAX_QUEUES: Final = 60
@@ -29,11 +29,7 @@ _PARTS: Final = (
 
 
 def render_page(report: VerifyReport, verified_at: datetime, version: str) -> str:
-    """Render the whole page.
-
-    Args:
-        verified_at: when; shown in UTC.
-    """
+    """Render the whole page; the time is shown in UTC."""
     title = f"Verification of {report.store}"
     parts = [
         _head(report, verified_at),
@@ -65,14 +61,13 @@ def _head(report: VerifyReport, verified_at: datetime) -> str:
 
 
 def _verdict(report: VerifyReport) -> str:
-    errors, warnings = report.total(Severity.ERROR), report.total(Severity.WARNING)
-    css = tone(errors, warnings)
-    if report.is_clean:
-        summary = "Every record, every queue and every Index entry agrees with the others."
-        if not report.messages:
-            summary = "There is no message in it."
-    else:
+    css = tone(report.total(Severity.ERROR), report.total(Severity.WARNING))
+    if not report.is_clean:
         summary = _summarize(report)
+    elif report.messages:
+        summary = "Every record, every queue and every Index entry agrees with the others."
+    else:
+        summary = "There is no message in it."
     icon = f'<svg viewBox="0 0 24 24" aria-hidden="true">{_TICK if report.is_clean else _BANG}</svg>'
     return (
         f'<section class="verdict {css}"><div class="mark">{icon}</div>'
@@ -81,16 +76,13 @@ def _verdict(report: VerifyReport) -> str:
 
 
 def _summarize(report: VerifyReport) -> str:
-    """Summarise the findings in a sentence."""
     stretches = sum(segment.damage_count for segment in report.segments)
     damaged_bytes = sum(segment.damaged_bytes for segment in report.segments)
     lost = sum(count for kind, count in report.counts.items() if kind == finding_kinds.UNIT_LOST)
-    clauses = []
+    clauses = ["Every record of the log can be read"]
     if stretches:
         what = "One stretch" if stretches == 1 else f"{stretches:,} stretches"
-        clauses.append(f"{what} of the log cannot be read ({bytes_text(damaged_bytes)})")
-    else:
-        clauses.append("Every record of the log can be read")
+        clauses = [f"{what} of the log cannot be read ({bytes_text(damaged_bytes)})"]
     if lost:
         clauses.append(f"{counted(lost, 'message')} known to be lost")
     for name, family in (("ConsumeQueue", "consumequeue"), ("the Index", "index")):
@@ -126,9 +118,7 @@ def _store_parts(report: VerifyReport) -> str:
             if kind.code.partition(".")[0] in families:
                 totals[kind.severity] += count
         errors, warnings = totals[Severity.ERROR], totals[Severity.WARNING]
-        faults = [counted(errors, "error")] if errors else []
-        faults += [counted(warnings, "warning")] if warnings else []
-        status = ", ".join(faults) or "sound"
+        status = ", ".join(list_faults(errors, warnings)) or "sound"
         tiles.append(f'<div class="part {tone(errors, warnings)}"><b>{name}</b>{status}</div>')
     return f'<section class="parts">{"".join(tiles)}</section>'
 
@@ -147,20 +137,15 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[tuple[str, str]]], css:
 def _kinds(report: VerifyReport) -> str:
     if report.is_clean:
         return ""
-    rows = (
-        (
-            ("tight", _tag(kind.severity)),
-            ("tight mono", safe(kind.code)),
-            ("n", f"{count:,}"),
-            ("remedy", safe(kind.remedy)),
-        )
-        for kind, count in report.kinds()
-    )
+    rows = []
+    for kind, count in report.kinds():
+        code, remedy = ("tight mono", safe(kind.code)), ("remedy", safe(kind.remedy))
+        rows.append([("tight", _tag(kind.severity)), code, ("n", f"{count:,}"), remedy])
     return "<h2>What was found, and what to do</h2>" + _table(("", "kind", ">count", "remedy"), rows)
 
 
 def _queues(findings: Sequence[Finding]) -> str:
-    """Group findings by queue, those with most errors first."""
+    """Render the findings by queue, queues with most errors first."""
     troubled: dict[tuple[str, int], list[Finding]] = {}
     for finding in findings:
         if finding.topic is not None and finding.queue_id is not None and finding.kind.severity is not Severity.INFO:
@@ -187,13 +172,9 @@ def _queues(findings: Sequence[Finding]) -> str:
                 ("n", f"{min(offsets):,}" if offsets else ""), ("mono", kinds),
             )  # fmt: skip
 
-    more = (
-        f"<small>{MAX_QUEUES} of {len(ranked):,}</small>"
-        if len(ranked) > MAX_QUEUES
-        else f"<small>{len(ranked):,}</small>"
-    )
+    shown = f"{MAX_QUEUES} of {len(ranked):,}" if len(ranked) > MAX_QUEUES else f"{len(ranked):,}"
     heads = ("topic", ">queue", ">errors", ">warnings", ">first queue offset", "kinds")
-    return f"<h2>Queues with trouble{more}</h2>" + _table(heads, rows())
+    return f"<h2>Queues with trouble<small>{shown}</small></h2>" + _table(heads, rows())
 
 
 def _findings(report: VerifyReport) -> str:
