@@ -38,11 +38,7 @@ Check = Callable[[Sequence["OffsetChange"]], None]
 
 @dataclass(frozen=True, slots=True)
 class OffsetsDocument:
-    """A table of committed offsets.
-
-    Attributes:
-        name: of its file in ``config/``; None of a table in RocksDB, which is not written.
-    """
+    """A table of committed offsets; ``name`` is the file in ``config/``, None for a table in RocksDB."""
 
     name: str | None
     content: dict[str, Any]
@@ -60,9 +56,8 @@ class OffsetsDocument:
             if isinstance(light, dict) and (key in light or committed.group.startswith(LIGHT_QUEUE_PREFIX)):
                 light[key] = committed.queue_offset
             else:
-                content.setdefault(OFFSETS.table, {}).setdefault(key, {})[str(committed.queue_id)] = (
-                    committed.queue_offset
-                )
+                queues = content.setdefault(OFFSETS.table, {}).setdefault(key, {})
+                queues[str(committed.queue_id)] = committed.queue_offset
         return json.dumps(content, indent=1).encode()
 
 
@@ -84,23 +79,22 @@ def read_documents(store: StoreFiles) -> list[OffsetsDocument]:
         documents.append(OffsetsDocument(None, {}, tuple(committed_offsets)))
     else:
         name = offsets_file(store)
-        content, text = read_config(store, name, _parse_consumer_offsets) or ({}, "{}")
+        content, text = read_config(store, name, _parser(check_consumer_offsets)) or ({}, "{}")
         documents.append(OffsetsDocument(name, content, tuple(parse_consumer_offsets(text))))
-    content, text = read_config(store, DELAY_OFFSETS, _parse_delay_offsets) or ({}, "{}")
+    content, text = read_config(store, DELAY_OFFSETS, _parser(check_delay_offsets)) or ({}, "{}")
     documents.append(OffsetsDocument(DELAY_OFFSETS, content, tuple(parse_delay_offsets(text))))
     return documents
 
 
-def _parse_consumer_offsets(text: str) -> tuple[dict[str, Any], str]:
-    content = offsets_document(text)
-    check_consumer_offsets(content)
-    return content, text
+def _parser(check: Callable[[dict[str, Any]], None]) -> Callable[[str], tuple[dict[str, Any], str]]:
+    """Return a function that parses and checks a file; it returns the document and the text."""
 
+    def parse(text: str) -> tuple[dict[str, Any], str]:
+        document = offsets_document(text)
+        check(document)
+        return document, text
 
-def _parse_delay_offsets(text: str) -> tuple[dict[str, Any], str]:
-    content = offsets_document(text)
-    check_delay_offsets(content)
-    return content, text
+    return parse
 
 
 def config_path(root: str, document: OffsetsDocument) -> str:
@@ -140,10 +134,7 @@ class OffsetChange:
     def skipped(self) -> int:
         """Stored messages that the group will not get; negative: messages that it gets again."""
         least, end = self.position.min_offset, self.position.max_offset
-        before, after = (
-            min(max(offset, least), end) for offset in (self.position.committed.queue_offset, self.new_offset)
-        )
-        return after - before
+        return min(max(self.new_offset, least), end) - clamped_offset(self.position)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,9 +157,8 @@ def plan_changes(
     """Plan changes of offsets, without writing.
 
     Args:
-        root: of the store, or its URI.
-        new_offset: gives the offset that a position becomes; None shows the positions alone.
-        check: of the changes; its exceptions are raised.
+        root: path or URI of the store.
+        new_offset: returns the new offset of a position; None shows the positions alone.
 
     Raises:
         StoreError: config, queues or log cannot be read.
@@ -190,7 +180,7 @@ def apply_changes(root: str, selection: Selection, new_offset: NewOffset, check:
     """
     if "://" in root:
         raise OptionError(f"{root}: offsets are set on a local disk or a shared mount")
-    plan_changes(root, selection, new_offset, check)  # what is refused leaves no lock's file
+    plan_changes(root, selection, new_offset, check)  # a refusal comes before the lock, which is a file
     with store_lock(root):
         plan, documents = _plan(root, selection, new_offset)
         if not plan.changes:
@@ -296,9 +286,8 @@ def offset_at_time(root: str, time: Time) -> NewOffset:
 
     def new_offset(position: Position) -> int:
         committed = position.committed
-        if committed.topic.startswith(
-            LIGHT_QUEUE_PREFIX
-        ):  # its messages have the offsets of the queue they were sent to
+        # Messages of a light queue have the offsets of the queue that they were sent to.
+        if committed.topic.startswith(LIGHT_QUEUE_PREFIX):
             raise OptionError(f"--time: {committed.topic} is a light queue (LMQ), which is not searched by time")
         if position.min_offset == position.max_offset:
             return position.max_offset
@@ -317,14 +306,11 @@ def offset_at_time(root: str, time: Time) -> NewOffset:
 
 def _place_in_queue(store: StoreFiles, message: StoredMessage) -> int:
     """Return the queue offset of a message as consumers count: where a gap was closed, its record states another."""
-    (place,) = (
-        QueueOffsetLookup(store, message.physical_offset, message.physical_offset + 1)
-        .find_queue_offsets(
-            [(message.topic, message.queue_id)],
-            np.zeros(1, dtype=np.int64),
-            np.array([message.physical_offset]),
-            np.array([message.queue_offset]),
-        )
-        .tolist()
-    )
+    lookup = QueueOffsetLookup(store, message.physical_offset, message.physical_offset + 1)
+    place = lookup.find_queue_offsets(
+        [(message.topic, message.queue_id)],
+        np.zeros(1, dtype=np.int64),
+        np.array([message.physical_offset]),
+        np.array([message.queue_offset]),
+    ).item()
     return message.queue_offset if place < 0 else place

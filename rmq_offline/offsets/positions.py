@@ -27,9 +27,9 @@ class Position:
     """A committed offset and its queue.
 
     Attributes:
-        min_offset: of the queue's first message that is still stored, in the log, its compacted log or tiered storage.
-        max_offset: one past its last message; all three are 0 for a queue that is not there.
-        min_offset_in_log: of the first message that the log has; ``max_offset`` without one.
+        min_offset: of the first message that is still stored: in the log, a compacted log or tiered storage.
+        max_offset: one past the last message; all three are 0 for a queue that does not exist.
+        min_offset_in_log: of the first message in the log; ``max_offset`` without a message there.
     """
 
     committed: CommittedOffset
@@ -73,14 +73,10 @@ def read_positions(store: StoreFiles, committed_offsets: Sequence[CommittedOffse
     choice = choose_queues(store, wants_light=wants_light)
     lag = read_lag(store.root, LagTask(rows, is_dirty=dirty_reason(store) is not None, choice=choice))
     begins = read_begins_elsewhere(store, by_queue)
+    min_offsets, max_offsets = lag.column("min_offset").to_pylist(), lag.column("max_offset").to_pylist()
     ends = {
         row.queue: (min(least, begins.get(row.queue, least)), end, least)
-        for row, least, end in zip(
-            rows, lag.column("min_offset").to_pylist(), lag.column("max_offset").to_pylist(), strict=True
-        )
+        for row, least, end in zip(rows, min_offsets, max_offsets, strict=True)
     }
-    ordered = sorted(
-        committed_offsets,
-        key=lambda committed: (committed.group is None, committed.group or "", committed.topic, committed.queue_id),
-    )
-    return [Position(committed, *ends[committed.topic, committed.queue_id]) for committed in ordered]
+    positions = [Position(committed, *ends[committed.topic, committed.queue_id]) for committed in committed_offsets]
+    return sorted(positions, key=lambda item: (item.committed.group is None, item.committed.group or "", *item.queue))

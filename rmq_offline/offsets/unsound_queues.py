@@ -1,6 +1,6 @@
 """Queues whose ends a repair would change, so that no committed offset is set to such an end."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from shlex import quote
 from typing import Final
 
@@ -40,18 +40,16 @@ def refuse_unsound_queues(
 
     def check(changes: Sequence[OffsetChange]) -> None:
         queues = {change.position.queue for change in changes}
-        if queues:
-            _refuse(root, queues, unsound_queues(verify_store(root, options, runner)))
+        if not queues:
+            return
+        unsound = unsound_queues(verify_store(root, options, runner))
+        refused = sorted(queues & unsound.keys())
+        if refused:
+            (topic, queue_id), more = refused[0], len(refused) - 1
+            raise StoreError(
+                f"{topic}/{queue_id}{f' and {more} more' if more else ''}: the queue's ends are not known, since log "
+                f"and queue differ ({unsound[topic, queue_id].code}). See rmq repair {quote(root)} --plan first, or "
+                "give the offset by rmq offsets set"
+            )
 
     return check
-
-
-def _refuse(root: str, queues: Collection[tuple[str, int]], unsound: dict[tuple[str, int], Kind]) -> None:
-    concerned = sorted(queues & unsound.keys())
-    if concerned:
-        (topic, queue_id), more = concerned[0], len(concerned) - 1
-        raise StoreError(
-            f"{topic}/{queue_id}{f' and {more} more' if more else ''}: the queue's ends are not known, since log and "
-            f"queue differ ({unsound[topic, queue_id].code}). See rmq repair {quote(root)} --plan first, or give the "
-            "offset by rmq offsets set"
-        )
