@@ -14,11 +14,7 @@ class Question(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer.
-
-    Attributes:
-        is_fault: whether something is wrong; False for information.
-    """
+    """An answer: what is seen, why it matters, and the next command."""
 
     question: Question
     seen: str

@@ -28,13 +28,10 @@ _FORCE_RATIO: Final = 0.85
 
 
 def consumption_answers(root: str, report: VerifyReport | None) -> Iterator[Answer]:
-    """Find the causes for which consumers get no messages.
+    """Find the causes for which consumers get no messages. Raises StoreError.
 
     Args:
         report: of a verification, whose damaged queue ends are no measure of offsets; None without one.
-
-    Raises:
-        StoreError: a part of the store cannot be read.
     """
     store = open_store(root)
     unsound = {} if report is None else unsound_queues(report)

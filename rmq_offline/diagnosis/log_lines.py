@@ -14,12 +14,7 @@ _SHOWN_CHARACTERS: Final = 160
 
 @dataclass(frozen=True, slots=True)
 class JavaLogLine:
-    """A log line of the original.
-
-    Attributes:
-        pattern: text that the line contains; upper and lower case are equal.
-        command: the next one; {store} is the store.
-    """
+    """A log line of the original: a pattern in upper or lower case, its meaning, and the next command."""
 
     pattern: str
     question: Question

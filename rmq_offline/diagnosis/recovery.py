@@ -26,11 +26,10 @@ _HEAD_BYTES: Final = store_timestamp_at(HOST_FLAGS) + _TIMESTAMP_BYTES
 
 @dataclass(frozen=True, slots=True)
 class StartEstimate:
-    """Bytes and files that a broker's start reads.
+    """Bytes and files that a broker's start reads, from ``first_file`` on.
 
     Attributes:
         seconds: duration at BYTES_PER_SECOND.
-        first_file: name of the file where the recovery begins.
         is_abnormal: the broker did not shut down, and the records are dispatched again.
     """
 
@@ -45,13 +44,10 @@ class StartEstimate:
 def estimate_start(
     store: StoreFiles, segments: Sequence[Segment], checkpoint: Checkpoint | None = None
 ) -> StartEstimate | None:
-    """Estimate what a start reads; None for a log of DLedger, and for an empty one.
+    """Estimate what a start reads; None for a log of DLedger, and for an empty one. Raises StoreError.
 
     Args:
-        checkpoint: used in place of the store's own; None is the store's own.
-
-    Raises:
-        StoreError: a file cannot be read.
+        checkpoint: None is the store's own.
     """
     if not segments or any(segment.head_bytes for segment in segments):
         return None

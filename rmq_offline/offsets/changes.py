@@ -139,11 +139,7 @@ class OffsetChange:
 
 @dataclass(frozen=True, slots=True)
 class OffsetsPlan:
-    """Positions of a store's groups and the planned changes.
-
-    Attributes:
-        quarantine: directory with the former files; None if nothing was written.
-    """
+    """Positions of a store's groups and the planned changes; ``quarantine`` has the former files of written ones."""
 
     root: str
     positions: tuple[Position, ...]

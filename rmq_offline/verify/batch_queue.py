@@ -22,7 +22,6 @@ class BatchQueueCheck:
 
     Args:
         expected: units by the log, BATCH_UNIT_DTYPE[n], in log order.
-        race_findings: takes findings that do not count if a broker wrote to the store meanwhile.
         is_known: whether the broker knows the topic. A deleted topic's queue comes back when a broker that was killed
             dispatches the end of the log.
 

@@ -18,12 +18,7 @@ LIGHT_CONSUMER_OFFSETS: Final = "lmqConsumerOffset.json"  # instead of it, where
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
-    """Queue offset up to which a consumer group or a delay level has read, by a config file.
-
-    Attributes:
-        queue_offset: the next offset to be read.
-        group: the consumer group; None for the broker's own delivery of delayed messages.
-    """
+    """Next queue offset of a consumer group, or of a delay level (``group`` is None), by a config file."""
 
     topic: str
     queue_id: int
@@ -113,11 +108,7 @@ def _negative_finding(committed: CommittedOffset, path: str) -> Finding:
 def check_offset_without_queue(
     committed: CommittedOffset, path: str, known_topics: frozenset[str] | None
 ) -> Finding | None:
-    """Check a committed offset in a queue without files and messages; None where it is 0, as in a new queue.
-
-    Args:
-        known_topics: the broker's topics; None where no file lists them.
-    """
+    """Check a committed offset in a queue without files and messages; None where it is 0, as in a new queue."""
     if committed.queue_offset < 0:
         return _negative_finding(committed, path)
     if committed.queue_offset == 0:

@@ -109,7 +109,6 @@ class QueueCheck:
 
         Args:
             rows: the queue's records, int64[n, ROW_COLUMNS], in log order.
-            race_findings: takes findings that do not count if a broker wrote to the store meanwhile.
             is_known: whether the broker knows the topic. A deleted topic's queue comes back when a broker that was
                 killed dispatches the end of the log, with fillers up to there (``ConsumeQueue#fillPreBlank``).
             log_file_bytes: size of the log's files; 0 if unknown.
@@ -155,10 +154,7 @@ class QueueCheck:
         return _FileUnits(file, first, data, self.ext is None and self._is_as_expected(first, unit_count, data))
 
     def _merge(self, files: Sequence[_FileUnits], unit_count: int) -> None:
-        """Merge the units of the files with the records, in files that differ from those made from the log alone.
-
-        In most queues only the files at the log's begin differ.
-        """
+        """Merge the units with the records, in files other than the log alone makes: mostly those at its begin."""
         by_log, self._is_merged = self.state, True
         stop = self._count_files_to_merge(files, unit_count)
         for file in files[:stop]:

@@ -142,14 +142,10 @@ class ExtTable:
 
 
 def precede_older_units(units: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return which units of a queue stand before the unit of an older record, bool[m].
+    """Return which units of a queue, int64[m, ROW_COLUMNS], stand before the unit of an older record, bool[m].
 
     A recovery that cuts a queue in memory leaves an older unit there. The next start takes the older unit for the
     queue's end, and cuts the ext files after its ext unit: later units get ext units that newer units name too.
-
-    Args:
-        units: int64[m, ROW_COLUMNS], of all files of the queue.
-
     Source: ``ConsumeQueue#recover``, ``ConsumeQueueExt#truncateByMaxAddress``.
     """
     physical, size = units[:, PHYSICAL_OFFSET], units[:, SIZE]

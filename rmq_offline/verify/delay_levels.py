@@ -46,11 +46,7 @@ def sample_file_delays(store: StoreFiles, segments: Sequence[Segment]) -> dict[i
 
 
 def sample_database_delays(database: QueueDatabase) -> dict[int, list[int]]:
-    """Return the delays of the last messages of each level, in ms: a unit has delivery time and store time.
-
-    Raises:
-        FormatError: a damaged database.
-    """
+    """Return the delays of the last messages of each level, in ms. Raises FormatError: a damaged database."""
     levels = [level for _, level in database.queues(SCHEDULE_TOPIC) if 0 <= level < MAX_LEVELS]
     delays_ms: dict[int, list[int]] = {level: [] for level in levels}
     for level in levels:

@@ -268,11 +268,7 @@ def index_directory(data_path: str) -> str:
 
 
 class EntryUnits:
-    """The units of DLedger's index, of which one block is in memory; files are listed at the first request.
-
-    Attributes:
-        block: uint8[BLOCK_BYTES], units as the file has them.
-    """
+    """The units of DLedger's index: ``block``, uint8[BLOCK_BYTES], has some; files are listed at the first request."""
 
     def __init__(self, storage: Storage, directory: str) -> None:
         self.block = np.zeros(BLOCK_BYTES, dtype=np.uint8)
@@ -282,13 +278,10 @@ class EntryUnits:
         self._begin = self._end = 0  # of the block, in bytes of the index
 
     def find(self, index: int) -> tuple[int, int]:
-        """Load the block that has the unit of an entry.
+        """Load the block that has the unit of an entry. Raises StoreError: the index cannot be read.
 
         Returns:
             The unit's position in the block, and the end of the block's units; (0, 0) where the index has no such unit.
-
-        Raises:
-            StoreError: the index cannot be read.
         """
         position = index * INDEX_UNIT_BYTES
         if not self._begin <= position < self._end:
@@ -296,11 +289,7 @@ class EntryUnits:
         return (position - self._begin, self._end - self._begin) if self._begin <= position < self._end else (0, 0)
 
     def take(self, first_index: int, count: int) -> NDArray[np.void]:
-        """Return the units of ``count`` consecutive entries, INDEX_UNIT_DTYPE[count]; zeros for missing units.
-
-        Raises:
-            StoreError: the index cannot be read.
-        """
+        """Return the units of ``count`` entries, INDEX_UNIT_DTYPE[count]; zeros for missing ones. Raises StoreError."""
         units = np.zeros(count, dtype=INDEX_UNIT_DTYPE)
         row = 0
         while row < count:
@@ -351,12 +340,7 @@ _MAX_TEXT_BYTES: Final = 4096  # each of the files has two short lines
 
 
 def check_dledger_files(storage: Storage, data_directory: str, spans: Sequence[EntrySpan]) -> Iterator[Finding]:
-    """Compare ``checkpoint``, ``currterm`` and the index's end with the log's last entry.
-
-    Args:
-        data_directory: ``dledger-<selfId>/data``.
-        spans: entries of the log's splits.
-    """
+    """Compare ``checkpoint``, ``currterm`` and the index's end with the log's last entry, in ``dledger-<selfId>``."""
     last = max((span.last_index for span in spans), default=-1)
     term = max((span.last_term for span in spans), default=-1)
     directory = data_directory.rsplit("/", 1)[0]

@@ -92,7 +92,8 @@ class Finding:
 class FindingList:
     """List of findings: all are counted, the first of each kind are stored.
 
-    A fault may occur a million times; the stored findings must neither fill memory nor hide other faults.
+    A fault may occur a million times; the stored findings must neither fill memory nor hide other faults. Checks take
+    two lists: those in ``race_findings`` do not count if a broker wrote to the store meanwhile.
 
     Attributes:
         kept: the stored findings, in the order of ``add``.

@@ -46,11 +46,6 @@ class IndexCheck:
     def __init__(
         self, file: IndexInput, keys: KeySource, facts: LogFacts, findings: FindingList, race_findings: FindingList
     ) -> None:
-        """Create the check of one file.
-
-        Args:
-            race_findings: takes findings that do not count if a broker wrote to the store meanwhile.
-        """
         self.file, self.keys, self.facts = file, keys, facts
         self.findings, self.race_findings = findings, race_findings
         self.if_last = race_findings if file.is_last else findings  # brokers write only to the last file

@@ -92,11 +92,7 @@ def verify_steps(
     work: str | None = None,
     on_progress: OnProgress | None = None,
 ) -> JobSteps[VerifyReport]:
-    """Verify a store in steps that yield their tasks, as ``verify_store`` does.
-
-    Args:
-        parallelism: a large log is split into as many tasks or more.
-    """
+    """Verify a store in steps that yield their tasks; a large log is split into ``parallelism`` tasks or more."""
     options.check()
     files = open_store(store)
     check_verifiable(files)

@@ -52,11 +52,7 @@ class LogRecords:
 
 
 class QueueLogCheck:
-    """Check of one queue's log.
-
-    Args:
-        race_findings: takes findings that do not count if a broker wrote to the store meanwhile.
-    """
+    """Check of one queue's log."""
 
     def __init__(
         self, name: QueueName, storage: Storage, log: QueueLog, findings: FindingList, race_findings: FindingList

@@ -49,21 +49,12 @@ class StoredQueue:
 
 
 class RocksDbQueueCheck:
-    """Check of one queue.
-
-    Attributes:
-        end_offset: one past the last place in use, by the log or by the database.
-    """
+    """Check of one queue; ``end_offset`` is one past the last place in use, by the log or by the database."""
 
     def __init__(
         self, name: QueueName, rows: Longs, facts: LogFacts, findings: FindingList, race_findings: FindingList
     ) -> None:
-        """Create the check of one queue.
-
-        Args:
-            rows: the queue's records, int64[n, ROW_COLUMNS], in log order.
-            race_findings: takes findings that do not count if a broker wrote to the store meanwhile.
-        """
+        """Create the check of a queue with these records, int64[n, ROW_COLUMNS], in log order."""
         self.name, self.facts = name, facts
         self.findings, self.race_findings = findings, race_findings
         self._records = sort_in_log_order(rows)

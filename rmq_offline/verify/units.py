@@ -113,11 +113,9 @@ class FileView:
 
 
 def read_units(first_offset: int, unit_count: int, data: NDArray[np.uint8]) -> Longs:
-    """Decode a file's units, int64[unit_count, ROW_COLUMNS], with their places in QUEUE_OFFSET.
+    """Decode a file's units, int64[unit_count, ROW_COLUMNS], with their places from the first on in QUEUE_OFFSET.
 
-    Args:
-        first_offset: place of the file's first unit.
-        unit_count: units of a whole file; missing bytes count as zeros.
+    ``unit_count`` is that of a whole file; missing bytes count as zeros.
     """
     padded = np.zeros(unit_count * UNIT_BYTES, dtype=np.uint8)
     padded[: min(len(data), len(padded))] = data[: len(padded)]
@@ -232,10 +230,7 @@ class UnitClassifier:
 
     @staticmethod
     def _end_of_units(view: FileView) -> int:
-        """Return the number of a file's first unit that a broker treats as unwritten.
-
-        Source: ``ConsumeQueue#recover``.
-        """
+        """Return the number of a file's first unit that a broker treats as unwritten (``ConsumeQueue#recover``)."""
         is_none = (view.actual[:, PHYSICAL_OFFSET] < 0) | (view.actual[:, SIZE] <= 0)
         return int(is_none.argmax()) if is_none.any() else len(is_none)
 

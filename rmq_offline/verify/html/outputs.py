@@ -18,11 +18,7 @@ from rmq_offline.verify.stores import brokers_findings_table
 
 @dataclass(frozen=True, slots=True)
 class VerifyOutputs:
-    """Output paths of a verification; None writes no file.
-
-    Attributes:
-        findings_format: ``json``, ``parquet``, or ``delta`` where there is Spark.
-    """
+    """Output paths of a verification; None writes no file. The format ``delta`` needs Spark."""
 
     findings: str | None = None
     findings_format: str = "json"

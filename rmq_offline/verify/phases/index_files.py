@@ -193,7 +193,6 @@ def check_index_files(
 
     Args:
         last_message_offset: physical offset of the log's last record; -1 in an empty log.
-        race_findings: takes findings that do not count if a broker wrote to the store meanwhile.
     """
     spans = [result.span for result in results if result.span is not None and result.span.key_begin >= 0]
     if not results:

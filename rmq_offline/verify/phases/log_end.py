@@ -13,12 +13,7 @@ from rmq_offline.verify.findings import Finding, FindingList
 def bound_by_log_end(
     store: StoreFiles, segments: Sequence[Segment], ends: Sequence[int], findings: FindingList
 ) -> tuple[list[Segment], list[int]]:
-    """Bound segments, and the ends of their data, by the log's end; report the records after that end.
-
-    Args:
-        segments: the log's readable files.
-        ends: position in each file, one past the last data byte.
-    """
+    """Bound segments, and the ends of their data in the files, by the log's end; report the records after that end."""
     leftovers = find_leftovers(store, segments) if segments else None
     if leftovers is None:
         return list(segments), list(ends)
@@ -34,12 +29,7 @@ def bound_by_log_end(
 
 
 def is_log_missing(root: str, segments: Sequence[Segment], has_derived: bool, findings: FindingList) -> bool:
-    """Return whether queues or an Index exist without any file of the log, and report such a store.
-
-    Args:
-        segments: the log's files, readable or not.
-        has_derived: whether the store has queues or IndexFiles.
-    """
+    """Return whether queues or an Index exist without any file of the log, readable or not; report such a store."""
     if segments or not has_derived:
         return False
     detail = "no CommitLog file, and queues or an Index, which are not compared with anything"

@@ -27,13 +27,7 @@ _DELETED: Final = (finding_kinds.TOPIC_DELETED, finding_kinds.QUEUE_ABSENT)
 
 @dataclass(slots=True)
 class PartitionState:
-    """State that the checks of one partition's queues share.
-
-    Attributes:
-        known_topics: topics of ``config/topics.json``; None without that file.
-        batch_topics: topics whose queues are BatchConsumeQueues.
-        race_findings: findings that do not count if a broker wrote to the store meanwhile.
-    """
+    """State that the checks of a partition's queues share; ``known_topics`` is None without ``config/topics.json``."""
 
     store: StoreFiles
     sizes: StoreSizes
@@ -58,12 +52,7 @@ class PartitionState:
 
 @dataclass(frozen=True, slots=True)
 class QueueRecords:
-    """Records of one queue.
-
-    Attributes:
-        rows: int64[n, ROW_COLUMNS], in log order.
-        has_consumer_offset: whether a group has committed an offset above 0 in the queue.
-    """
+    """Records of a queue, int64[n, ROW_COLUMNS], in log order; an offset of 0 is no consumer offset."""
 
     name: QueueName
     rows: NDArray[np.int64]
@@ -88,11 +77,7 @@ class QueueLayout(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FileQueueLayout:
-    """ConsumeQueue files.
-
-    Attributes:
-        has_light_queues: False where a RocksDB has the light queues.
-    """
+    """ConsumeQueue files; ``has_light_queues`` is False where a RocksDB has the light queues."""
 
     partition: PartitionState
     has_light_queues: bool
@@ -135,11 +120,7 @@ class FileQueueLayout:
 
 @dataclass(frozen=True, slots=True)
 class BatchQueueLayout:
-    """BatchConsumeQueue files.
-
-    Attributes:
-        inner_batches: reads the inner batches of the log, see ``tasks.spill.read_batches``.
-    """
+    """BatchConsumeQueue files; ``inner_batches`` reads the log's inner batches, see ``tasks.spill.read_batches``."""
 
     partition: PartitionState
     inner_batches: Callable[[], NDArray[np.int64]]

@@ -51,11 +51,7 @@ class QueueLogInput:
 
 
 def list_queue_logs(store: StoreFiles, tier: str | None, findings: FindingList) -> list[QueueLogInput]:
-    """List the logs of single queues, and check what is beside them.
-
-    Args:
-        tier: ``tieredStoreFilePath``; None skips the tier.
-    """
+    """List the logs of single queues, also in tiered storage unless ``tier`` is None, and check their metadata."""
     logs: list[QueueLogInput] = []
     try:
         logs += [QueueLogInput(*queue, store.root, False, {}) for queue in compacted_queues(store)]
@@ -99,12 +95,7 @@ def _segment_sizes(store: StoreFiles, findings: FindingList) -> SegmentsByQueue:
 def check_queue_log(
     own_log: QueueLogInput, local: NDArray[np.int64], findings: FindingList, race_findings: FindingList
 ) -> None:
-    """Check the log of a queue.
-
-    Args:
-        local: the queue's records in the CommitLog, int64[n, ROW_COLUMNS] of ``kernels.units``.
-        race_findings: takes findings that do not count if a broker wrote to the store meanwhile.
-    """
+    """Check the log of a queue against its records in the CommitLog, int64[n, ROW_COLUMNS] of ``kernels.units``."""
     store = open_store(own_log.root)
     name = QueueName(own_log.topic, own_log.queue_id)
     try:

@@ -39,12 +39,7 @@ from rmq_offline.verify.phases.rocksdb_queues import DatabaseReference, RocksDbQ
 
 @dataclass(frozen=True, slots=True)
 class PartResult:
-    """Result of verifying one partition.
-
-    Attributes:
-        race_findings: findings that do not count if a broker wrote to the store meanwhile.
-        unit_count: number of units that the queues should have.
-    """
+    """Result of verifying one partition; ``unit_count`` is the number of units that the queues should have."""
 
     findings: FindingList
     race_findings: FindingList
@@ -123,11 +118,7 @@ def write_queue_inputs(
 
 
 def check_queues(partition: int, root: str, split_count: int, sizes: StoreSizes, work: WorkArea) -> PartResult:
-    """Task: compare the queues of one partition.
-
-    Args:
-        split_count: number of splits that were scanned.
-    """
+    """Task: compare the queues of one partition."""
     queues: dict[tuple[str, int], list[NDArray[np.int64]]] = {}
     for number in range(split_count):
         for topic, queue_id, rows in spill.read_partition(work.path(f"spill/units-{number:06d}.arrow"), partition):
@@ -183,12 +174,7 @@ def check_queues(partition: int, root: str, split_count: int, sizes: StoreSizes,
 def queue_layouts(
     partition: PartitionState, topics: Mapping[str, Any], work: WorkArea, split_count: int
 ) -> Iterator[Sequence[QueueLayout]]:
-    """Open the layouts of the store's queues; of a queue in several, the last layout decides on its end.
-
-    Args:
-        topics: the content of ``topics.json``, by ``write_queue_inputs``.
-        split_count: number of splits that were scanned.
-    """
+    """Open the layouts of the store's queues; of a queue in several, the last layout decides on its end."""
     inner_batches = functools.cache(lambda: spill.read_batches(work, split_count))
     reference = None if topics["database"] is None else DatabaseReference(*topics["database"])
     with reopen_database(partition.store.storage, reference, partition.findings) as database:

@@ -19,11 +19,7 @@ from rmq_offline.verify.rocksdb_queue import RocksDbQueueCheck, StoredQueue
 
 @dataclass(frozen=True, slots=True)
 class DatabaseReference:
-    """Path and progress of the database, for the tasks of a verification.
-
-    Attributes:
-        dispatched: physical offset up to which the database has all records, by the database's checkpoint.
-    """
+    """Path of the database, and the physical offset up to which it has all records by its checkpoint."""
 
     path: str
     dispatched: int
@@ -31,10 +27,7 @@ class DatabaseReference:
 
 @dataclass(frozen=True, slots=True)
 class DatabaseContents:
-    """Queues in the database, and delays of a few messages in ms by level from 0 on, for the driver of a verification.
-
-    ``reference`` is None without a readable database.
-    """
+    """Queues in the database, and delays of a few messages in ms by level; no reference without a readable database."""
 
     reference: DatabaseReference | None = None
     queues: frozenset[tuple[str, int]] = frozenset()

@@ -36,18 +36,14 @@ def read_checkpoint_bytes(storage: Storage, path: str) -> tuple[bytes | None, in
 
 
 class SmallFilesCheck:
-    """Check of a store's small files; ``race_findings`` do not count if a broker wrote to the store meanwhile."""
+    """Check of a store's small files."""
 
     def __init__(self, store: StoreFiles, findings: FindingList, race_findings: FindingList) -> None:
         self.store = store
         self.findings, self.race_findings = findings, race_findings
 
     def check(self, queues: QueuesByPartition, checks: Sequence[SplitCheck]) -> TopicsAndOffsets:
-        """Check the small files; return their topics and committed offsets.
-
-        Args:
-            queues: the queues with directories.
-        """
+        """Check the small files, and topics of queues with directories; return topics and committed offsets."""
         abort = paths.abort_file(self.store.root)
         if self.store.storage.exists(abort):
             self.findings.report(finding_kinds.ABORT, "the file abort is there", abort)
