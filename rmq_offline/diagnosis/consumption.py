@@ -49,6 +49,10 @@ def consumption_answers(root: str, report: VerifyReport | None) -> Iterator[Answ
     yield from _disk_answers(root)
 
 
+def _answer(observation: str, reason: str, command: str, is_fault: bool = True) -> Answer:
+    return Answer(Question.MESSAGES, observation, reason, command, is_fault)
+
+
 def _unknown_end_answers(root: str, positions: Sequence[Position]) -> Iterator[Answer]:
     """Report offsets outside of queues with unknown ends, in one answer for each question."""
     outside = [position for position in positions if position.state is not State.INSIDE]
@@ -83,8 +87,7 @@ def _position_answers(root: str, positions: tuple[Position, ...]) -> Iterator[An
         command = f"rmq offsets {quote(root)} clamp {option}"
         if state is State.BELOW:
             expired = sum(position.min_offset - position.committed.queue_offset for position in group_positions)
-            yield Answer(
-                Question.MESSAGES,
+            yield _answer(
                 f"{owner} is at {offset} of {place}, which begins at {first.min_offset}{more}",
                 f"{expired} messages have expired before the group read them; it goes on at the queue's begin",
                 command,
@@ -118,8 +121,7 @@ def _idle_answers(root: str, positions: tuple[Position, ...]) -> Iterator[Answer
         return
     first = idle[0]
     more = f", and so of {len(idle) - 1} more queues" if len(idle) > 1 else ""
-    yield Answer(
-        Question.MESSAGES,
+    yield _answer(
         f"all messages of {first.committed.topic}/{first.committed.queue_id} have expired{more}; the queue ends at "
         f"{first.max_offset}",
         "the topic is idle: its next message gets the queue's end as its offset, and a group that is there gets it; "
@@ -134,8 +136,7 @@ def _dead_letter_answers(root: str, positions: tuple[Position, ...]) -> Iterator
     for group in sorted({position.committed.group for position in positions if position.committed.group is not None}):
         topic = f"{DLQ_PREFIX}{group}"
         if paths.is_safe_topic(topic) and Path(directory, topic).is_dir():
-            yield Answer(
-                Question.MESSAGES,
+            yield _answer(
                 f"group {group} has dead letters, in the topic {topic}",
                 "messages that failed too often are not delivered again",
                 f"rmq dump {quote(f'{directory}/{topic}')}",
@@ -146,24 +147,21 @@ def _dead_letter_answers(root: str, positions: tuple[Position, ...]) -> Iterator
 def _switch_answers(store: StoreFiles) -> Iterator[Answer]:
     for name, group in sorted(stored_groups(store).items()):
         if not group.consume_enable:
-            yield Answer(
-                Question.MESSAGES,
+            yield _answer(
                 f"group {name} has consumeEnable=false",
                 "the broker refuses its pulls: subscription group no permission",
                 f"mqadmin updateSubGroup -g {quote(name)} -s true -n NAMESRV -b BROKER",
             )
     for name, topic in sorted((stored_topics(store) or {}).items()):
         if not topic.perm & _READ and not name.startswith((RETRY_PREFIX, DLQ_PREFIX)) and not is_broker_topic(name):
-            yield Answer(
-                Question.MESSAGES,
+            yield _answer(
                 f"topic {name} has perm={topic.perm}, without the right to read",
                 "consumers are refused, and name servers tell them no queue",
                 f"mqadmin updateTopicPerm -t {quote(name)} -p 6 -n NAMESRV -c CLUSTER",
             )
         elif topic.read_queue_nums < topic.write_queue_nums:
             written, read = topic.write_queue_nums, topic.read_queue_nums
-            yield Answer(
-                Question.MESSAGES,
+            yield _answer(
                 f"topic {name} has {written} queues to write and {read} to read",
                 "nobody reads the messages of the other queues",
                 f"mqadmin updateTopic -t {quote(name)} -r {written} -w {written} -n NAMESRV -c CLUSTER",
@@ -179,8 +177,7 @@ def _dispatch_answers(store: StoreFiles) -> Iterator[Answer]:
     _, log_end = log_bounds(store.storage, segments)
     queue_end = dispatched_end_of_files(store, log_end)
     if queue_end < log_end and not store.storage.exists(paths.abort_file(store.root)):
-        yield Answer(
-            Question.MESSAGES,
+        yield _answer(
             f"the log ends at {log_end}, and no queue names a message behind {queue_end}",
             "messages at the log's end may be in no queue: consumers do not see them until they are dispatched",
             f"rmq verify {quote(store.root)}",
@@ -194,8 +191,7 @@ def _disk_answers(root: str) -> Iterator[Answer]:
     used = 1 - status.f_bavail / status.f_blocks if status.f_blocks else 0.0
     if used > _FORCE_RATIO:
         what = "takes no messages" if used > _WARNING_RATIO else "deletes files before their time"
-        yield Answer(
-            Question.MESSAGES,
+        yield _answer(
             f"the disk of {root} is {used:.0%} full",
             f"a broker deletes old files at any hour above {_FORCE_RATIO:.0%}, and takes no messages above "
             f"{_WARNING_RATIO:.0%}: now it {what}",

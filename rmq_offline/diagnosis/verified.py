@@ -145,7 +145,7 @@ def compare_queues(
 
 
 def verified_answers(root: str, comparison: Comparison) -> Iterator[Answer]:
-    """Explain the findings of a comparison, or say that a large log was not compared."""
+    """Explain the findings of a comparison, or report that a large log was not compared."""
     if comparison.large_bytes:
         yield Answer(
             Question.MESSAGES,

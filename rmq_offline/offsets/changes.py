@@ -25,7 +25,12 @@ from rmq_formats.storage.store_layouts import StoreLayout
 from rmq_formats.storage.store_lock import store_lock
 from rmq_formats.store import Store, Time
 from rmq_offline.offsets.positions import Position, read_positions
-from rmq_offline.verify.committed_offsets import CommittedOffset, parse_consumer_offsets, parse_delay_offsets
+from rmq_offline.verify.committed_offsets import (
+    CommittedOffset,
+    list_offsets,
+    parse_consumer_offsets,
+    parse_delay_offsets,
+)
 from rmq_offline.verify.config_files import config_fault
 
 DELAY_OFFSETS: Final = "delayOffset.json"
@@ -71,12 +76,7 @@ def read_documents(store: StoreFiles) -> list[OffsetsDocument]:
     """
     documents = []
     if StoreLayout.ROCKSDB_CONFIG in store.layouts:
-        committed_offsets = [
-            CommittedOffset(topic, queue_id, offset, group)
-            for (topic, group), queues in stored_offsets(store).items()
-            for queue_id, offset in queues.items()
-        ]
-        documents.append(OffsetsDocument(None, {}, tuple(committed_offsets)))
+        documents.append(OffsetsDocument(None, {}, tuple(list_offsets(stored_offsets(store)))))
     else:
         name = offsets_file(store)
         content, text = read_config(store, name, _parser(check_consumer_offsets)) or ({}, "{}")
@@ -95,12 +95,6 @@ def _parser(check: Callable[[dict[str, Any]], None]) -> Callable[[str], tuple[di
         return document, text
 
     return parse
-
-
-def config_path(root: str, document: OffsetsDocument) -> str:
-    """Return the path of a table of offsets, for people."""
-    directory = paths.config_dir(root)
-    return directory if document.name is None else f"{directory}/{document.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +209,7 @@ def _changed_files(
         ]
         if committed_offsets and document.name is None:
             raise StoreLayoutError(
-                f"{config_path(root, document)}: the offsets are in RocksDB, which rmq offsets does not write. "
+                f"{paths.config_dir(root)}: the offsets are in RocksDB, which rmq offsets does not write. "
                 "Convert the store (rmq convert --to classic), or reset the group at the running broker "
                 "(mqadmin resetOffsetByTime)."
             )

@@ -69,6 +69,15 @@ def parse_delay_offsets(text: str) -> Iterator[CommittedOffset]:
             yield CommittedOffset(SCHEDULE_TOPIC, int(level) - 1, offset, None)
 
 
+def list_offsets(table: Mapping[tuple[str, str], Mapping[int, int]]) -> list[CommittedOffset]:
+    """List the offsets of a table by topic and group, then queue id."""
+    return [
+        CommittedOffset(topic, queue_id, offset, group)
+        for (topic, group), queues in table.items()
+        for queue_id, offset in queues.items()
+    ]
+
+
 def _is_long(value: object) -> TypeGuard[int]:
     return type(value) is int and -_MAX_LONG <= value <= _MAX_LONG
 

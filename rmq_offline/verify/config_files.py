@@ -13,7 +13,12 @@ from rmq_formats.storage.segments import Entry, Storage
 from rmq_formats.storage.store_files import StoreFiles
 from rmq_formats.storage.store_layouts import StoreLayout
 from rmq_offline.verify import finding_kinds
-from rmq_offline.verify.committed_offsets import CONSUMER_OFFSETS, LIGHT_CONSUMER_OFFSETS, CommittedOffset
+from rmq_offline.verify.committed_offsets import (
+    CONSUMER_OFFSETS,
+    LIGHT_CONSUMER_OFFSETS,
+    CommittedOffset,
+    list_offsets,
+)
 from rmq_offline.verify.findings import Finding, FindingList
 
 JSON_FILES: Final = (
@@ -179,15 +184,10 @@ def read_rocksdb_config(store: StoreFiles, findings: FindingList) -> RocksDbConf
     if topics is None and not is_whole:  # groups and offsets are in the same database
         return RocksDbConfig(committed_offsets=[], offsets_path=place)
     read(broker_config.stored_groups)
-    offsets = read(broker_config.stored_offsets) or {}
     return RocksDbConfig(
         known_topics=frozenset(topics) if topics is not None and is_whole else None,
         batch_topics=frozenset(name for name, item in (topics or {}).items() if item.has_batch_queues),
-        committed_offsets=[
-            CommittedOffset(topic, queue_id, offset, group)
-            for (topic, group), queues in offsets.items()
-            for queue_id, offset in queues.items()
-        ],
+        committed_offsets=list_offsets(read(broker_config.stored_offsets) or {}),
         offsets_path=place,
     )
 

@@ -102,7 +102,7 @@ class EntryWalk:
         race_findings: FindingList,
         header_begin_ms: int,
     ) -> None:
-        """Start a walk at entry 1; the header's begin timestamp is for seconds where the first entry is not known."""
+        """Start a walk at entry 1; the header's begin timestamp is for seconds where the first entry is unknown."""
         self.file, self.keys, self.facts = file, keys, facts
         self.findings, self.race_findings = findings, race_findings
         self.number = 1

@@ -82,7 +82,7 @@ class IndexCheck:
         return IndexSpan(file.path, count, walk.key_begin, key_end, count == capacity, header.end_timestamp_ms)
 
     def _resolve_count(self, walk: EntryWalk, claimed: int, used: int) -> None:
-        """Where the header's count and the file's last entry disagree, let the keys decide."""
+        """Decide by the keys between the header's count and the file's last entry, where the two disagree."""
         if used > claimed:
             if walk.are_next_keys(used + 1):
                 walk.walk(used + 1)

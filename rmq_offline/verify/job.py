@@ -31,10 +31,10 @@ from rmq_offline.verify.phases import index_files as job_index
 from rmq_offline.verify.phases import queues as job_queues
 from rmq_offline.verify.phases import scan as job_scan
 from rmq_offline.verify.phases.index_files import IndexFileTask, IndexResult, SpilledKeys, check_index
-from rmq_offline.verify.phases.log_end import bound_by_log_end, is_log_missing
 from rmq_offline.verify.phases.plan import (
     LINK_TO_NOWHERE,
     VerifyOptions,
+    bound_by_log_end,
     check_segments,
     find_segments,
     is_a_store,
@@ -250,8 +250,13 @@ class _Verification:
             self.findings.report(finding_kinds.NOT_CHECKED, f"not checked, because {reason}", path, count=len(light))
 
     def _is_log_missing(self, plan: _Plan) -> bool:
+        """Return whether queues or an Index exist without any file of the log, readable or not; report such a store."""
         has_derived = bool(plan.queues.topics) or plan.database is not None or bool(self._index_tasks())
-        return is_log_missing(self.store.root, [*plan.segments, *plan.unreadable], has_derived, self.findings)
+        if plan.segments or plan.unreadable or not has_derived:
+            return False
+        detail = "no CommitLog file, and queues or an Index, which are not compared with anything"
+        self.findings.report(finding_kinds.LOG_MISSING, detail, paths.commitlog_dir(self.store.root))
+        return True
 
     # --- scan -----------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Plans a verification: lists the store's files, and determines the file sizes that its broker uses."""
+"""Plans a verification: lists the store's files, finds the log's end, and determines the broker's file sizes."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,6 +28,7 @@ from rmq_formats.codecs.layout import (
 from rmq_formats.errors import FormatError, OptionError, StoreError
 from rmq_formats.read.index_lookup import IndexFile
 from rmq_formats.read.index_tags import find_index_tags
+from rmq_formats.read.log_end import count_leftovers, cut_segments, find_leftovers
 from rmq_formats.storage.broker_conf import BrokerConf
 from rmq_formats.storage.queue_files import queue_directories
 from rmq_formats.storage.segments import Entry, Segment, Storage, canonical_path, read_range
@@ -43,7 +44,7 @@ SAMPLE: Final = 256  # queue files sampled to infer the size of all
 
 @dataclass(frozen=True, slots=True)
 class VerifyOptions:
-    """Sizes of ``StoreSizes`` that the caller sets; None takes the sizes of the store's files, else the defaults.
+    """Sizes of ``StoreSizes`` that the caller sets; None means the sizes of the store's files, else the defaults.
 
     Attributes:
         tier: ``tieredStoreFilePath``; this broker's files there are verified too. None skips the tier.
@@ -146,6 +147,24 @@ def check_segments(segments: Sequence[Segment], file_bytes: int) -> Iterator[Fin
         elif before.end_offset < after.start_offset and before.size_bytes >= file_bytes:
             missing = after.start_offset - before.end_offset
             yield Finding(finding_kinds.SEGMENT_MISSING, "no file holds this range", None, before.end_offset, missing)
+
+
+def bound_by_log_end(
+    store: StoreFiles, segments: Sequence[Segment], ends: Sequence[int], findings: FindingList
+) -> tuple[list[Segment], list[int]]:
+    """Bound segments, and the ends of their data in the files, by the log's end; report the records after that end."""
+    leftovers = find_leftovers(store, segments) if segments else None
+    if leftovers is None:
+        return list(segments), list(ends)
+    counts = count_leftovers(store.storage, segments, leftovers)
+    path = next(item.path for item in segments if item.start_offset <= leftovers.log_end <= item.end_offset)
+    detail = f"the log ends at {leftovers.log_end}, {counts.messages} records of an earlier life are behind it"
+    if counts.messages > counts.older:
+        detail += f", {counts.messages - counts.older} of them not older than its last record"
+    findings.add(Finding(finding_kinds.LOG_LEFTOVER, detail, path, leftovers.log_end, leftovers.size_bytes))
+    cut = cut_segments(segments, leftovers)
+    bounds = [end if item.log_bytes is None else min(end, item.log_bytes) for item, end in zip(cut, ends, strict=True)]
+    return cut, bounds
 
 
 def resolve_sizes(
