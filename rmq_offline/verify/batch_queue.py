@@ -12,7 +12,7 @@ from rmq_formats.errors import StoreError
 from rmq_offline.verify import finding_kinds
 from rmq_offline.verify.consumequeue import QueueFile, QueueName
 from rmq_offline.verify.findings import FindingList, Kind
-from rmq_offline.verify.log_facts import LogFacts, split_runs
+from rmq_offline.verify.log_facts import LogFacts, Mask, split_runs
 
 _FIELD_KINDS: Final = (("size", finding_kinds.UNIT_SIZE), ("tags_code", finding_kinds.UNIT_TAGS_CODE))
 
@@ -169,7 +169,7 @@ class BatchQueueCheck:
                 count=len(run),
             )
 
-    def _find_former(self) -> NDArray[np.bool_]:
+    def _find_former(self) -> Mask:
         """Return which records are of a former life: before the queue's first unit, and not below its offset."""
         is_former = np.zeros(len(self.expected), dtype=bool)
         if self._seen.any():

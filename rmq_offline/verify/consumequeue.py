@@ -19,7 +19,7 @@ from rmq_offline.verify import finding_kinds
 from rmq_offline.verify.consumequeue_ext import ExtAddresses, ExtTable, classify_ext_units, precede_older_units
 from rmq_offline.verify.findings import Finding, FindingList, Kind
 from rmq_offline.verify.former_settings import find_former_delays, find_former_tags, set_former_delays
-from rmq_offline.verify.log_facts import LogFacts, split_runs
+from rmq_offline.verify.log_facts import LogFacts, Longs, split_runs
 from rmq_offline.verify.queue_state import (
     RECORD_DETAILS,
     RECORD_KINDS,
@@ -283,7 +283,7 @@ class QueueCheck:
                 kind = self._kind_at_end(kind, missing_rows[-1])
             (self.race_findings if is_at_end else self.findings).add(self._range_finding(kind, detail, missing_rows))
 
-    def _kind_at_end(self, kind: Kind, last_row: NDArray[np.int64]) -> Kind:
+    def _kind_at_end(self, kind: Kind, last_row: Longs) -> Kind:
         """Return the kind of finding about messages after the queue's last unit, up to its last message."""
         if self._late_kind is finding_kinds.TOPIC_DELETED:
             return self._late_kind  # its queue came back with some of its messages
@@ -324,7 +324,7 @@ class QueueCheck:
         self._classifier.pass_front()
         return int(used_bytes(data, len(data))) <= len(rows) * UNIT_BYTES
 
-    def _check_expired(self, file: QueueFile, view: FileView, used: NDArray[np.int64], *, last: bool) -> None:
+    def _check_expired(self, file: QueueFile, view: FileView, used: Longs, *, last: bool) -> None:
         if not last and bool(self.facts.is_old(view.actual[used, PHYSICAL_OFFSET], view.actual[used, SIZE]).all()):
             detail = "every unit names a record that is older than the log's first file"
             self.name.report(self.findings, finding_kinds.QUEUE_EXPIRED, detail, path=file.path, count=1)
@@ -383,7 +383,7 @@ class QueueCheck:
                 )
 
 
-def find_former_codes(name: QueueName, rows: Rows, tags_codes: NDArray[np.int64]) -> Iterator[tuple[Rows, Finding]]:
+def find_former_codes(name: QueueName, rows: Rows, tags_codes: Longs) -> Iterator[tuple[Rows, Finding]]:
     """Find the units of a queue whose tags codes are of a former setting.
 
     Args:
@@ -410,7 +410,7 @@ def find_former_codes(name: QueueName, rows: Rows, tags_codes: NDArray[np.int64]
         yield numbers, name.finding(kind, detail, queue_offset=first, count=len(numbers))
 
 
-def _unit_text(row: NDArray[np.int64]) -> str:
+def _unit_text(row: Longs) -> str:
     physical_offset, size, tags_code = row[PHYSICAL_OFFSET : TAGS_CODE + 1].tolist()
     if physical_offset == 0 and size == PRE_BLANK_SIZE and tags_code == 0:
         return "pre-blank"

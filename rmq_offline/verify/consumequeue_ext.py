@@ -13,6 +13,7 @@ from rmq_formats.kernels.scan import used_bytes
 from rmq_formats.kernels.units import PHYSICAL_OFFSET, SIZE, STORE_TIMESTAMP, TAGS_CODE
 from rmq_offline.verify import finding_kinds
 from rmq_offline.verify.findings import FindingList, Kind
+from rmq_offline.verify.log_facts import Longs, Mask
 from rmq_offline.verify.units import FileView, Status
 
 MAX_RESUMES: Final = 64  # attempts to find units again after bytes that are no unit; a file of garbage ends them
@@ -31,9 +32,9 @@ class ExtAddresses:
             ``precede_older_units``; their addresses are not bad.
     """
 
-    is_address: NDArray[np.bool_]
-    is_bad: NDArray[np.bool_]
-    is_reusable: NDArray[np.bool_]
+    is_address: Mask
+    is_bad: Mask
+    is_reusable: Mask
 
 
 class ExtTable:
@@ -41,7 +42,7 @@ class ExtTable:
 
     def __init__(self, topic: str, queue_id: int, findings: FindingList) -> None:
         self._topic, self._queue_id, self._findings = topic, queue_id, findings
-        self._parts: list[NDArray[np.int64]] = []
+        self._parts: list[Longs] = []
         self._units = np.empty((0, 3), dtype=np.int64)  # offset in the queue's ext files, tags code, store timestamp
         self._named = np.empty(0, dtype=bool)
         self._assigned = np.empty(0, dtype=bool)  # to a unit whose record is in the log
@@ -92,13 +93,11 @@ class ExtTable:
         self._named, self._assigned = (np.zeros(len(self._units), dtype=bool) for _ in range(2))
 
     @property
-    def units(self) -> NDArray[np.int64]:
+    def units(self) -> Longs:
         """Offset in the queue's ext files, tags code and store timestamp of each unit, int64[n, 3], by offset."""
         return self._units
 
-    def resolve(
-        self, units: NDArray[np.int64], is_old: NDArray[np.bool_], is_reusable: NDArray[np.bool_]
-    ) -> ExtAddresses:
+    def resolve(self, units: Longs, is_old: Mask, is_reusable: Mask) -> ExtAddresses:
         """Replace ext addresses in a file's units by the tags codes that they lead to.
 
         A broker that was killed cuts the ext files after the last address of the queue. The next units then get ext
@@ -141,7 +140,7 @@ class ExtTable:
             self._add_finding(finding_kinds.EXT_SURPLUS, detail, count=len(surplus))
 
 
-def precede_older_units(units: NDArray[np.int64]) -> NDArray[np.bool_]:
+def precede_older_units(units: Longs) -> Mask:
     """Return which units of a queue, int64[m, ROW_COLUMNS], stand before the unit of an older record, bool[m].
 
     A recovery that cuts a queue in memory leaves an older unit there. The next start takes the older unit for the
@@ -151,7 +150,7 @@ def precede_older_units(units: NDArray[np.int64]) -> NDArray[np.bool_]:
     physical, size = units[:, PHYSICAL_OFFSET], units[:, SIZE]
     is_unit = (physical >= 0) & (size > 0) & (size != PRE_BLANK_SIZE)
     least_from_here = np.minimum.accumulate(np.where(is_unit, physical, np.iinfo(np.int64).max)[::-1])[::-1]
-    precedes: NDArray[np.bool_] = is_unit & (physical > least_from_here)
+    precedes: Mask = is_unit & (physical > least_from_here)
     return precedes
 
 

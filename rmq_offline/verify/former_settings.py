@@ -5,12 +5,11 @@ from itertools import pairwise
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rmq_formats.codecs.layout import EXT_MAX_ADDRESS
 from rmq_formats.kernels.units import STORE_TIMESTAMP, TAGS_CODE
 from rmq_offline.verify.delay_levels import MAX_DELAY_MS
-from rmq_offline.verify.log_facts import Longs
+from rmq_offline.verify.log_facts import Longs, Mask
 
 _SECOND_MS: Final = 1000  # a level of messageDelayLevel is a number of seconds at least
 _FEWEST: Final = 2  # units with one other delay; at an end of the queue a single unit is enough
@@ -41,7 +40,7 @@ def find_former_delays(
             yield begin, end, delay
 
 
-def set_former_delays(rows: Longs, expected: Longs, is_known: NDArray[np.bool_]) -> None:
+def set_former_delays(rows: Longs, expected: Longs, is_known: Mask) -> None:
     """Set the delivery times of damaged units that stand between two units of one former delay.
 
     Args:
@@ -88,7 +87,7 @@ def find_former_tags(tags_codes: Longs, expected: Longs) -> Iterator[Longs]:
                 yield numbers
 
 
-def _is_other_hash(tags_codes: Longs, expected: Longs) -> NDArray[np.bool_]:
+def _is_other_hash(tags_codes: Longs, expected: Longs) -> Mask:
     """Find the units whose code is the usual one of their tags, and of no other tags of the run."""
     pairs, place, counts = np.unique(
         np.stack([expected, tags_codes], axis=1), axis=0, return_inverse=True, return_counts=True

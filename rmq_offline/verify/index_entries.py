@@ -22,7 +22,7 @@ from rmq_formats.kernels import verify as kernel
 from rmq_formats.kernels.bytes import read_i32, read_i64
 from rmq_offline.verify import finding_kinds
 from rmq_offline.verify.findings import FindingList, Kind
-from rmq_offline.verify.log_facts import LogFacts, Longs
+from rmq_offline.verify.log_facts import LogFacts, Longs, Mask
 
 BLOCK: Final = 1 << 16  # entries compared at once; some pages of each array
 MAX_FAULTS: Final = 4096  # wrong links and seconds that are reported one by one
@@ -225,7 +225,7 @@ class EntryWalk:
             self.key = next_key if next_key >= 0 else key + gap
             self.key_begin = key if self.key_begin < 0 else self.key_begin
 
-    def _set_bounds(self, begin: int, unexplained: NDArray[np.bool_], pair: int | None) -> None:
+    def _set_bounds(self, begin: int, unexplained: Mask, pair: int | None) -> None:
         """Set ``first`` and ``last`` after entries without a key, from the keys in the same places."""
         self.last = None
         if pair is None:
@@ -236,7 +236,7 @@ class EntryWalk:
         if unexplained[-1]:
             self.last = read_bound(self.keys, pair + int(np.count_nonzero(unexplained)) - 1)
 
-    def _report_explained(self, begin: int, end: int, *, is_end: bool) -> NDArray[np.bool_]:
+    def _report_explained(self, begin: int, end: int, *, is_end: bool) -> Mask:
         """Report unmatched entries that the log's bounds or its damage explain; return which are unexplained."""
         unexplained = np.zeros(end - begin, dtype=bool)
         for low in range(begin, end, _LAST_LOOK_UP):
@@ -263,7 +263,7 @@ class EntryWalk:
             unexplained[low - begin : high - begin] = ~(lost | beyond | old)
         return unexplained
 
-    def _report_unexplained(self, begin: int, unexplained: NDArray[np.bool_], key: int | None) -> None:
+    def _report_unexplained(self, begin: int, unexplained: Mask, key: int | None) -> None:
         """Report entries without a key; with ``key``, the entries stand in the places of the keys from ``key`` on."""
         kind = finding_kinds.INDEX_ENTRY_SURPLUS if key is None else finding_kinds.INDEX_ENTRY_WRONG
         places = np.flatnonzero(unexplained)
@@ -293,7 +293,7 @@ class EntryWalk:
         detail = f"keys that are in the Index before, from entry {self.number} on"
         self._add(kind, detail, at=first, count=key - next_key)
 
-    def _follow_chains(self, begin: int, end: int, unexplained: NDArray[np.bool_], key: int | None) -> None:
+    def _follow_chains(self, begin: int, end: int, unexplained: Mask, key: int | None) -> None:
         """Update the slot table through entries that match no key of the log.
 
         An entry in the place of a known key counts with that key's hash, so that one wrong hash does not

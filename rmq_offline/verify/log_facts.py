@@ -9,9 +9,10 @@ from rmq_formats.codecs.layout import MAX_RECORD_BYTES
 from rmq_formats.scan.queue_merge import LogBounds
 
 Longs = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 
 
-def are_in_ranges(begins: Longs, ends: Longs, offsets: Longs) -> NDArray[np.bool_]:
+def are_in_ranges(begins: Longs, ends: Longs, offsets: Longs) -> Mask:
     """Return which offsets are in a range, bool[n]; the ranges ascend, and an end is one past the last offset."""
     if not len(begins):
         return np.zeros(len(offsets), dtype=bool)
@@ -55,11 +56,11 @@ class LogFacts:
         """Begins and ends of the unreadable ranges."""
         return self.lost_begins, self.lost_ends
 
-    def is_lost(self, physical_offsets: Longs) -> NDArray[np.bool_]:
+    def is_lost(self, physical_offsets: Longs) -> Mask:
         """Return which offsets are in an unreadable range."""
         return are_in_ranges(self.lost_begins, self.lost_ends, physical_offsets)
 
-    def is_old(self, physical_offsets: Longs, sizes: Longs) -> NDArray[np.bool_]:
+    def is_old(self, physical_offsets: Longs, sizes: Longs) -> Mask:
         """Return which offsets and sizes may be of records that were deleted with the log's older files."""
         limit = max(MAX_RECORD_BYTES, self.largest_record_bytes)
         in_bounds = (physical_offsets >= 0) & (sizes > 0) & (sizes <= limit)

@@ -25,7 +25,7 @@ from rmq_formats.storage.segments import Segment, Storage, read_range
 from rmq_offline.verify import layout_finding_kinds
 from rmq_offline.verify.consumequeue import QueueName
 from rmq_offline.verify.findings import Finding, FindingList, Kind
-from rmq_offline.verify.log_facts import Longs, are_in_ranges, split_runs
+from rmq_offline.verify.log_facts import Longs, Mask, are_in_ranges, split_runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class LogRecords:
     timestamps_ms: Longs
     lost: Longs
 
-    def is_lost(self, log_offsets: Longs) -> NDArray[np.bool_]:
+    def is_lost(self, log_offsets: Longs) -> Mask:
         """Return which offsets of the log are in a lost range."""
         return are_in_ranges(self.lost[:, 0], self.lost[:, 1], log_offsets)
 
@@ -205,7 +205,7 @@ class QueueLogCheck:
             actual=_unit_text(*unit),
         )
 
-    def _report_missing(self, records: LogRecords, missing: NDArray[np.bool_]) -> None:
+    def _report_missing(self, records: LogRecords, missing: Mask) -> None:
         for run in split_runs(np.flatnonzero(missing)):
             log_offset = int(records.log_offsets[run[0]])
             self.name.report(

@@ -4,14 +4,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rmq_formats.codecs.consumequeue import MAX_GAP_UNITS, MAX_QUEUE_OFFSET
 from rmq_formats.kernels.units import PHYSICAL_OFFSET, QUEUE_OFFSET, ROW_COLUMNS, SIZE, are_plain
 from rmq_formats.scan.derived_images import Rows, closed_gaps, place_units
 from rmq_formats.scan.queue_merge import NOT_PLACED
 from rmq_offline.verify import finding_kinds
-from rmq_offline.verify.log_facts import LogFacts
+from rmq_offline.verify.log_facts import LogFacts, Mask
 from rmq_offline.verify.units import Expected
 
 
@@ -33,7 +32,7 @@ class QueueState:
     end: int
     records: Rows
     places: Rows
-    is_former: NDArray[np.bool_]
+    is_former: Mask
     is_plain: bool = False
     lost: Rows = field(default_factory=lambda: np.empty((0, ROW_COLUMNS), dtype=np.int64))
 

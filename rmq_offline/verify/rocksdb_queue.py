@@ -12,7 +12,7 @@ from rmq_formats.scan.derived_images import Placement, place_last
 from rmq_offline.verify import finding_kinds
 from rmq_offline.verify.consumequeue import MAX_REPORTED, QueueName, find_former_codes
 from rmq_offline.verify.findings import FindingList
-from rmq_offline.verify.log_facts import LogFacts, Longs
+from rmq_offline.verify.log_facts import LogFacts, Longs, Mask
 from rmq_offline.verify.queue_state import sort_in_log_order
 
 _FINE: Final = 0
@@ -144,7 +144,7 @@ class RocksDbQueueCheck:
             self.findings.add(replace(finding, path=stored.path))
         self._set_placement(replace(self.placement, rows=rows))
 
-    def _classify(self, stored: StoredQueue, physical: Longs, places: Longs, is_expected: NDArray[np.bool_]) -> Longs:
+    def _classify(self, stored: StoredQueue, physical: Longs, places: Longs, is_expected: Mask) -> Longs:
         """Return the fault of each unit, a position in ``_KINDS``."""
         kinds = np.full(len(physical), _FINE, dtype=np.int64)
         is_same = np.zeros(len(physical), dtype=bool)
@@ -166,13 +166,13 @@ class RocksDbQueueCheck:
         kinds[is_beyond] = np.where(stored.offsets[is_beyond] > end, _FINE, _BEYOND)
         return kinds
 
-    def _is_displaced(self, stored: StoredQueue, physical: Longs) -> NDArray[np.bool_]:
+    def _is_displaced(self, stored: StoredQueue, physical: Longs) -> Mask:
         """Return which units stand at the damaged queue offset of their record."""
         rows = self.placement.displaced
         is_record = np.isin(physical, rows[:, PHYSICAL_OFFSET])
         return is_record & np.isin(stored.offsets, rows[:, QUEUE_OFFSET])
 
-    def _add_units(self, stored: StoredQueue, kinds: Longs, places: Longs, is_expected: NDArray[np.bool_]) -> None:
+    def _add_units(self, stored: StoredQueue, kinds: Longs, places: Longs, is_expected: Mask) -> None:
         for begin, end in _runs(stored.offsets, kinds):
             kind = _KINDS[int(kinds[begin])]
             assert kind is not None, "runs are those of faults"
@@ -189,7 +189,7 @@ class RocksDbQueueCheck:
                 actual=_text(unit["physical_offset"], unit["size"], unit["tags_code"], unit["store_timestamp"]),
             )
 
-    def _add_missing(self, stored: StoredQueue, has_unit: NDArray[np.bool_]) -> None:
+    def _add_missing(self, stored: StoredQueue, has_unit: Mask) -> None:
         """Report records without a unit: those that were not flushed yet a broker dispatches when it starts."""
         is_waiting = self._rows[:, PHYSICAL_OFFSET] >= stored.dispatched
         faults = np.where(has_unit, _FINE, np.where(is_waiting, _UNDISPATCHED, _MISSING)).astype(np.int64)

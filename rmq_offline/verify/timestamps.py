@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rmq_offline.verify import finding_kinds
 from rmq_offline.verify.findings import Finding
+from rmq_offline.verify.log_facts import Longs
 
 CONTEXT: Final = 3  # records on each side of a split boundary that show what happened
 CLOCK_STEP_MS: Final = 1000  # ms: time servers correct clocks by less
@@ -53,8 +53,8 @@ class TimeCheck:
     def add(
         self,
         physical_offset: int,
-        positions: NDArray[np.int64],
-        timestamps_ms: NDArray[np.int64],
+        positions: Longs,
+        timestamps_ms: Longs,
         latest_ms: int,
         *,
         falls: bool,
@@ -83,9 +83,7 @@ class TimeCheck:
                 yield _classify(near, number - low, loose=self.loose)
 
 
-def _moments(
-    physical_offset: int, positions: NDArray[np.int64], timestamps_ms: NDArray[np.int64], part: slice
-) -> list[Moment]:
+def _moments(physical_offset: int, positions: Longs, timestamps_ms: Longs, part: slice) -> list[Moment]:
     offsets = (positions[part] + physical_offset).tolist()
     return list(map(Moment, offsets, timestamps_ms[part].tolist()))
 

@@ -12,9 +12,7 @@ from rmq_formats.kernels.units import PHYSICAL_OFFSET, QUEUE_OFFSET, ROW_COLUMNS
 from rmq_formats.scan.queue_merge import are_lost_units
 from rmq_offline.verify import finding_kinds
 from rmq_offline.verify.findings import Kind
-from rmq_offline.verify.log_facts import LogFacts, Longs
-
-Mask = NDArray[np.bool_]
+from rmq_offline.verify.log_facts import LogFacts, Longs, Mask
 
 
 class Status(IntEnum):

@@ -20,6 +20,7 @@ from rmq_offline.tasks.log_tasks import MAX_PARTITIONS
 from rmq_offline.tasks.spill import partition_of
 from rmq_offline.verify import finding_kinds
 from rmq_offline.verify.findings import FindingList
+from rmq_offline.verify.log_facts import Longs
 from rmq_offline.verify.phases.plan import list_or_report
 
 QUEUES_PER_PARTITION: Final = 4096  # directories that one task lists
@@ -41,7 +42,7 @@ class QueuesByPartition:
     topics: Sequence[str]
     topic_numbers: NDArray[np.int32]
     queue_ids: NDArray[np.int32]
-    bounds: NDArray[np.int64]
+    bounds: Longs
 
     def __len__(self) -> int:
         """Return the number of partitions."""

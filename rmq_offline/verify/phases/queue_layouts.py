@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rmq_formats.codecs import paths
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX, is_broker_topic
@@ -18,7 +17,7 @@ from rmq_offline.verify.absent_queues import AbsentQueues, is_deleted
 from rmq_offline.verify.batch_queue import BatchQueueCheck
 from rmq_offline.verify.consumequeue import QueueCheck, QueueFile, QueueName
 from rmq_offline.verify.findings import FindingList
-from rmq_offline.verify.log_facts import LogFacts
+from rmq_offline.verify.log_facts import LogFacts, Longs
 from rmq_offline.verify.phases.stored_files import StoredFiles
 
 NO_ROWS: Final = np.empty((0, ROW_COLUMNS), dtype=np.int64)
@@ -55,7 +54,7 @@ class QueueRecords:
     """Records of a queue, int64[n, ROW_COLUMNS], in log order; an offset of 0 is no consumer offset."""
 
     name: QueueName
-    rows: NDArray[np.int64]
+    rows: Longs
     has_consumer_offset: bool
 
 
@@ -123,7 +122,7 @@ class BatchQueueLayout:
     """BatchConsumeQueue files; ``inner_batches`` reads the log's inner batches, see ``tasks.spill.read_batches``."""
 
     partition: PartitionState
-    inner_batches: Callable[[], NDArray[np.int64]]
+    inner_batches: Callable[[], Longs]
 
     def has(self, name: QueueName) -> bool:
         return name.topic in self.partition.batch_topics

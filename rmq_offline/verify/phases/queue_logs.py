@@ -4,9 +4,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-import numpy as np
-from numpy.typing import NDArray
-
 from rmq_formats.codecs import fastjson, paths, tiered
 from rmq_formats.errors import DecodeError, RmqError, StoreError
 from rmq_formats.read.stores import read_broker_names
@@ -23,6 +20,7 @@ from rmq_formats.storage.store_files import StoreFiles, open_store
 from rmq_offline.verify import layout_finding_kinds
 from rmq_offline.verify.consumequeue import QueueName
 from rmq_offline.verify.findings import FindingList
+from rmq_offline.verify.log_facts import Longs
 from rmq_offline.verify.queue_log import QueueLogCheck, check_metadata_segments
 from rmq_offline.verify.tier_metadata import COMMIT_LOG_SEGMENTS, SegmentsByQueue, read_text, read_tier_segments
 
@@ -92,9 +90,7 @@ def _segment_sizes(store: StoreFiles, findings: FindingList) -> SegmentsByQueue:
         return {}
 
 
-def check_queue_log(
-    own_log: QueueLogInput, local: NDArray[np.int64], findings: FindingList, race_findings: FindingList
-) -> None:
+def check_queue_log(own_log: QueueLogInput, local: Longs, findings: FindingList, race_findings: FindingList) -> None:
     """Check the log of a queue against its records in the CommitLog, int64[n, ROW_COLUMNS] of ``kernels.units``."""
     store = open_store(own_log.root)
     name = QueueName(own_log.topic, own_log.queue_id)

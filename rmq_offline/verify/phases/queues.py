@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rmq_formats.kernels.live_dispatch_tables import LIGHT_UNIT
 from rmq_formats.kernels.units import PHYSICAL_OFFSET, QUEUE_OFFSET, STORE_TIMESTAMP
@@ -23,7 +22,7 @@ from rmq_offline.verify.absent_queues import AbsentQueues
 from rmq_offline.verify.committed_offsets import CommittedOffset, check_committed_offset, check_offset_without_queue
 from rmq_offline.verify.consumequeue import QueueName
 from rmq_offline.verify.findings import FindingList
-from rmq_offline.verify.log_facts import LogFacts
+from rmq_offline.verify.log_facts import LogFacts, Longs
 from rmq_offline.verify.phases.queue_directories import QueuesByPartition, is_named_topic
 from rmq_offline.verify.phases.queue_layouts import (
     NO_ROWS,
@@ -119,7 +118,7 @@ def write_queue_inputs(
 
 def check_queues(partition: int, root: str, split_count: int, sizes: StoreSizes, work: WorkArea) -> PartResult:
     """Task: compare the queues of one partition."""
-    queues: dict[tuple[str, int], list[NDArray[np.int64]]] = {}
+    queues: dict[tuple[str, int], list[Longs]] = {}
     for number in range(split_count):
         for topic, queue_id, rows in spill.read_partition(work.path(f"spill/units-{number:06d}.arrow"), partition):
             if len(rows):
@@ -188,7 +187,7 @@ def queue_layouts(
 
 def _check_queue(
     name: QueueName,
-    rows: NDArray[np.int64],
+    rows: Longs,
     committed_offsets: Sequence[tuple[str, CommittedOffset]],
     begin_elsewhere: int | None,
     partition: PartitionState,
@@ -211,7 +210,7 @@ def _check_queue(
         partition.race_findings.extend(check_committed_offset(committed, path, least_offset, end_offset))
 
 
-def _report_light_name(name: QueueName, rows: NDArray[np.int64], findings: FindingList) -> None:
+def _report_light_name(name: QueueName, rows: Longs, findings: FindingList) -> None:
     """Report a light queue's name that no directory can have; the scan has done so for each record of a topic."""
     light = rows[rows[:, STORE_TIMESTAMP] == LIGHT_UNIT]
     if len(light):

@@ -7,7 +7,6 @@ from itertools import groupby
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rmq_formats.codecs.record_frame import Damage, DamageCode
 from rmq_formats.errors import RmqError
@@ -23,6 +22,7 @@ from rmq_offline.verify import finding_kinds
 from rmq_offline.verify.commitlog import LogCheck
 from rmq_offline.verify.dledger_entries import EntrySpan, check_entry_boundary
 from rmq_offline.verify.findings import Finding, FindingList
+from rmq_offline.verify.log_facts import Longs
 from rmq_offline.verify.timestamps import Moment, check_boundary, pack_moments, unpack_moments
 
 MAX_MARKS: Final = 200  # damaged stretches of a split that the map shows
@@ -167,7 +167,7 @@ def check_split(split: Split, options: ScanOptions, work: WorkArea, *, begin: in
     )
 
 
-def read_damages(work: WorkArea, checks: Sequence[SplitCheck]) -> Iterator[NDArray[np.int64]]:
+def read_damages(work: WorkArea, checks: Sequence[SplitCheck]) -> Iterator[Longs]:
     """Read the damaged ranges of splits in log order, int64[n, 2] each: begin and end."""
     for check in checks:
         if check.damage_count:
