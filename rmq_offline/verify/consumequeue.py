@@ -113,19 +113,18 @@ class QueueCheck:
                 killed dispatches the end of the log, with fillers up to there (``ConsumeQueue#fillPreBlank``).
             log_file_bytes: size of the log's files; 0 if unknown.
         """
-        self.name = name
-        self.state = build_state_from_log(rows, facts)
-        self.expected = self.state.expected()
-        self.facts = facts
-        self.findings = findings
-        self.race_findings = race_findings
-        self.ext = ext
-        self._late_kind = finding_kinds.QUEUE_MINIMUM if is_known else finding_kinds.TOPIC_DELETED
+        self.name, self.facts, self.ext = name, facts, ext
+        self.findings, self.race_findings = findings, race_findings
+        self._set_state(build_state_from_log(rows, facts))
         self.end_offset = self.expected.last + 1
+        self._late_kind = finding_kinds.QUEUE_MINIMUM if is_known else finding_kinds.TOPIC_DELETED
         self._log_file_bytes = log_file_bytes
-        self._classifier = UnitClassifier(self.expected, facts)
         self._lost: list[tuple[int, int]] = []
         self._is_merged = False  # whether the state is that of the log and the files
+
+    def _set_state(self, state: QueueState) -> None:
+        self.state, self.expected = state, state.expected()
+        self._classifier = UnitClassifier(self.expected, self.facts)
 
     def check(self, files: Sequence[QueueFile], file_bytes: int) -> None:
         """Check all files of the queue, in ascending order of start."""
@@ -175,17 +174,14 @@ class QueueCheck:
         merged = merge_queue(files[0].first_offset if files else 0, units, records, self.facts.bounds)
         if self._late_kind is finding_kinds.QUEUE_MINIMUM and self._begins_with_log_file(merged, units, unit_count):
             self._late_kind = finding_kinds.QUEUE_BEGINS_LATE
-        rows, places, is_former = merged.rows, merged.places, merged.is_former
-        rows = self._with_former_codes(rows, units)
-        end = merged.end
+        rows, end = self._with_former_codes(merged.rows, units), merged.end
+        places, is_former = merged.places, merged.is_former
         if len(rest):
             rows, end = np.concatenate([rows, rest[1:]]), by_log.end
             places = np.concatenate([places, by_log.places[count:]])
             is_former = np.concatenate([is_former, by_log.is_former[count:]])
         is_plain = by_log.is_plain and np.array_equal(merged.places, records[:, QUEUE_OFFSET])
-        self.state = QueueState(rows, end, by_log.records, places, is_former, is_plain=is_plain, lost=merged.lost)
-        self.expected = self.state.expected()
-        self._classifier = UnitClassifier(self.expected, self.facts)
+        self._set_state(QueueState(rows, end, by_log.records, places, is_former, is_plain=is_plain, lost=merged.lost))
         self.end_offset = max(self.end_offset if not files else 0, end)
 
     def _resolve_addresses(self, ext: ExtTable, files: Sequence[_FileUnits]) -> None:
@@ -269,8 +265,9 @@ class QueueCheck:
             self.findings.add(self._range_finding(finding_kinds.QUEUE_MISSING, detail, rows))
             return
         present = {start // file_bytes for start in starts}
-        all_numbers = np.arange(self.expected.first // units, self.expected.last // units + 1)
-        for run in split_runs(all_numbers[~np.isin(all_numbers, list(present))]):
+        needed = range(self.expected.first // units, self.expected.last // units + 1)
+        absent = [number for number in needed if number not in present]
+        for run in split_runs(np.array(absent, dtype=np.int64)):
             numbers = run.tolist()
             missing_rows = select_rows(rows, numbers[0] * units, (numbers[-1] + 1) * units)
             if not len(missing_rows):

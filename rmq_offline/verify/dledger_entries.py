@@ -7,6 +7,7 @@ One block of the index is in memory at a time.
 """
 
 import bisect
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -273,7 +274,6 @@ class EntryUnits:
     def __init__(self, storage: Storage, directory: str) -> None:
         self.block = np.zeros(BLOCK_BYTES, dtype=np.uint8)
         self._storage, self._directory = storage, directory
-        self._segments: list[Segment] | None = None
         self._file: tuple[Segment, OpenRange] | None = None
         self._begin = self._end = 0  # of the block, in bytes of the index
 
@@ -302,32 +302,28 @@ class EntryUnits:
     def _count_missing(self, index: int) -> int:
         """Count the units from a missing one to the next file."""
         position = index * INDEX_UNIT_BYTES
-        begins = [segment.start_offset for segment in self._segments or () if segment.start_offset > position]
+        begins = [segment.start_offset for segment in self._segments if segment.start_offset > position]
         return -(-(min(begins) - position) // INDEX_UNIT_BYTES) if begins else MAX_LONG
+
+    @functools.cached_property
+    def _segments(self) -> list[Segment]:
+        return list_segments(self._storage, self._directory)
 
     def _load(self, position: int) -> None:
         """Fill the block from ``position`` on, as far as its file goes; a unit that the file's end cuts has zeros."""
-        segment = self._segment_of(position)
-        if segment is None:
+        number = bisect.bisect_right(self._segments, position, key=lambda segment: segment.start_offset) - 1
+        if number < 0 or position >= self._segments[number].end_offset:
             self._begin = self._end = 0
             return
-        at = position - segment.start_offset
-        got = self._open_segment(segment).read_into(at, self.block[: segment.size_bytes - at].data)
-        end = got + -got % INDEX_UNIT_BYTES
-        self.block[got:end] = 0
-        self._begin, self._end = position, position + end
-
-    def _segment_of(self, position: int) -> Segment | None:
-        if self._segments is None:
-            self._segments = list_segments(self._storage, self._directory)
-        number = bisect.bisect_right(self._segments, position, key=lambda segment: segment.start_offset) - 1
-        return self._segments[number] if number >= 0 and position < self._segments[number].end_offset else None
-
-    def _open_segment(self, segment: Segment) -> OpenRange:
+        segment = self._segments[number]
         if self._file is None or self._file[0] != segment:
             self.close()
             self._file = segment, self._storage.open(segment.path)
-        return self._file[1]
+        at = position - segment.start_offset
+        got = self._file[1].read_into(at, self.block[: segment.size_bytes - at].data)
+        end = got + -got % INDEX_UNIT_BYTES
+        self.block[got:end] = 0
+        self._begin, self._end = position, position + end
 
     def close(self) -> None:
         """Close the file that is open."""

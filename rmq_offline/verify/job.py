@@ -4,7 +4,7 @@ import functools
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
@@ -131,25 +131,26 @@ class _Plan:
     database: DatabaseReference | None
 
 
+@dataclass
 class _Verification:
     """State of one verification run."""
 
-    def __init__(
-        self,
-        store: StoreFiles,
-        options: VerifyOptions,
-        parallelism: int,
-        work: WorkArea,
-        on_progress: OnProgress | None,
-    ) -> None:
-        self.store, self.options, self.parallelism = store, options, parallelism
-        self.work, self.on_progress = work, on_progress
-        self.has_queue_files = StoreLayout.ROCKSDB_QUEUES not in store.layouts or store.layouts.has_queue_files
-        self.findings, self.race_findings = FindingList(), FindingList()
-        self.phases: dict[str, float] = {}
-        self._begin = self._last = time.perf_counter()
+    store: StoreFiles
+    options: VerifyOptions
+    parallelism: int
+    work: WorkArea
+    on_progress: OnProgress | None
+    findings: FindingList = field(default_factory=FindingList)
+    race_findings: FindingList = field(default_factory=FindingList)
+    phases: dict[str, float] = field(default_factory=dict)
+    phase_begin: float = field(default_factory=time.perf_counter)
+
+    @property
+    def has_queue_files(self) -> bool:
+        return StoreLayout.ROCKSDB_QUEUES not in self.store.layouts or self.store.layouts.has_queue_files
 
     def run(self) -> JobSteps[VerifyReport]:
+        begin = self.phase_begin
         plan = yield from self._plan()
         self._record_phase_time("plan")
         checks = yield from self._scan(plan)
@@ -167,7 +168,7 @@ class _Verification:
             units=sum(part.unit_count for part in parts),
             index_paths=tuple(result.task.path for result in indexes),
             index_entries=sum(check.key_count for check in checks),
-            seconds=round(time.perf_counter() - self._begin, 3),
+            seconds=round(time.perf_counter() - begin, 3),
             phases=self.phases,
             segments=tuple(job_scan.merge_segment_states(checks)),
             findings=sort_findings(self.findings.kept),
@@ -178,8 +179,8 @@ class _Verification:
 
     def _record_phase_time(self, phase: str) -> None:
         now = time.perf_counter()
-        self.phases[phase] = round(now - self._last, 3)
-        self._last = now
+        self.phases[phase] = round(now - self.phase_begin, 3)
+        self.phase_begin = now
 
     # --- plan -----------------------------------------------------------------------------
 
@@ -287,15 +288,15 @@ class _Verification:
     def _facts(self, plan: _Plan, checks: Sequence[SplitCheck]) -> LogFacts:
         """Collect the log's facts for the checks of derived files."""
         all_segments = sorted([*plan.segments, *plan.unreadable], key=lambda segment: segment.start_offset)
-        lost = list(job_scan.read_damages(self.work, checks))
-        lost += [np.array([[item.start_offset, item.end_offset]], dtype=np.int64) for item in plan.unreadable]
         end = job_scan.checked_log_end(checks)
+        lost = [(item.start_offset, item.end_offset) for item in plan.unreadable]
         gaps = [(before.end_offset, after.start_offset) for before, after in pairwise(all_segments)]
         holes = (state for state in job_scan.merge_segment_states(checks) if not state.data_bytes)
         gaps += [(state.start_offset, state.start_offset + state.size_bytes) for state in holes]
         gaps += job_scan.find_unended_ranges(checks)
-        lost += [np.array([[begin, gap_end]], dtype=np.int64) for begin, gap_end in gaps if begin < gap_end <= end]
-        rows = np.concatenate(lost) if lost else np.empty((0, 2), dtype=np.int64)
+        lost += [(begin, gap_end) for begin, gap_end in gaps if begin < gap_end <= end]
+        damages = job_scan.read_damages(self.work, checks)
+        rows = np.concatenate([*damages, np.array(lost, dtype=np.int64).reshape(-1, 2)])
         rows = rows[np.argsort(rows[:, 0], kind="stable")]
         return LogFacts(
             start=all_segments[0].start_offset if all_segments else 0,
