@@ -25,6 +25,7 @@ from rmq_formats.storage.store_layouts import StoreLayout
 from rmq_formats.storage.store_lock import store_lock
 from rmq_formats.store import Store, Time
 from rmq_offline.offsets.positions import Position, read_positions
+from rmq_offline.tasks.quarantine import QUARANTINE
 from rmq_offline.verify.committed_offsets import (
     CommittedOffset,
     list_offsets,
@@ -34,7 +35,6 @@ from rmq_offline.verify.committed_offsets import (
 from rmq_offline.verify.config_files import config_fault
 
 DELAY_OFFSETS: Final = "delayOffset.json"
-QUARANTINE: Final = "quarantine"
 
 NewOffset = Callable[[Position], int]
 Check = Callable[[Sequence["OffsetChange"]], None]

@@ -20,17 +20,12 @@ _REBUILD_ADDS: Final = frozenset({finding_kinds.UNIT_NOT_ADDED, finding_kinds.QU
 
 def unsound_queues(report: VerifyReport) -> dict[tuple[str, int], Kind]:
     """Return the queues whose ends a repair or a rebuild would change, each with a kind of its findings."""
-    return {
-        queue: kind
-        for kind, queues in report.faulty_queues.items()
-        if _may_change_ends(kind)
-        for queue in sorted(queues)
-    }
-
-
-def _may_change_ends(kind: Kind) -> bool:
-    is_error = kind.severity is Severity.ERROR and kind.code.partition(".")[0] in _AREAS
-    return (is_error and kind not in _ENDS_STAND) or kind in _REBUILD_ADDS
+    unsound: dict[tuple[str, int], Kind] = {}
+    for kind, queues in report.faulty_queues.items():
+        is_error = kind.severity is Severity.ERROR and kind.code.partition(".")[0] in _AREAS
+        if (is_error and kind not in _ENDS_STAND) or kind in _REBUILD_ADDS:
+            unsound |= dict.fromkeys(queues, kind)
+    return unsound
 
 
 def refuse_unsound_queues(

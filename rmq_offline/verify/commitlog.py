@@ -54,18 +54,15 @@ class LogCheck:
             head_bytes: in front of each record, see ``Segment``.
         """
         self.findings = findings
+        self._path, self._reader, self._head_bytes = path, reader, head_bytes
         self.times = TimeCheck(loose=head_bytes > 0)  # DLedger's broker stamps a message before it takes the lock
         self._entries = EntryCheck(storage, path, findings) if head_bytes else None
         self.damages: list[Damage] = []
         self.open_damage: Damage | None = None
         self.blank_at: int | None = None
         self.largest_record_bytes = 0
-        self._path = path
-        self._reader = reader
-        self._head_bytes = head_bytes
         self._records_at = head_bytes - file_offset
-        self._odd = np.empty(0, dtype=np.int64)
-        self._timestamps = np.empty(0, dtype=np.int64)
+        self._odd, self._timestamps = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
         self._summary = np.empty(kernel.SUMMARY_COLUMNS, dtype=np.int64)
 
     def add(self, batch: FrameBatch) -> None:

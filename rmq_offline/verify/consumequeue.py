@@ -307,9 +307,12 @@ class QueueCheck:
         used = np.flatnonzero(view.actual[:, [PHYSICAL_OFFSET, SIZE]].any(axis=1))
         if len(used):
             self.end_offset = max(self.end_offset, file.first_offset + int(used[-1]) + 1)
-            self._check_expired(file.source, view, used, last=last)
-        for begin, end, kind in find_runs(status):
-            self._add_run(file.source.path, view, begin, end, kind)
+            physical, size = view.actual[used, PHYSICAL_OFFSET], view.actual[used, SIZE]
+            if not last and bool(self.facts.is_old(physical, size).all()):
+                detail = "every unit names a record that is older than the log's first file"
+                self.name.report(self.findings, finding_kinds.QUEUE_EXPIRED, detail, path=file.source.path)
+        for begin, end, run_status in find_runs(status):
+            self._add_run(file.source.path, view, begin, end, run_status)
 
     def _is_as_expected(self, first_offset: int, unit_count: int, data: NDArray[np.uint8]) -> bool:
         """Return whether a file has the expected units from its first place on, then zeros, as nearly all have."""
@@ -320,11 +323,6 @@ class QueueCheck:
             return False
         self._classifier.pass_front()
         return int(used_bytes(data, len(data))) <= len(rows) * UNIT_BYTES
-
-    def _check_expired(self, file: QueueFile, view: FileView, used: Longs, *, last: bool) -> None:
-        if not last and bool(self.facts.is_old(view.actual[used, PHYSICAL_OFFSET], view.actual[used, SIZE]).all()):
-            detail = "every unit names a record that is older than the log's first file"
-            self.name.report(self.findings, finding_kinds.QUEUE_EXPIRED, detail, path=file.path, count=1)
 
     def _add_run(self, path: str, view: FileView, begin: int, end: int, status: Status) -> None:
         kind = self._late_kind if status is Status.MINIMUM else KINDS[status]

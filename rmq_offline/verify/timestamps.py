@@ -73,7 +73,8 @@ class TimeCheck:
             self.head += _moments(physical_offset, positions, timestamps_ms, slice(CONTEXT - len(self.head)))
         last = _moments(physical_offset, positions, timestamps_ms, slice(-CONTEXT, None))
         self.tail = [*before, *last][-CONTEXT:]
-        if falls or _falls(before) or (before and timestamps_ms[0] < before[-1].timestamp_ms):
+        falls |= len(before) > 1 and before[-1].timestamp_ms < before[-2].timestamp_ms
+        if falls or (before and timestamps_ms[0] < before[-1].timestamp_ms):
             offsets = np.concatenate([[offset for offset, _ in before], positions + physical_offset]).astype(np.int64)
             times = np.concatenate([[ms for _, ms in before], timestamps_ms]).astype(np.int64)
             begin = max(1, len(before) - 1)
@@ -86,10 +87,6 @@ class TimeCheck:
 def _moments(physical_offset: int, positions: Longs, timestamps_ms: Longs, part: slice) -> list[Moment]:
     offsets = (positions[part] + physical_offset).tolist()
     return list(map(Moment, offsets, timestamps_ms[part].tolist()))
-
-
-def _falls(moments: Sequence[Moment]) -> bool:
-    return len(moments) > 1 and moments[-1].timestamp_ms < moments[-2].timestamp_ms
 
 
 def check_boundary(before: Sequence[Moment], after: Sequence[Moment], *, loose: bool = False) -> Iterator[Finding]:

@@ -49,7 +49,9 @@ class SmallFilesCheck:
             self.findings.report(finding_kinds.ABORT, "the file abort is there", abort)
         self._check_names()
         self._check_checkpoint(checks)
-        self._check_dledger(checks)
+        spans = [check.entries for check in checks if check.entries is not None]
+        for directory in self.store.dledger_directories:  # a broker may have written later entries meanwhile
+            self.race_findings.extend(check_dledger_files(self.store.storage, directory, spans))
         config = paths.config_dir(self.store.root)
         texts = read_config_texts(self.store.storage, config, self.findings)
         stored = read_rocksdb_config(self.store, self.findings)
@@ -98,12 +100,6 @@ class SmallFilesCheck:
         log_end, has_sixth = job_scan.checked_log_end(checks), StoreLayout.FROM_5_4 in self.store.layouts
         for finding in checkpoint.check_checkpoint(data, size_bytes, path, latest_ms, log_end, has_sixth=has_sixth):
             (self.race_findings if finding.kind == finding_kinds.CHECKPOINT_LATER else self.findings).add(finding)
-
-    def _check_dledger(self, checks: Sequence[SplitCheck]) -> None:
-        """Check DLedger's own files; later entries there are no fault if a broker wrote to the store meanwhile."""
-        spans = [check.entries for check in checks if check.entries is not None]
-        for directory in self.store.dledger_directories:
-            self.race_findings.extend(check_dledger_files(self.store.storage, directory, spans))
 
     def check_controller(self, segments: Sequence[Segment], facts: LogFacts) -> None:
         """Check the files of the controller mode against the log's readable files."""
