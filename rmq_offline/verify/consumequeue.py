@@ -64,12 +64,14 @@ class QueueName:
     topic: str
     queue_id: int
 
-    def finding(self, kind: Kind, detail: str, **fields: Any) -> Finding:
-        """Make a finding about this queue."""
+    def finding(self, kind: Kind, detail: str, *, row: Longs | None = None, **fields: Any) -> Finding:
+        """Make a finding about this queue, or about one of its rows, int64[ROW_COLUMNS]."""
+        if row is not None:
+            fields |= {"queue_offset": int(row[QUEUE_OFFSET]), "physical_offset": int(row[PHYSICAL_OFFSET])}
         return Finding(kind, detail, topic=self.topic, queue_id=self.queue_id, **fields)
 
     def report(self, findings: FindingList, kind: Kind, detail: str, **fields: Any) -> None:
-        """Add a finding about this queue."""
+        """Add a finding with the fields of ``finding``."""
         findings.add(self.finding(kind, detail, **fields))
 
 
@@ -262,7 +264,7 @@ class QueueCheck:
             return
         if not any_file:
             detail = f"no files for {len(rows)} messages of the log"
-            self.findings.add(self._range_finding(finding_kinds.QUEUE_MISSING, detail, rows))
+            self.name.report(self.findings, finding_kinds.QUEUE_MISSING, detail, row=rows[0], count=len(rows))
             return
         present = {start // file_bytes for start in starts}
         needed = range(self.expected.first // units, self.expected.last // units + 1)
@@ -278,7 +280,8 @@ class QueueCheck:
             is_at_end = bool(present) and numbers[0] > max(present)
             if is_at_end:
                 kind = self._kind_at_end(kind, missing_rows[-1])
-            (self.race_findings if is_at_end else self.findings).add(self._range_finding(kind, detail, missing_rows))
+            findings = self.race_findings if is_at_end else self.findings
+            self.name.report(findings, kind, detail, row=missing_rows[0], count=len(missing_rows))
 
     def _kind_at_end(self, kind: Kind, last_row: Longs) -> Kind:
         """Return the kind of finding about messages after the queue's last unit, up to its last message."""
@@ -286,15 +289,6 @@ class QueueCheck:
             return self._late_kind  # its queue came back with some of its messages
         is_passed = last_row[PHYSICAL_OFFSET] < self.facts.dispatched_end
         return finding_kinds.UNIT_NOT_ADDED if is_passed else kind
-
-    def _range_finding(self, kind: Kind, detail: str, rows: Rows) -> Finding:
-        return self.name.finding(
-            kind,
-            detail,
-            queue_offset=int(rows[0, QUEUE_OFFSET]),
-            physical_offset=int(rows[0, PHYSICAL_OFFSET]),
-            count=len(rows),
-        )
 
     def _check_file(self, file: _FileUnits, unit_count: int, *, last: bool) -> None:
         if file.is_expected and (not self._is_merged or self._is_as_expected(file.first_offset, unit_count, file.data)):
@@ -358,10 +352,10 @@ class QueueCheck:
         for kind, detail in RECORD_DETAILS.items():
             rows = state.records[kinds == RECORD_KINDS.index(kind)]
             if kind is finding_kinds.QUEUE_FORMER and len(rows):
-                self.findings.add(self._range_finding(kind, detail, rows))
+                self.name.report(self.findings, kind, detail, row=rows[0], count=len(rows))
                 continue
             for row in rows[:MAX_REPORTED]:
-                self.findings.add(self._range_finding(kind, detail, row[None]))
+                self.name.report(self.findings, kind, detail, row=row)
             self.findings.add_uncounted(kind, max(0, len(rows) - MAX_REPORTED))
         for begin, end, log_begin, log_end in find_record_gaps(state).tolist():
             # Messages in a damaged stretch of the log are reported with the units that name them.

@@ -203,8 +203,7 @@ class RocksDbQueueCheck:
                 missing if faults[begin] == _MISSING else finding_kinds.UNIT_UNDISPATCHED,
                 _span(first, last),
                 path=stored.path,
-                queue_offset=first,
-                physical_offset=int(row[PHYSICAL_OFFSET]),
+                row=row,
                 expected=_row_text(row),
                 actual="none",
                 count=end - begin,
@@ -235,14 +234,7 @@ class RocksDbQueueCheck:
             (finding_kinds.QUEUE_OFFSET_DISPLACED, self.placement.displaced, "far from the other records of its queue"),
         ):
             for row in rows[:MAX_REPORTED]:
-                self.name.report(
-                    self.findings,
-                    kind,
-                    detail,
-                    path=path,
-                    physical_offset=int(row[PHYSICAL_OFFSET]),
-                    queue_offset=int(row[QUEUE_OFFSET]),
-                )
+                self.name.report(self.findings, kind, detail, path=path, row=row)
             self.findings.add_uncounted(kind, max(0, len(rows) - MAX_REPORTED))
         gaps = self.placement.gap_units
         if gaps:
