@@ -130,9 +130,9 @@ class BatchQueueCheck:
         if self._seen[place]:
             return finding_kinds.UNIT_DUPLICATE
         self._seen[place] = True
-        is_behind = place < self._last_seen
+        is_before_last_seen = place < self._last_seen
         self._last_seen = max(self._last_seen, place)
-        if is_behind:
+        if is_before_last_seen:
             return finding_kinds.UNIT_DISPLACED
         expected = self.expected[place]
         if unit == expected:

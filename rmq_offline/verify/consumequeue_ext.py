@@ -79,8 +79,8 @@ class ExtTable:
         mark = read_i16(data, at) if at + 2 <= len(data) else 0
         if mark != _END_MARK and not (is_last and mark == 0):
             self._add_finding(finding_kinds.EXT_FORMAT, f"no end mark where the file's units end, at byte {at}", path)
-        behind = np.ascontiguousarray(data[at + 2 :])
-        if used_bytes(behind, len(behind)):
+        trailing = np.ascontiguousarray(data[at + 2 :])
+        if used_bytes(trailing, len(trailing)):
             self._add_finding(
                 finding_kinds.EXT_FORMAT, f"bytes after the file's last unit, from byte {at + 2} on", path
             )

@@ -42,7 +42,13 @@ def infer_delay_levels(store: StoreFiles, segments: Sequence[Segment], default: 
 
 def sample_file_delays(store: StoreFiles, segments: Sequence[Segment]) -> dict[int, list[int]]:
     """Return the delays of a few messages of each level, in ms, by the files of their queues."""
-    return {queue_id: list(_delays(store, segments, queue_id)) for queue_id in _queue_ids(store)}
+    try:
+        entries = store.storage.entries(f"{paths.consumequeue_dir(store.root)}/{SCHEDULE_TOPIC}")
+    except RmqError:
+        return {}
+    numbers = (paths.parse_queue_id(entry.name) for entry in entries if entry.is_directory)
+    queue_ids = sorted(number for number in numbers if number is not None and number < MAX_LEVELS)
+    return {queue_id: list(_delays(store, segments, queue_id)) for queue_id in queue_ids}
 
 
 def sample_database_delays(database: QueueDatabase) -> dict[int, list[int]]:
@@ -71,15 +77,6 @@ def infer_levels_from_delays(delays: Mapping[int, Iterable[int]], default: tuple
     for level, delay in deviating.items():
         levels[level] = delay
     return tuple(levels)
-
-
-def _queue_ids(store: StoreFiles) -> list[int]:
-    try:
-        entries = store.storage.entries(f"{paths.consumequeue_dir(store.root)}/{SCHEDULE_TOPIC}")
-    except RmqError:
-        return []
-    numbers = (paths.parse_queue_id(entry.name) for entry in entries if entry.is_directory)
-    return sorted(number for number in numbers if number is not None and number < MAX_LEVELS)
 
 
 def _delays(store: StoreFiles, segments: Sequence[Segment], queue_id: int) -> Iterator[int]:

@@ -262,8 +262,8 @@ class QueueLogCheck:
             self._add(layout_finding_kinds.QUEUE_LOG_UNIT, "units, and no log file of that name", surplus.path)
 
     def _check_file(self, records: LogRecords, expected: NDArray[np.void], rows: Longs, units_file: Segment) -> None:
-        units, behind = split_file(self._read(units_file))
-        if not is_end(behind):
+        units, trailing = split_file(self._read(units_file))
+        if not is_end(trailing):
             detail = f"no unit at byte {len(units) * BATCH_UNIT_BYTES}, and bytes behind it"
             self._add(layout_finding_kinds.QUEUE_LOG_UNIT, detail, units_file.path)
         log_offsets = units["physical_offset"].astype(np.int64)

@@ -211,10 +211,10 @@ class RocksDbQueueCheck:
 
     def _check_last(self, stored: StoredQueue, physical: Longs) -> None:
         """Compare the key max of the queue, its end, with the queue's last unit within the log."""
-        there = np.flatnonzero(physical < self.facts.end)
-        if not len(there):
+        in_log = np.flatnonzero(physical < self.facts.end)
+        if not len(in_log):
             return
-        last = QueueBound(int(physical[there[-1]]), int(stored.offsets[there[-1]]))
+        last = QueueBound(int(physical[in_log[-1]]), int(stored.offsets[in_log[-1]]))
         self.end_offset = max(self.end_offset, last.queue_offset + 1)
         if stored.last != last:
             self.name.report(

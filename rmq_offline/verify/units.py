@@ -14,6 +14,8 @@ from rmq_offline.verify import finding_kinds
 from rmq_offline.verify.findings import Kind
 from rmq_offline.verify.log_facts import LogFacts, Longs, Mask
 
+Statuses = NDArray[np.int8]
+
 
 class Status(IntEnum):
     """Status of a unit."""
@@ -152,7 +154,7 @@ class UnitClassifier:
         """Skip a file whose units are all right: pre-blanks are wrong in later files."""
         self._past_front = True
 
-    def classify(self, view: FileView) -> NDArray[np.int8]:
+    def classify(self, view: FileView) -> Statuses:
         """Return one ``Status`` for each unit."""
         physical = view.actual[:, PHYSICAL_OFFSET]
         size, tags = view.actual[:, SIZE], view.actual[:, TAGS_CODE]
@@ -169,8 +171,8 @@ class UnitClassifier:
         if view.is_last_file:
             zero_status[used:] = np.where(view.has_record, Status.MISSING, Status.FINE)[used:]
         front = ~view.has_record & (view.offsets < self._expected.first)
-        behind = ~view.has_record & (view.offsets > self._expected.last) & ~front
-        zero_status[behind] = Status.FINE
+        is_after = ~view.has_record & (view.offsets > self._expected.last) & ~front
+        zero_status[is_after] = Status.FINE
         if len(self._expected.rows):
             zero_status[front] = Status.PRE_BLANK
         status[is_zero] = zero_status[is_zero]
@@ -185,13 +187,11 @@ class UnitClassifier:
         status[:first_message][(view.has_record & is_filler)[:first_message]] = Status.MINIMUM
         rest = np.flatnonzero((status == Status.DANGLING) & ~is_zero)
         if len(rest):
-            self._classify_rest(view, status, rest, front, behind)
+            self._classify_rest(view, status, rest, front, is_after)
         self._past_front = self._past_front or bool((view.has_record & (status == Status.FINE)).any())
         return status
 
-    def _classify_front(
-        self, view: FileView, status: NDArray[np.int8], front: Mask, is_zero: Mask, is_filler: Mask
-    ) -> None:
+    def _classify_front(self, view: FileView, status: Statuses, front: Mask, is_zero: Mask, is_filler: Mask) -> None:
         """Classify units before the first message of the log: fillers, then messages whose records were deleted."""
         physical, size = view.actual[:, PHYSICAL_OFFSET], view.actual[:, SIZE]
         old = front & ~is_zero & ~is_filler & self._facts.is_old(physical, size)
@@ -204,13 +204,13 @@ class UnitClassifier:
         status[fillers] = np.where(in_place, Status.FINE, Status.PRE_BLANK)
         self._past_front = self._past_front or bool(len(at))
 
-    def _classify_rest(self, view: FileView, status: NDArray[np.int8], rest: Longs, front: Mask, behind: Mask) -> None:
+    def _classify_rest(self, view: FileView, status: Statuses, rest: Longs, front: Mask, is_after: Mask) -> None:
         """Classify units that are neither expected nor empty, by the records that they point to."""
         rows = view.actual[rest]
         physical = rows[:, PHYSICAL_OFFSET]
         free = ~view.has_record[rest]
-        statuses = np.where(behind[rest], Status.BEHIND_END, Status.DANGLING)
-        is_beyond = (behind | (front & (len(self._expected.rows) == 0)))[rest] & (physical >= self._facts.end)
+        statuses = np.where(is_after[rest], Status.BEHIND_END, Status.DANGLING)
+        is_beyond = (is_after | (front & (len(self._expected.rows) == 0)))[rest] & (physical >= self._facts.end)
         statuses[is_beyond] = Status.BEYOND
         if self._facts.is_cut:
             statuses[is_beyond & (rest < self._end_of_units(view))] = Status.CUT
@@ -233,7 +233,7 @@ class UnitClassifier:
         return int(is_none.argmax()) if is_none.any() else len(is_none)
 
 
-def find_runs(status: NDArray[np.int8]) -> list[tuple[int, int, Status]]:
+def find_runs(status: Statuses) -> list[tuple[int, int, Status]]:
     """Return the runs of equal status that are not fine: begin, end, status."""
     if not status.any():
         return []

@@ -1,5 +1,6 @@
 """Map section of the verification page: segments by health, queues and IndexFiles."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -18,15 +19,15 @@ class _Health(NamedTuple):
     note: str
 
 
-def _health(segment: SegmentState, severities: dict[str, set[Severity]]) -> _Health:
-    worst = severities.get(segment.path, set())
+def _health(segment: SegmentState, findings: Sequence[Finding]) -> _Health:
+    severities = {finding.kind.severity for finding in findings}
     if segment.damage_count:
         what = "1 damaged stretch" if segment.damage_count == 1 else f"{segment.damage_count:,} damaged stretches"
         note = f"{what}, {bytes_text(segment.damaged_bytes)}"
-        return _Health("error" if Severity.ERROR in worst else "warning", note)
-    if Severity.ERROR in worst:
+        return _Health("error" if Severity.ERROR in severities else "warning", note)
+    if Severity.ERROR in severities:
         return _Health("error", "see findings")
-    if Severity.WARNING in worst:
+    if Severity.WARNING in severities:
         return _Health("warning", "see findings")
     return _Health("", f"{segment.message_count:,} messages" if segment.data_bytes else "not used yet")
 
@@ -53,18 +54,14 @@ def render_store_map(report: VerifyReport) -> str:
 
 
 def _log_map(report: VerifyReport) -> str:
-    severities: dict[str, set[Severity]] = {}
-    marks: dict[str, list[Finding]] = {}
+    findings: defaultdict[str, list[Finding]] = defaultdict(list)
     for finding in report.findings:
         if finding.path is not None and finding.kind.code.startswith("commitlog"):
-            severities.setdefault(finding.path, set()).add(finding.kind.severity)
-            marks.setdefault(finding.path, []).append(finding)
+            findings[finding.path].append(finding)
     if len(report.segments) > MAX_STRIPS:
-        cells = "".join(_cell(segment, _health(segment, severities)) for segment in report.segments[:MAX_CELLS])
+        cells = "".join(_cell(segment, findings[segment.path]) for segment in report.segments[:MAX_CELLS])
         return f'<div class="cells">{cells}</div><div class="strip"></div>'
-    return "".join(
-        _strip(segment, _health(segment, severities), marks.get(segment.path, [])) for segment in report.segments
-    )
+    return "".join(_strip(segment, findings[segment.path]) for segment in report.segments)
 
 
 def _bar(name: str, shapes: str, note: str, tone: str = "", title: str = "") -> str:
@@ -126,8 +123,8 @@ def _index_strip(report: VerifyReport) -> str:
     return _bar("index", shapes, note, tone(errors, len(worst) - errors) if worst else "")
 
 
-def _strip(segment: SegmentState, health: _Health, findings: Sequence[Finding]) -> str:
-    size = max(segment.size_bytes, 1)
+def _strip(segment: SegmentState, findings: Sequence[Finding]) -> str:
+    size, health = max(segment.size_bytes, 1), _health(segment, findings)
 
     def rect(css: str, at: int, width: int, title: str) -> str:
         x = min(max(at, 0) / size * _MAP_UNITS, _MAP_UNITS - 3)
@@ -153,7 +150,8 @@ def _strip(segment: SegmentState, health: _Health, findings: Sequence[Finding]) 
     return _bar(segment.path.rpartition("/")[2], "".join(shapes), health.note, health.tone, segment.path)
 
 
-def _cell(segment: SegmentState, health: _Health) -> str:
+def _cell(segment: SegmentState, findings: Sequence[Finding]) -> str:
+    health = _health(segment, findings)
     css = health.tone if segment.data_bytes else "unused"
     title = f"{segment.path.rpartition('/')[2]}: {health.note}"
     return f'<i class="{css}" title="{safe(title)}"></i>'
