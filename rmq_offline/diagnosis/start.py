@@ -56,6 +56,12 @@ def _answer(observation: str, reason: str, command: str, *, is_fault: bool = Tru
     return Answer(Question.START, observation, reason, command, is_fault)
 
 
+def _foreign_answer(path: str, owner: str) -> Answer:
+    reason = "the broker takes it for a file of a wrong size, and does not start"
+    command = f"mv {quote(path)} /somewhere/else"
+    return _answer(f"{path}: a file in {owner} directory that is no part of it", reason, command)
+
+
 def _owner_answers(root: str) -> Iterator[Answer]:
     """Report files of another owner than the store's, and files that this user may not read and write."""
     owner = Path(root).stat().st_uid
@@ -125,11 +131,7 @@ def _log_answers(store: StoreFiles, conf: BrokerConf | None) -> Iterator[Answer]
     for directory, entry in files:
         is_segment = entry.is_directory or paths.parse_segment_name(entry.name, entry.size_bytes) is not None
         if not is_segment and f"{directory}/{entry.name}" not in compressed:
-            yield _answer(
-                f"{directory}/{entry.name}: a file in the CommitLog's directory that is no part of it",
-                "the broker takes it for a file of a wrong size, and does not start",
-                f"mv {quote(f'{directory}/{entry.name}')} /somewhere/else",
-            )
+            yield _foreign_answer(f"{directory}/{entry.name}", "the CommitLog's")
     yield from _size_answers(store.root, "mappedFileSizeCommitLog", segments, configured, "CommitLog")
 
 
@@ -176,12 +178,7 @@ def _queue_answers(store: StoreFiles, conf: BrokerConf | None) -> Iterator[Answe
             if entry.is_directory:
                 continue
             if paths.parse_segment_name(entry.name, entry.size_bytes) is None:
-                path = f"{directory}/{topic}/{queue}/{entry.name}"
-                yield _answer(
-                    f"{path}: a file in a queue's directory that is no part of it",
-                    "the broker takes it for a file of a wrong size, and does not start",
-                    f"mv {quote(path)} /somewhere/else",
-                )
+                yield _foreign_answer(f"{directory}/{topic}/{queue}/{entry.name}", "a queue's")
             else:
                 entries.append(entry)
     configured = None if conf is None else conf.sizes.get("consumequeue_file_bytes", CONSUMEQUEUE_FILE_BYTES)

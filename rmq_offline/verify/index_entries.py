@@ -59,7 +59,7 @@ class IndexInput:
 
     Attributes:
         data_end: one past the last byte that is not zero.
-        read: returns bytes from an offset on, of a size, zeros after the file's end; raises StoreError.
+        read: returns a range by offset and size, with zeros after the file's end; raises StoreError.
         slots: ``maxHashSlotNum``.
         entries: ``maxIndexNum``; entry 0 is never used.
         previous_end: the end in the header of the file before.

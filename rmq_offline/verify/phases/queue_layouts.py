@@ -1,7 +1,7 @@
 """Layouts of queues that the tasks of a verification compare with the log: files, and batch queues."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 import numpy as np
@@ -34,8 +34,8 @@ class PartitionState:
     known_topics: frozenset[str] | None
     batch_topics: frozenset[str]
     absent_queues: AbsentQueues
-    findings: FindingList
-    race_findings: FindingList
+    findings: FindingList = field(default_factory=FindingList)
+    race_findings: FindingList = field(default_factory=FindingList)
     queue_count: int = 0
 
     @property

@@ -140,16 +140,8 @@ def check_queues(partition: int, root: str, split_count: int, sizes: StoreSizes,
     topics = json.loads(work.read_text("topics.json"))
     store = open_store(root)
     known_topics = None if topics["known_topics"] is None else frozenset(topics["known_topics"])
-    state = PartitionState(
-        store,
-        sizes,
-        read_facts(work),
-        known_topics,
-        frozenset(topics["batch_topics"]),
-        AbsentQueues(store, known_topics),
-        FindingList(),
-        FindingList(),
-    )
+    batch_topics, absent_queues = frozenset(topics["batch_topics"]), AbsentQueues(store, known_topics)
+    state = PartitionState(store, sizes, read_facts(work), known_topics, batch_topics, absent_queues)
     unit_count, names = 0, frozenset(queues)
     with queue_layouts(state, topics, work, split_count) as layouts:
         for name in sorted(queues):
