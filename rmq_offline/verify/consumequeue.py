@@ -248,14 +248,9 @@ class QueueCheck:
             self.name.report(self.findings, finding_kinds.QUEUE_FILE_NAME, detail, path=file.path)
             return False
         if file.size_bytes != file_bytes:
-            self.name.report(
-                self.findings,
-                finding_kinds.QUEUE_FILE_SIZE,
-                "file of another size than the broker's",
-                path=file.path,
-                expected=str(file_bytes),
-                actual=str(file.size_bytes),
-            )
+            kind, detail = finding_kinds.QUEUE_FILE_SIZE, "file of another size than the broker's"
+            expected, actual = str(file_bytes), str(file.size_bytes)
+            self.name.report(self.findings, kind, detail, path=file.path, expected=expected, actual=actual)
         return True
 
     def _check_missing_files(self, starts: Sequence[int], file_bytes: int, *, any_file: bool) -> None:

@@ -55,12 +55,9 @@ class IndexCheck:
         file = self.file
         expected_bytes = index_file_bytes(file.slots, file.entries)
         if file.size_bytes != expected_bytes:
+            expected, actual = str(expected_bytes), str(file.size_bytes)
             self.findings.report(
-                finding_kinds.INDEX_FILE_SIZE,
-                "file of another size",
-                file.path,
-                expected=str(expected_bytes),
-                actual=str(file.size_bytes),
+                finding_kinds.INDEX_FILE_SIZE, "file of another size", file.path, expected=expected, actual=actual
             )
             if file.size_bytes < file.entries_at + INDEX_ENTRY_BYTES:
                 return IndexSpan(file.path, 0, -1, -1, False)

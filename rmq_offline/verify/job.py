@@ -226,13 +226,8 @@ class _Verification:
         for segment, end in zip(all_segments, (yield from find_ends(self.store.storage, all_segments)), strict=True):
             if isinstance(end, StoreError):
                 unreadable.append(segment)
-                self.findings.report(
-                    finding_kinds.SEGMENT_UNREADABLE,
-                    str(end),
-                    segment.path,
-                    physical_offset=segment.start_offset,
-                    size=segment.size_bytes,
-                )
+                kind, begin, size = finding_kinds.SEGMENT_UNREADABLE, segment.start_offset, segment.size_bytes
+                self.findings.report(kind, str(end), segment.path, physical_offset=begin, size=size)
             else:
                 segments.append(segment)
                 ends.append(end)

@@ -105,8 +105,6 @@ class RocksDbQueueCheck:
         is_former = ~is_named & (before >= 0)
         if len(latest):
             is_former &= latest[np.maximum(before, 0)] > records[:, PHYSICAL_OFFSET]
-        else:
-            is_former[:] = False
         if is_former.any() or len(self.placement.repeated):
             self._set_placement(place_last(np.ascontiguousarray(records[~is_former]), is_named[~is_former]))
         self._retain_former_codes(stored, physical)

@@ -131,15 +131,9 @@ def check_segments(segments: Sequence[Segment], file_bytes: int) -> Iterator[Fin
         if segment.size_bytes == 0 and segment is segments[-1]:
             yield Finding(finding_kinds.SEGMENT_EMPTY, "the last file is empty", segment.path, segment.start_offset)
         elif segment.size_bytes != file_bytes:
-            yield Finding(
-                finding_kinds.SEGMENT_SIZE,
-                "file of another size than the others",
-                segment.path,
-                segment.start_offset,
-                segment.size_bytes,
-                expected=str(file_bytes),
-                actual=str(segment.size_bytes),
-            )
+            kind, detail = finding_kinds.SEGMENT_SIZE, "file of another size than the others"
+            path, begin, size = segment.path, segment.start_offset, segment.size_bytes
+            yield Finding(kind, detail, path, begin, size, expected=str(file_bytes), actual=str(size))
     for before, after in pairwise(segments):
         if before.end_offset > after.start_offset:
             detail = f"begins {before.end_offset - after.start_offset} bytes before the end of {before.path}"
