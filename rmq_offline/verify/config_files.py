@@ -174,9 +174,10 @@ def read_rocksdb_config(store: StoreFiles, findings: FindingList) -> RocksDbConf
         except FormatError as error:
             findings.report(finding_kinds.CONFIG_DATABASE, error.reason, error.path or place)
         except StoreLockedError:
-            findings.add(_not_checked("a running broker has it open", place))
+            kind, detail = finding_kinds.CONFIG_NOT_CHECKED, "not checked, because a running broker has it open"
+            findings.report(kind, detail, place)
         except StoreError as error:
-            findings.add(_not_checked(str(error), place))
+            findings.report(finding_kinds.CONFIG_NOT_CHECKED, f"not checked, because {error}", place)
         return None
 
     is_whole = broker_config.lists_all_topics(store)
@@ -190,7 +191,3 @@ def read_rocksdb_config(store: StoreFiles, findings: FindingList) -> RocksDbConf
         committed_offsets=list_offsets(read(broker_config.stored_offsets) or {}),
         offsets_path=place,
     )
-
-
-def _not_checked(reason: str, path: str) -> Finding:
-    return Finding(finding_kinds.CONFIG_NOT_CHECKED, f"not checked, because {reason}", path)

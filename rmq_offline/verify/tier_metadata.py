@@ -30,30 +30,22 @@ def read_tier_segments(store: StoreFiles, table: str) -> SegmentsByQueue:
     return read_config(store, tiered.METADATA, lambda text: dict(_sizes_by_queue(fastjson.loads(text), table))) or {}
 
 
-def read_tier_begins(store: StoreFiles) -> dict[Queue, int]:
-    """Read the queue offset at which each queue begins in tiered storage. Errors are those of ``read_tier_segments``.
-
-    Source: ``FlatMessageFile#getConsumeQueueMinOffset``.
-    """
-    begins: dict[Queue, int] = {}
-    for (_, topic, queue_id), segments in read_tier_segments(store, CONSUME_QUEUE_SEGMENTS).items():
-        for base in segments:
-            begin = int(base) // UNIT_BYTES
-            begins[topic, queue_id] = min(begins.get((topic, queue_id), begin), begin)
-    return begins
-
-
 def read_begins_elsewhere(store: StoreFiles, queues: Iterable[Queue]) -> dict[Queue, int]:
     """Find where queues begin in compacted logs and tiered storage, which have messages that the log has no more.
 
     All queues begin at 0 where that cannot be read, so that no message counts as expired.
+    Source: ``FlatMessageFile#getConsumeQueueMinOffset``.
     """
+    begins: dict[Queue, int] = {}
     try:
-        begins = read_tier_begins(store)
+        for (_, topic, queue_id), segments in read_tier_segments(store, CONSUME_QUEUE_SEGMENTS).items():
+            for base in segments:
+                begin = int(base) // UNIT_BYTES
+                begins[topic, queue_id] = min(begin, begins.get((topic, queue_id), begin))
         for log in compacted_logs(store):
-            begin = first_queue_offset(store.storage, log)
-            if begin is not None:
-                begins[log.topic, log.queue_id] = min(begin, begins.get((log.topic, log.queue_id), begin))
+            log_begin = first_queue_offset(store.storage, log)
+            if log_begin is not None:
+                begins[log.topic, log.queue_id] = min(log_begin, begins.get((log.topic, log.queue_id), log_begin))
     except (RmqError, OSError):
         return dict.fromkeys(queues, 0)
     return begins

@@ -78,7 +78,7 @@ def _verdict(report: VerifyReport) -> str:
 def _summarize(report: VerifyReport) -> str:
     stretches = sum(segment.damage_count for segment in report.segments)
     damaged_bytes = sum(segment.damaged_bytes for segment in report.segments)
-    lost = sum(count for kind, count in report.counts.items() if kind == finding_kinds.UNIT_LOST)
+    lost = report.counts.get(finding_kinds.UNIT_LOST, 0)
     clauses = ["Every record of the log can be read"]
     if stretches:
         what = "One stretch" if stretches == 1 else f"{stretches:,} stretches"
