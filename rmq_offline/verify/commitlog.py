@@ -38,13 +38,7 @@ class LogCheck:
     """
 
     def __init__(
-        self,
-        storage: Storage,
-        path: str,
-        reader: RangeReader,
-        file_offset: int,
-        head_bytes: int,
-        findings: FindingList,
+        self, storage: Storage, path: str, reader: RangeReader, file_offset: int, head_bytes: int, findings: FindingList
     ) -> None:
         """Create the check of one split.
 

@@ -13,12 +13,7 @@ from rmq_formats.storage.segments import Entry, Storage
 from rmq_formats.storage.store_files import StoreFiles
 from rmq_formats.storage.store_layouts import StoreLayout
 from rmq_offline.verify import finding_kinds
-from rmq_offline.verify.committed_offsets import (
-    CONSUMER_OFFSETS,
-    LIGHT_CONSUMER_OFFSETS,
-    CommittedOffset,
-    list_offsets,
-)
+from rmq_offline.verify.committed_offsets import CONSUMER_OFFSETS, LIGHT_CONSUMER_OFFSETS, CommittedOffset, list_offsets
 from rmq_offline.verify.findings import Finding, FindingList
 
 JSON_FILES: Final = (

@@ -21,8 +21,7 @@ from rmq_offline.verify.findings import Finding, FindingList, Kind
 from rmq_offline.verify.former_settings import find_former_delays, find_former_tags, set_former_delays
 from rmq_offline.verify.log_facts import LogFacts, Longs, split_runs
 from rmq_offline.verify.queue_state import (
-    RECORD_DETAILS,
-    RECORD_KINDS,
+    RECORD_FAULTS,
     QueueState,
     build_state_from_log,
     classify_records,
@@ -343,9 +342,9 @@ class QueueCheck:
         """Report records without a unit, and queue offsets that no record has."""
         if self.state.is_plain:
             return
-        state, kinds = self.state, classify_records(self.state)
-        for kind, detail in RECORD_DETAILS.items():
-            rows = state.records[kinds == RECORD_KINDS.index(kind)]
+        state, faults = self.state, classify_records(self.state)
+        for number, (kind, detail) in enumerate(RECORD_FAULTS, 1):
+            rows = state.records[faults == number]
             if kind is finding_kinds.QUEUE_FORMER and len(rows):
                 self.name.report(self.findings, kind, detail, row=rows[0], count=len(rows))
                 continue

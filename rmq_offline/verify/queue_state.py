@@ -70,32 +70,29 @@ def sort_in_log_order(rows: Rows) -> Rows:
     return np.ascontiguousarray(rows[is_first])
 
 
-RECORD_KINDS: Final = (
-    None, finding_kinds.QUEUE_OFFSET_REPEATED, finding_kinds.QUEUE_OFFSET_DISPLACED, finding_kinds.QUEUE_FORMER,
-    finding_kinds.QUEUE_PASSED_OVER,
-)  # fmt: skip
+# Kinds of findings about records, with their details, by the number that ``classify_records`` returns, less 1.
+RECORD_FAULTS: Final = (
+    (finding_kinds.QUEUE_OFFSET_REPEATED, "the log has it, the queue does not: it was beyond this queue offset"),
+    (finding_kinds.QUEUE_OFFSET_DISPLACED, "its queue offset is not that of a record of its place"),
+    (finding_kinds.QUEUE_FORMER, "the log has them, and the queue begins behind them"),
+    (finding_kinds.QUEUE_PASSED_OVER, "the log has it, and the queue names those before and behind it"),
+)
 _REPEATED, _DISPLACED, _FORMER, _PASSED_OVER = 1, 2, 3, 4
-RECORD_DETAILS: Final = {
-    finding_kinds.QUEUE_OFFSET_REPEATED: "the log has it, the queue does not: it was beyond this queue offset",
-    finding_kinds.QUEUE_OFFSET_DISPLACED: "its queue offset is not that of a record of its place",
-    finding_kinds.QUEUE_FORMER: "the log has them, and the queue begins behind them",
-    finding_kinds.QUEUE_PASSED_OVER: "the log has it, and the queue names those before and behind it",
-}
 
 
 def classify_records(state: QueueState) -> Rows:
-    """Return the finding about each record, int64[k]: a position in ``RECORD_KINDS``."""
+    """Return the fault of each record, int64[k]: a number of ``RECORD_FAULTS``, or 0."""
     offsets, places = state.records[:, QUEUE_OFFSET], state.places
-    kinds = np.zeros(len(offsets), dtype=np.int64)
+    faults = np.zeros(len(offsets), dtype=np.int64)
     is_placed = places >= 0
     ends = np.maximum.accumulate(np.concatenate([[0], places + 1]))[:-1]  # of the queue, before each record
-    kinds[~is_placed] = np.where((offsets != 0) & (offsets < ends), _REPEATED, _PASSED_OVER)[~is_placed]
-    kinds[state.is_former] = _FORMER
+    faults[~is_placed] = np.where((offsets != 0) & (offsets < ends), _REPEATED, _PASSED_OVER)[~is_placed]
+    faults[state.is_former] = _FORMER
     is_impossible = (offsets < 0) | (offsets > MAX_QUEUE_OFFSET)
     is_far = np.isin(offsets, _closed_gaps(state, is_wide=True)[:, 1])
     is_before = (offsets != 0) & (offsets < places)
-    kinds[is_impossible | (is_placed & ((is_far & (offsets != places)) | is_before))] = _DISPLACED
-    return kinds
+    faults[is_impossible | (is_placed & ((is_far & (offsets != places)) | is_before))] = _DISPLACED
+    return faults
 
 
 def find_record_gaps(state: QueueState) -> Rows:

@@ -51,13 +51,7 @@ class TimeCheck:
         self.latest_ms = -1
 
     def add(
-        self,
-        physical_offset: int,
-        positions: Longs,
-        timestamps_ms: Longs,
-        latest_ms: int,
-        *,
-        falls: bool,
+        self, physical_offset: int, positions: Longs, timestamps_ms: Longs, latest_ms: int, *, falls: bool
     ) -> Iterator[Finding]:
         """Check the next records; yield the findings about records whose neighbours have been read.
 
