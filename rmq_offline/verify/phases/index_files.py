@@ -133,13 +133,10 @@ class SpilledKeys:
         return numbers
 
 
-def _read_padded(file: OpenRange, path: str, offset: int, size_bytes: int) -> NDArray[np.uint8]:
+def _read_padded(file: OpenRange, offset: int, size_bytes: int) -> NDArray[np.uint8]:
     """Read a range of an IndexFile, with zeros after the file's end. Raises StoreError."""
     data = np.empty(size_bytes, dtype=np.uint8)
-    try:
-        got = file.read_into(offset, data.data) if size_bytes else 0
-    except OSError as error:
-        raise StoreError(f"{path}: cannot be read ({error.strerror or error})") from error
+    got = file.read_into(offset, data.data) if size_bytes else 0
     data[got:] = 0
     return data
 
@@ -157,7 +154,7 @@ def check_index(task: IndexFileTask, sizes: StoreSizes, work: WorkArea) -> Index
                 path=task.path,
                 size_bytes=task.size_bytes,
                 data_end=file.data_end(),
-                read=functools.partial(_read_padded, file, task.path),
+                read=functools.partial(_read_padded, file),
                 slots=sizes.index_slots,
                 entries=sizes.index_entries,
                 is_first=task.previous_path is None,
