@@ -55,11 +55,7 @@ _STAGING = "commitlog.generating"
 
 @dataclass(frozen=True, slots=True)
 class GeneratedStore:
-    """Messages and bytes that ``generate_store`` wrote.
-
-    Attributes:
-        bytes: their bytes, without BLANKs and unused ends of files.
-    """
+    """Counts of what ``generate_store`` wrote; ``bytes`` is without BLANKs and unused ends of files."""
 
     messages: int
     bytes: int
@@ -124,17 +120,14 @@ def generate_store(
     """Write ``<root>/commitlog`` and ``<root>/config/topics.json``; equal arguments give equal bytes.
 
     Message i goes to topic ``i % len(topics)`` and there to queue ``i // len(topics) % queues``. The log is
-    written beside its place and renamed: it is there whole or not at all. Nothing is forced to the disk.
+    written under another name and renamed: it exists whole or not at all. Nothing is fsynced.
 
     Args:
-        root: the store; made if missing.
-        messages: how many, at most MAX_MESSAGES.
+        messages: at most MAX_MESSAGES.
         body_bytes: size of each body, 1 to 4 MiB. Bodies differ as far as their last 10 bytes allow.
-        topics: their names, each once.
-        keys: whether messages have a KEYS property, a different one each.
+        keys: whether messages have a KEYS property, each another one.
         tags: whether messages have a TAGS property, TagA to TagE.
         seed: of bodies, times (the first of a month in 2025) and UNIQ_KEYs.
-        commitlog_file_bytes: size of each CommitLog file (mappedFileSizeCommitLog).
         on_progress: called now and then, in the caller's thread, with the messages and bytes done.
 
     Raises:
@@ -265,11 +258,7 @@ def _lay_out(directory: Path, sizes: _Sizes, messages: int, file_bytes: int) -> 
 
 
 def _write_chunks(
-    chunks: Iterator[_Chunk],
-    template: _Template,
-    sizes: _Sizes,
-    buffer_bytes: int,
-    on_progress: OnWritten | None,
+    chunks: Iterator[_Chunk], template: _Template, sizes: _Sizes, buffer_bytes: int, on_progress: OnWritten | None
 ) -> None:
     # A chunk reuses the buffer of the one WORKERS + 1 before it, which has been waited for.
     buffers = deque(np.empty(buffer_bytes, dtype=np.uint8) for _ in range(WORKERS + 1))

@@ -55,10 +55,7 @@ def job_parser(name: str, description: str) -> JobParser:
 
 
 def check_report(report: str | None, stores: str | Sequence[str] | None) -> None:
-    """Refuse a file for the report that cannot be written, or is within a store, before a job starts.
-
-    Raises OptionError.
-    """
+    """Refuse a file for the report that cannot be written, or is within a store. Raises OptionError."""
     if report is None:
         return
     if not Path(report).absolute().parent.is_dir():
@@ -129,7 +126,7 @@ def option_name(argument: str) -> str:
 
 
 def parse_argument(arguments: argparse.Namespace, argument: str, parse: Callable[[str], Value]) -> Value | None:
-    """Parse an argument with a parser of ``option_values``; None if the argument is absent. Raises OptionError."""
+    """Parse an argument; None if the argument is absent. Raises OptionError."""
     text = getattr(arguments, argument)
     if text is None:
         return None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rmq_formats.errors import OptionError, RmqError
 from rmq_formats.storage.store_files import open_store
-from rmq_offline.tasks.runner import Argument, Result
+from rmq_offline.tasks.runner import Argument, Result, collect
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,11 +31,7 @@ class SparkRunner:
         """Apply ``function`` to each argument; ``on_done`` is called when all are done."""
         if not arguments:
             return []
-        results: list[Result] = self._context.parallelize(arguments, len(arguments)).map(function).collect()
-        for result in results:
-            if on_done:
-                on_done(result)
-        return results
+        return collect(self._context.parallelize(arguments, len(arguments)).map(function).collect(), on_done)
 
     def check_seen(self, option: str, path: str) -> None:
         """Check that the executors see a path that the driver sees: a store, or an intermediate file.
@@ -46,10 +42,7 @@ class SparkRunner:
         self._check(option, path, path)
 
     def check_shared(self, option: str, directory: str) -> None:
-        """Check that the executors see what the driver writes into a directory; objects are always seen.
-
-        Args:
-            directory: the directory, which need not exist yet, or a URI.
+        """Check that the executors see what the driver writes into a directory, which need not exist yet, or a URI.
 
         Raises:
             OptionError: some executor does not see it, or the driver cannot write there.
@@ -67,7 +60,6 @@ class SparkRunner:
             probe.unlink(missing_ok=True)
 
     def _is_local(self) -> bool:
-        """Return whether tasks run on the driver's machine, by the master URL."""
         return str(self._context.master).partition("[")[0] == "local"
 
     def _check(self, option: str, location: str, path: str) -> None:

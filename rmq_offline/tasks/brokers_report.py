@@ -16,21 +16,17 @@ class StoreReport(Protocol):
     @property
     def messages(self) -> int:
         """Records of the log."""
-        ...
 
     @property
     def bytes(self) -> int:
         """Bytes of these records."""
-        ...
 
     @property
     def is_clean(self) -> bool:
         """True if the report has no faults."""
-        ...
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to a JSON report."""
-        ...
 
 
 Report = TypeVar("Report", bound=StoreReport)
@@ -53,19 +49,19 @@ class BrokersReport(Generic[Report]):
 
     @property
     def reports(self) -> list[tuple[BrokerStore, Report]]:
-        """The stores that the job was done for."""
+        """The stores whose job has ended without an error, with their reports."""
         both = zip(self.stores, self.outcomes, strict=True)
         return [(store, outcome) for store, outcome in both if not isinstance(outcome, Exception)]
 
     @property
     def failed(self) -> list[tuple[BrokerStore, str]]:
-        """The stores that it could not be done for, and why."""
+        """The stores whose job has failed, with the errors' texts."""
         both = zip(self.stores, self.outcomes, strict=True)
         return [(store, str(outcome)) for store, outcome in both if isinstance(outcome, Exception)]
 
     @property
     def is_clean(self) -> bool:
-        """True if the job was done for all stores, and each report is clean."""
+        """True if no store has failed, and each report is clean."""
         return not self.failed and all(report.is_clean for _, report in self.reports)
 
     def to_dict(self) -> dict[str, Any]:
@@ -95,9 +91,6 @@ def run_on_stores(
     job: str, names: Sequence[str], stores: tuple[BrokerStore, ...], steps: Sequence[JobSteps[Report]], runner: Runner
 ) -> BrokersReport[Report]:
     """Run a job on several stores.
-
-    Args:
-        names: paths, patterns and TOML files, see ``rmq_formats.read.stores``.
 
     Raises:
         StoreError: the job failed for all stores.

@@ -18,7 +18,7 @@ Report = TypeVar("Report")
 
 @dataclass(frozen=True, slots=True)
 class TaskBatch:
-    """Batch of tasks that a job waits for: a function and its arguments for ``Runner.map``."""
+    """Arguments of the ``Runner.map`` that a job waits for."""
 
     function: Callable[[Any], Any]
     arguments: Sequence[Any]
@@ -97,16 +97,14 @@ class _Running:
         self.steps = steps
         self.has_ended = False
         self.outcome: Any = None
-        self._batch: TaskBatch | None = None
-        self._results: list[Any] = []
+        self._batch = TaskBatch(_attempt, ())
+        self._results: Any = None  # a generator's first ``send`` must be of None
         self._error: Exception | None = None
 
     def advance(self) -> None:
         """Advance to the next task batch, with the results of the last one."""
         try:
-            if self._batch is None:
-                self._batch = next(self.steps)
-            elif self._error is not None:
+            if self._error is not None:
                 self._batch = self.steps.throw(self._error)
             else:
                 self._batch = self.steps.send(self._results)
@@ -115,10 +113,10 @@ class _Running:
         except (RmqError, OSError) as error:
             self.has_ended, self.outcome = True, error
         self._error = None
-        self._results = [] if self.has_ended or self._batch is None else [None] * len(self._batch.arguments)
+        self._results = [None] * len(self._batch.arguments)
 
     def tasks(self, job: int) -> list[_Task]:
-        if self.has_ended or self._batch is None:
+        if self.has_ended:
             return []
         function = self._batch.function
         return [_Task(job, number, function, argument) for number, argument in enumerate(self._batch.arguments)]
@@ -128,5 +126,5 @@ class _Running:
             self._error = self._error or result.error
             return
         self._results[result.number] = result.value
-        if self._batch is not None and self._batch.on_done:
+        if self._batch.on_done:
             self._batch.on_done(result.value)

@@ -33,12 +33,10 @@ class Scanned(Protocol):
     @property
     def begin_physical_offset(self) -> int:
         """Physical offset of the split's first frame."""
-        ...
 
     @property
     def end_physical_offset(self) -> int:
         """Physical offset where the walk ended: the first frame of the next split."""
-        ...
 
 
 AnyScan = TypeVar("AnyScan", bound=Scanned)
@@ -50,7 +48,7 @@ def rescan_misaligned_splits(
     """Check that each split of a file began where the one before it ended; scan again those that did not.
 
     A record's body may, by malice, hold a record's bytes with the very offset where they stand. A split
-    that begins inside such a body takes them for a frame; a walk from the file's start does not.
+    that begins inside such a body takes these bytes for a frame; a walk from the file's start does not.
     """
     corrected = list(results)
     for number in range(1, len(splits)):
@@ -84,7 +82,6 @@ def require_readable_ends(ends: Sequence[End]) -> list[int]:
 
 
 def _ends(segments: Sequence[Segment], storage: Storage) -> list[End]:
-    """Find the ends of some segments; objects are read concurrently."""
     return list(request_all(storage, functools.partial(_end, storage), segments))
 
 

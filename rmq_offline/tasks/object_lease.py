@@ -23,9 +23,9 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from rmq_formats.errors import StoreError, StoreLockedError
 
@@ -49,19 +49,15 @@ class LeaseObjectStore(Protocol):
 
     def names(self) -> list[str]:
         """List the names of the objects."""
-        ...
 
     def read(self, name: str) -> str | None:
-        """Read an object's text; None if it is not there."""
-        ...
+        """Read an object's text; None for a missing object."""
 
     def put(self, name: str, text: str) -> None:
-        """Write an object, in the place of an older one."""
-        ...
+        """Write or overwrite an object."""
 
     def delete(self, name: str) -> None:
-        """Delete an object, if it is there."""
-        ...
+        """Delete an object, if it exists."""
 
 
 @contextmanager
@@ -78,20 +74,22 @@ def lease(lease_objects: LeaseObjectStore, target: str, work: str = "rebuild") -
     own_lease = _OwnLease(lease_objects)
     over = threading.Event()
     beat = threading.Thread(target=_beat, args=(own_lease, over), daemon=True)
-    with _holding(own_lease.name):
+    with ExitStack() as stack:
+        stack.callback(_held.discard, own_lease.name)
+        _held.add(own_lease.name)
         own_lease.put(_WANTS)
         try:
             beat.start()
-            company = _OtherLeases(lease_objects, own_lease.name, target, work)
-            company.refuse_others()
+            other_leases = _OtherLeases(lease_objects, own_lease.name, target, work)
+            other_leases.refuse_others()
             _refuse_lost(lease_objects, own_lease.name, target, work)
             own_lease.put(_HOLDS)
-            company.wait_for_lesser_names()
+            other_leases.wait_for_lesser_names()
             yield lambda: _refuse_lost(lease_objects, own_lease.name, target, work)
         finally:
             over.set()
             beat.join()
-            with suppress(StoreError):  # if this fails, the next one finds that nobody holds it
+            with suppress(StoreError):  # if this fails, the next owner finds that nobody holds the lease
                 lease_objects.delete(own_lease.name)
 
 
@@ -110,7 +108,7 @@ class _OwnLease:
             self._write()
 
     def beat(self) -> None:
-        """Write it anew, if nobody has deleted it."""
+        """Write the lease object again, if nobody has deleted it."""
         with _talking:
             if self._lease_objects.read(self.name) is not None:
                 self._beats += 1
@@ -120,15 +118,6 @@ class _OwnLease:
         pid = os.getpid()
         owner = {"host": socket.gethostname(), "pid": pid, "process": _process(pid)}
         self._lease_objects.put(self.name, json.dumps(owner | {"beats": self._beats, "state": self._state}))
-
-
-@contextmanager
-def _holding(own_name: str) -> Iterator[None]:
-    _held.add(own_name)
-    try:
-        yield
-    finally:
-        _held.discard(own_name)
 
 
 def _beat(own_lease: _OwnLease, over: threading.Event) -> None:
@@ -184,10 +173,19 @@ def _refuse_lost(lease_objects: LeaseObjectStore, own_name: str, target: str, wo
         raise StoreLockedError(f"{target}: this {work} lost its lease to another one; nothing was published")
 
 
-def _lives(text: str) -> bool | None:
-    """Return whether the owner of a lease is a running process; None for an owner on another machine."""
+def _parse_owner(text: str) -> dict[str, Any]:
+    """Parse a lease object; empty for a text that no owner wrote."""
     try:
         owner = json.loads(text)
+    except ValueError:
+        return {}
+    return owner if isinstance(owner, dict) else {}
+
+
+def _lives(text: str) -> bool | None:
+    """Return whether the owner of a lease is a running process; None for an owner on another machine."""
+    owner = _parse_owner(text)
+    try:
         process, pid = str(owner["process"]), int(owner["pid"])
     except (ValueError, KeyError, TypeError):
         return None
@@ -199,26 +197,20 @@ def _lives(text: str) -> bool | None:
 
 def _is_abandoned(name: str, text: str) -> bool:
     """Return whether this very process put a lease, and ended its work without deleting the lease."""
-    return name not in _held and json.loads(text)["process"] == _process(os.getpid())
+    return name not in _held and _parse_owner(text)["process"] == _process(os.getpid())
 
 
 def _state(text: str) -> str:
-    try:
-        return _WANTS if json.loads(text).get("state") == _WANTS else _HOLDS
-    except (ValueError, AttributeError):
-        return _HOLDS
+    return _WANTS if _parse_owner(text).get("state") == _WANTS else _HOLDS
 
 
 def _who(text: str) -> str:
-    try:
-        owner = json.loads(text)
-        return f"process {owner['pid']} on {owner['host']}"
-    except (ValueError, KeyError, TypeError):
-        return "of an unknown process"
+    owner = _parse_owner(text)
+    return f"process {owner['pid']} on {owner['host']}" if {"pid", "host"} <= owner.keys() else "of an unknown process"
 
 
 def _process(pid: int) -> str:
-    """Identify a running process of this machine: boot, pid namespace, pid, start time; empty if /proc has no such."""
+    """Identify a running process of this machine by boot, pid namespace, pid and start time; empty if not in /proc."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         state, *rest = (

@@ -13,7 +13,7 @@ tasks again, and nothing holds a list of all.
 import json
 import tempfile
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -44,7 +44,6 @@ class ObjectArea:
         self._storage = ArrowStorage(target)
 
     def is_at(self, root: str) -> bool:
-        """Return whether a store's root is the URI that is published under."""
         return root == self.target
 
     def path(self, name: str) -> str:
@@ -64,13 +63,11 @@ class ObjectArea:
         with tempfile.TemporaryDirectory(prefix="rmq-rebuild-") as directory:
             local = Path(directory) / "object"
             write(local)
-            self._put(local, self.path(name))
+            self.upload(name, local)
 
-    @contextmanager
-    def lock(self, root: str) -> Iterator[Callable[[], None]]:  # noqa: ARG002 # no broker runs on an object store
-        """Acquire the lease of the target for a rebuild, see ``lease``."""
-        with self.lease("rebuild") as check:
-            yield check
+    def lock(self, root: str) -> AbstractContextManager[Callable[[], None]]:  # noqa: ARG002 # no broker runs here
+        """Acquire the lease of the target for a rebuild."""
+        return self.lease("rebuild")
 
     @contextmanager
     def lease(self, work: str) -> Iterator[Callable[[], None]]:
@@ -120,16 +117,14 @@ class ObjectArea:
         self.delete_below(f"{self.target}/{self._directory}")
 
     def remove(self) -> None:
-        """Delete all objects of the work area; what cannot be deleted stays."""
+        """Delete all objects of the work area, as far as possible."""
         with suppress(StoreError):
             self.delete_below(f"{self.target}/{self._directory}")
 
     def drop_spills(self) -> None:
-        """Delete the intermediate objects."""
         self.delete_below(self.path("spill"))
 
     def note_files(self, task: str, files: Mapping[str, int]) -> None:
-        """Note the objects below ``new/`` that a task has written, with their sizes in bytes."""
         write_text(self, f"{_FILES}/{task}", json.dumps(files))
 
     def _noted(self, task: str) -> dict[str, int]:
@@ -145,8 +140,7 @@ class ObjectArea:
         return files
 
     def has_links(self) -> bool:
-        """Return whether the area has symbolic links, which no object store has."""
-        return False
+        return False  # no object store has symbolic links
 
     def publish(self, directories: Sequence[str]) -> JobSteps[None]:
         """Replace the target's objects by copies of the new ones in steps, and upload the manifest.
@@ -163,9 +157,7 @@ class ObjectArea:
     def finish_publishing(self, leftover: LeftoverPolicy = LeftoverPolicy.REFUSE) -> JobSteps[None]:
         """Complete an interrupted ``publish``, as long as its note exists.
 
-        Args:
-            leftover: whether to resume or delete the publication of a note that may be another user's; a rebuild makes
-                deleted files again.
+        ``LeftoverPolicy.START_ANEW`` deletes the note: a rebuild makes deleted files again.
 
         Raises:
             StoreError: the note cannot be read, names files that no rebuild publishes, or is foreign.
@@ -226,15 +218,12 @@ class ObjectArea:
 
     def copy_new(self, names: Sequence[str]) -> None:
         """Copy objects within the object store from below ``new/`` to their names in the target."""
-        for _ in request_all(self._storage, self._copy, names):
-            pass
+        list(request_all(self._storage, self._copy, names))
 
     def _copy(self, name: str) -> None:
-        target = f"{self.target}/{name}"
+        source, target = self.path(f"new/{name}"), f"{self.target}/{name}"
         with self._translate_errors(target):
-            self._storage.file_system.copy_file(
-                self._storage.inner(self.path(f"new/{name}")), self._storage.inner(target)
-            )
+            self._storage.file_system.copy_file(self._storage.inner(source), self._storage.inner(target))
 
     def delete(self, path: str) -> None:
         """Delete an object, if it exists."""

@@ -41,7 +41,7 @@ class LeftoverPolicy(StrEnum):
 
 
 def parse_leftover_policy(*, resume: bool, start_anew: bool) -> LeftoverPolicy:
-    """Translate the options ``--resume`` and ``--start-anew``. Raises OptionError if both are there."""
+    """Translate the options ``--resume`` and ``--start-anew``. Raises OptionError for both at once."""
     if resume and start_anew:
         raise OptionError("--resume and --start-anew: give one of them")
     return LeftoverPolicy.RESUME if resume else LeftoverPolicy.START_ANEW if start_anew else LeftoverPolicy.REFUSE
@@ -54,7 +54,7 @@ def sealed(note: Mapping[str, Any], root: str) -> dict[str, Any]:
 
 
 def seal(note: Mapping[str, Any]) -> str:
-    """Compute the seal of a note; empty where the user has no place for a key."""
+    """Compute the seal of a note; empty for a user without a key."""
     key = own_key()
     if key is None:
         return ""
@@ -63,10 +63,7 @@ def seal(note: Mapping[str, Any]) -> str:
 
 
 def check_origin(note: Mapping[str, Any], root: str, path: str | Path, subject: str, leftover: LeftoverPolicy) -> None:
-    """Refuse a note that this user's own run did not leave here, unless the operator resumes it.
-
-    Args:
-        subject: what the note is about, for the error.
+    """Refuse a note about a ``subject`` that this user's own run did not leave here, unless the operator resumes it.
 
     Raises:
         StoreError: the note is foreign.
@@ -126,7 +123,7 @@ def _key_file() -> Path:
 
 
 def own_key() -> bytes | None:
-    """Read the user's key, which is made at the first use; None where it cannot be."""
+    """Read the user's key, which is made at the first use; None if that fails."""
     path = _key_file()
     return _key_in(path) if path.is_absolute() else None
 

@@ -36,7 +36,7 @@ class PublishedNames:
 
     Attributes:
         retired: names that are moved away first.
-        is_derived: whether a later run makes the directories anew from the log, so that one that is lost is no loss.
+        is_derived: whether a later run makes lost directories anew from the log.
     """
 
     directories: frozenset[str]
@@ -72,21 +72,15 @@ def _exchange(new: int, target: int, name: str, shown: Path) -> None:
 
 def sync_file_system(directory: Path) -> None:
     """Flush the directory's file system to the disk, and wait for it (``syncfs``)."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with root_directory(directory) as descriptor:
         if _LIBC.syncfs(descriptor) != 0:
             raise StoreError(f"{directory}: {os.strerror(ctypes.get_errno())} when its files were flushed")
-    finally:
-        os.close(descriptor)
 
 
 def sync_directory(directory: Path) -> None:
     """Fsync a directory."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with root_directory(directory) as descriptor:
         os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def write_fsynced(path: Path, data: bytes) -> None:
@@ -245,9 +239,9 @@ def finish_publishing(
     leftover: LeftoverPolicy = LeftoverPolicy.REFUSE,
     retain: Callable[[Path], None] | None = None,
 ) -> bool:
-    """Complete a ``publish`` that was interrupted; False if none was under way, or it was set aside.
+    """Complete an interrupted ``publish``; False if there was none, or the work directory was set aside.
 
-    A note names only directories of a fixed set, each with the inode of the one that the interrupted run made.
+    A note names only directories of a fixed set, each with the inode of the directory that the interrupted run made.
 
     Raises:
         StoreError: the note cannot be read or is foreign, or a directory cannot be replaced.
@@ -295,7 +289,7 @@ def _read_note(
 
 
 def set_aside(name: str, root: int) -> str:
-    """Rename a directory of an open root to a free name beside it, and return that."""
+    """Rename a directory of an open root to a free name beside it, and return that name."""
     number = 1
     while is_there(aside := f"{name}.aside-{number}", root):
         number += 1
@@ -305,7 +299,7 @@ def set_aside(name: str, root: int) -> str:
 
 
 def _complete(publication: _Publication) -> None:
-    """Put all directories in place that are not yet. Raises StoreError, OSError."""
+    """Put all waiting directories in place. Raises StoreError, OSError."""
     work, area = publication.work, publication.area
     if publication.retired and not publication.is_any_in_place():
         _retire(publication)
@@ -334,7 +328,7 @@ def _put_in_place(publication: _Publication, name: str, new: int) -> None:
 
 
 def _remove_published(work: Path, root: int) -> None:
-    """Remove what a run left that was killed while it cleaned up."""
+    """Remove the leftovers of a run that was killed while it cleaned up."""
     name = f"{work.name}.published"
     if is_there(name, root):
         with suppress(OSError):

@@ -3,7 +3,6 @@
 import os
 import re
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -14,15 +13,10 @@ QUARANTINE: Final = "quarantine"
 _NUMBER: Final = re.compile(r"[0-9]+", re.ASCII)
 
 
-def numbered_directories(root: Path) -> list[Path]:
-    """List the numbered directories of a store's quarantine, ascending."""
-    directories = [path for path in (root / QUARANTINE).glob("*") if _NUMBER.fullmatch(path.name)]
-    return sorted(directories, key=lambda path: int(path.name))
-
-
 def next_directory(root: Path) -> Path:
     """Return the path of the next numbered directory of a store's quarantine."""
-    last = max((int(path.name) for path in numbered_directories(root)), default=0)
+    names = (path.name for path in (root / QUARANTINE).glob("*"))
+    last = max((int(name) for name in names if _NUMBER.fullmatch(name)), default=0)
     return root / QUARANTINE / f"{last + 1:04d}"
 
 
@@ -34,7 +28,7 @@ class FormerFiles:
     """
 
     def __init__(self, root: Path, directory: Path | None = None) -> None:
-        """Create a quarantine of the store at ``root``; without ``directory`` the next free number names it."""
+        """Name a quarantine of the store at ``root``: ``directory``, or that of the next free number."""
         self._root = root
         self._wanted = directory
         self.directory: Path | None = directory if directory is not None and directory.is_dir() else None
@@ -95,12 +89,8 @@ def _move_directories(source: Path, target: Path) -> None:
 
 def allocated_bytes(directory: Path) -> int:
     """Return the bytes on disk of a directory's files: those of queues and the Index are holes for the most part."""
-    return sum(file.lstat().st_blocks * 512 for file in _files(directory))
-
-
-def _files(directory: Path) -> Iterator[Path]:
-    for path, _, names in os.walk(directory):
-        yield from (Path(path) / name for name in names)
+    files = (Path(path) / name for path, _, names in os.walk(directory) for name in names)
+    return sum(file.lstat().st_blocks * 512 for file in files)
 
 
 def bring_back_some_command(root: Path, directory: Path) -> str:

@@ -3,7 +3,7 @@
 import ctypes
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -28,7 +28,16 @@ class Runner(Protocol):
         on_done: Callable[[Result], None] | None = None,
     ) -> list[Result]:
         """Apply ``function`` to each argument; ``on_done`` is called with each result as it comes."""
-        ...
+
+
+def collect(results: Iterable[Result], on_done: Callable[[Result], None] | None) -> list[Result]:
+    """Collect results into a list; ``on_done`` is called with each."""
+    collected = []
+    for result in results:
+        collected.append(result)
+        if on_done:
+            on_done(result)
+    return collected
 
 
 def _end_with(parent: int) -> None:
@@ -52,25 +61,16 @@ class ProcessRunner:
         on_done: Callable[[Result], None] | None = None,
     ) -> list[Result]:
         """Apply ``function`` to each argument."""
-        results = []
         if len(arguments) == 1 or self.parallelism == 1:
-            for argument in arguments:
-                results.append(function(argument))
-                if on_done:
-                    on_done(results[-1])
-            return results
+            return collect(map(function, arguments), on_done)
         workers = min(self.parallelism, len(arguments) or 1)
         with ProcessPoolExecutor(workers, get_context("fork"), _end_with, (os.getpid(),)) as pool:
             try:
-                for result in pool.map(function, arguments):
-                    results.append(result)
-                    if on_done:
-                        on_done(result)
+                return collect(pool.map(function, arguments), on_done)
             except BaseException:
                 # Waits for the pool's thread: at the interpreter's exit both would wait on one pipe.
                 pool.shutdown(cancel_futures=True)
                 raise
-        return results
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +88,7 @@ OnProgress = Callable[[Progress], None]
 def counted_progress(
     on_progress: OnProgress | None, phase: str, total: int, size_of: Callable[[Any], int] = lambda _: 1
 ) -> Callable[[Any], None]:
-    """Return a callback for a runner's results that sums up their sizes and reports the progress of a phase.
-
-    Args:
-        on_progress: receives the progress; None reports nothing.
-        size_of: size of one result; by default 1.
-    """
+    """Return a callback for a runner's results that sums up their sizes and reports the progress of a phase."""
     done = 0
 
     def report(result: Any) -> None:

@@ -12,11 +12,7 @@ CONFIG_HELP: Final = (
 
 @dataclass(frozen=True, slots=True)
 class SizeOption:
-    """Option of a size, or of another setting that no file of a store has.
-
-    Attributes:
-        name: the name as a Python argument; ``--index-slots`` is ``index_slots``.
-    """
+    """Option of a size, or of another setting that no file of a store has; ``--index-slots`` is ``index_slots``."""
 
     name: str
     kind: type

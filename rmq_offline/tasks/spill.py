@@ -44,7 +44,7 @@ def queue_partition(topic: str, queue_id: int, partition_count: int) -> int:
 
 
 def partition_of(topic_hash: Number, queue_id: Number, partition_count: int) -> Number:
-    """``queue_partition`` by Java's hash of the topic, of one queue or of arrays, int64[n], of them."""
+    """Return the partition of a queue, or of arrays of queues, int64[n], by Java's hashes of the topics."""
     return (topic_hash * 31 + queue_id) % partition_count
 
 
@@ -62,11 +62,10 @@ def _text_column(values: list[str]) -> pa.Array:
 
 
 def write_units(path: Path, units: NDArray[np.int64], names: Sequence[tuple[str, int]], partition_count: int) -> None:
-    """Write the units of one split, grouped by partition, queue and log order.
+    """Write the units of one split, int64[n, UNIT_COLUMNS], grouped by partition, queue and log order.
 
     Args:
-        units: int64[n, UNIT_COLUMNS].
-        names: topic and queue id of each queue number in them.
+        names: topic and queue id of each queue number in the units.
     """
     placed = sorted((queue_partition(*name, partition_count), name, row) for row, name in enumerate(names))
     rank = np.empty(len(names), dtype=np.int64)
@@ -89,7 +88,6 @@ def write_units(path: Path, units: NDArray[np.int64], names: Sequence[tuple[str,
 
 
 def _source(path: str) -> Any:
-    """Open an IPC file for reading: mapped, or by ranges of an object."""
     storage, path = open_storage(path)
     if isinstance(storage, ArrowStorage):
         return storage.file_system.open_input_file(storage.inner(path))
@@ -162,7 +160,7 @@ def _spill_name(split_number: int) -> str:
 
 
 def spill_batches(area: Area, split_number: int, batches: NDArray[np.int64]) -> None:
-    """Write the inner batches of a split, int64[n, BATCH_COLUMNS]; of most stores there is nothing to write."""
+    """Write the inner batches of a split, int64[n, BATCH_COLUMNS]; most stores have none."""
     if len(batches):
         write_longs(area, _spill_name(split_number), rows=batches.reshape(-1))
 

@@ -56,7 +56,6 @@ class StoreSizes:
 
     def check(self) -> None:
         """Refuse sizes that no broker could use. Raises StoreSizeError."""
-        size = self.consumequeue_file_bytes
         for name in _FILE_SIZES:
             value = getattr(self, name)
             if value > _MAX_FILE_BYTES:
@@ -64,13 +63,12 @@ class StoreSizes:
                 raise StoreSizeError(f"--{option} {value}: must be at most {_MAX_FILE_BYTES}, as in Java")
         if self.commitlog_file_bytes < 1:
             raise StoreSizeError(f"--commitlog-file-bytes {self.commitlog_file_bytes}: must be 1 or more")
-        if size < UNIT_BYTES or size % UNIT_BYTES:
-            raise StoreSizeError(f"--consumequeue-file-bytes {size}: must be a multiple of {UNIT_BYTES}")
-        batch_size = self.batchconsumequeue_file_bytes
-        if batch_size < BATCH_UNIT_BYTES or batch_size % BATCH_UNIT_BYTES:
-            raise StoreSizeError(
-                f"--batchconsumequeue-file-bytes {batch_size}: must be a multiple of {BATCH_UNIT_BYTES}"
-            )
+        for option, size, unit_bytes in (
+            ("--consumequeue-file-bytes", self.consumequeue_file_bytes, UNIT_BYTES),
+            ("--batchconsumequeue-file-bytes", self.batchconsumequeue_file_bytes, BATCH_UNIT_BYTES),
+        ):
+            if size < unit_bytes or size % unit_bytes:
+                raise StoreSizeError(f"{option} {size}: must be a multiple of {unit_bytes}")
         ext_size = self.consumequeue_ext_file_bytes
         if ext_size and ext_size < EXT_MIN_FILE_BYTES:
             raise StoreSizeError(f"--consumequeue-ext-file-bytes {ext_size}: no room for a unit")

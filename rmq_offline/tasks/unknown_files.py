@@ -12,11 +12,7 @@ from rmq_formats.storage.store_files import StoreFiles
 
 
 def refuse_unknown_files(store: StoreFiles, directories: Sequence[str]) -> None:
-    """Refuse to replace directories of a store that have unknown files.
-
-    Args:
-        directories: ``consumequeue``, ``consumequeue_ext``, ``batchconsumequeue``, ``index``, ``commitlog``; those that
-            are not there pass.
+    """Refuse to replace directories of a store, such as ``index``, that have unknown files; missing ones pass.
 
     Raises:
         StoreError: a directory that cannot be listed.

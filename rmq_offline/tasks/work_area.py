@@ -37,7 +37,6 @@ class LocalArea:
         self._work = Path(target) / directory
 
     def is_at(self, root: str) -> bool:
-        """Return whether a store's root is the one that is published into."""
         return "://" not in root and Path(self.target).resolve() == Path(root).resolve()
 
     def path(self, name: str) -> str:
@@ -64,18 +63,17 @@ class LocalArea:
         write_whole(path, self._work, write)
 
     def note_files(self, task: str, files: Mapping[str, int]) -> None:
-        """Note nothing: a directory is published whole, whatever is in it."""
+        """Do nothing: a directory is published whole."""
 
     def clear(self, directories: Sequence[str]) -> None:
         """Clear the work directory, and create the new directories in it."""
         clear_work(self._work, [*_MADE_AHEAD, *(f"new/{name}" for name in directories)])
 
     def remove(self) -> None:
-        """Delete the work directory; what cannot be deleted stays."""
+        """Delete the work directory as far as possible."""
         shutil.rmtree(self._work, ignore_errors=True)
 
     def drop_spills(self) -> None:
-        """Delete the intermediate files."""
         for path in (self._work / "spill").glob("*.arrow"):
             path.unlink()
 
@@ -88,10 +86,7 @@ class LocalArea:
             yield lambda: None
 
     def publish(self, directories: Sequence[str], retain: Callable[[Path], None] | None = None) -> None:
-        """Replace the target's directories by the new ones.
-
-        Args:
-            retain: called with the directory of the replaced files; None deletes these files.
+        """Replace the target's directories by the new ones; see ``tasks.publish.publish``.
 
         Raises:
             StoreLayoutError: the target holds files that rmq does not know.
@@ -106,7 +101,7 @@ class LocalArea:
         finish_publishing(self._work, Path(self.target), REBUILT, leftover, retain)
 
     def has_links(self) -> bool:
-        """Return whether the work directory, which may be somebody else's, has symbolic links."""
+        """Return whether the work directory, which another user may have made, has symbolic links."""
         return self._work.is_symlink() or any(True for _ in links_below(self._work))
 
 

@@ -17,27 +17,21 @@ class Area(Protocol):
 
     def path(self, name: str) -> str:
         """Return the path or URI of a file."""
-        ...
 
     def exists(self, name: str) -> bool:
-        """Return whether a file exists; one that does is complete."""
-        ...
+        """Return whether a file exists, which then is complete."""
 
     def read_text(self, name: str) -> str:
         """Read a small text file."""
-        ...
 
     def read_bytes(self, name: str) -> bytes:
         """Read a file whole."""
-        ...
 
     def write(self, name: str, write: Callable[[Path], None]) -> None:
         """Write a file atomically, by a function of a path: a reader sees all of the file or none."""
-        ...
 
     def note_files(self, task: str, files: Mapping[str, int]) -> None:
         """Note the files below ``new/`` that a task has written, with their sizes in bytes, for the publication."""
-        ...
 
 
 def write_whole(path: Path, work: Path, write: Callable[[Path], None]) -> None:
@@ -50,13 +44,18 @@ def write_whole(path: Path, work: Path, write: Callable[[Path], None]) -> None:
     temporary.replace(path)
 
 
-def write_text(area: Area, name: str, text: str) -> None:
-    """Write a small text file."""
+def write_bytes(area: Area, name: str, data: bytes) -> None:
+    """Write a small file."""
 
     def write(target: Path) -> None:
-        target.write_text(text, encoding="utf-8")
+        target.write_bytes(data)
 
     area.write(name, write)
+
+
+def write_text(area: Area, name: str, text: str) -> None:
+    """Write a small text file."""
+    write_bytes(area, name, text.encode())
 
 
 def write_longs(work: Area, name: str, **arrays: NDArray[np.int64]) -> None:
@@ -65,12 +64,8 @@ def write_longs(work: Area, name: str, **arrays: NDArray[np.int64]) -> None:
     Not as numpy's own files: numpy parses their heads with ``ast``, which Python 3.11 may fail to do in two threads
     at once ("AST constructor recursion depth mismatch"), and several stores are verified by threads.
     """
-    image = msgspec.msgpack.encode({key: array.astype("<i8", copy=False).tobytes() for key, array in arrays.items()})
-
-    def write(target: Path) -> None:
-        target.write_bytes(image)
-
-    work.write(name, write)
+    images = {key: array.astype("<i8", copy=False).tobytes() for key, array in arrays.items()}
+    write_bytes(work, name, msgspec.msgpack.encode(images))
 
 
 def read_longs(work: Area, name: str) -> dict[str, NDArray[np.int64]]:
