@@ -10,7 +10,6 @@ from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rmq_formats.codecs import paths
 from rmq_formats.errors import NotAcceptedError
@@ -21,11 +20,13 @@ from rmq_formats.scan.splits import frozen_end
 from rmq_formats.storage.segments import Segment
 from rmq_formats.storage.store_files import StoreFiles
 from rmq_offline.rebuild.queue_views import (
+    NO_UNITS,
     FileStates,
     QueueIdentity,
     QueueTree,
     QueueView,
     RecordHeads,
+    Units,
     opened_tree,
     view,
     with_placeholders,
@@ -41,7 +42,6 @@ from rmq_offline.verify.config_files import read_config_texts, read_rocksdb_conf
 from rmq_offline.verify.findings import FindingList
 
 ALL: Final = "all"
-_Longs = NDArray[np.int64]
 MAX_NAMED: Final = 5  # queues that one line of an error names
 
 
@@ -50,12 +50,9 @@ class QueueChange:
     """Difference between what consumers get of a queue before and after.
 
     Attributes:
-        least_before: min offset before; None where there was no queue.
-        least_after: min offset after; None where there is no queue any more.
-        largest_before: max offset before; None where there was no queue.
-        largest_after: max offset after; None where there is no queue any more.
-        messages_before: messages that consumers can read before.
-        messages_after: messages that consumers can read after.
+        least_before: min offset, as ``least_after``; None without a queue.
+        largest_before: max offset, as ``largest_after``; None without a queue.
+        messages_before: number of messages that consumers can read, as ``messages_after``.
         leaving: number of messages that the queue has before only.
         returning: number of messages that the queue has after only.
         moved: number of messages with another queue offset after.
@@ -83,11 +80,10 @@ class QueueChange:
     @property
     def is_harmful(self) -> bool:
         """Return whether a consumer loses a message by the change, or the queue's end is lowered."""
-        lowers_end = (self.largest_after or 0) < (self.largest_before or 0)
-        return bool(self.leaving or self.moved or lowers_end)
+        return bool(self.harm())
 
     def harm(self) -> str:
-        """Describe the loss of consumers by the change."""
+        """Describe the loss of consumers by the change; empty without a loss."""
         harms = []
         if self.leaving:
             harms.append(f"{self.leaving} message{'s' * (self.leaving != 1)} leave {self.name}")
@@ -124,9 +120,9 @@ class GroupChange:
     """Committed offset that would be outside of its queue.
 
     Attributes:
-        group: the consumer group; None is the broker's own delivery of delayed messages.
-        least_after: min offset of the queue after; None without a queue.
-        largest_after: max offset of the queue after; None without a queue.
+        group: None is the broker's own delivery of delayed messages.
+        least_after: min offset of the queue; None without a queue.
+        largest_after: max offset of the queue; None without a queue.
     """
 
     group: str | None
@@ -147,11 +143,7 @@ class GroupChange:
 
 @dataclass(frozen=True, slots=True)
 class QueueChanges:
-    """All changes of a store's queues, and the committed offsets that would be outside of them.
-
-    Attributes:
-        groups: offsets that are outside of their queue after, and were inside before.
-    """
+    """All changes of a store's queues, and the committed offsets that were inside of their queue, and will not be."""
 
     queues: tuple[QueueChange, ...] = ()
     groups: tuple[GroupChange, ...] = ()
@@ -190,12 +182,7 @@ def _offset_text(offset: int | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class QueueSelection:
-    """Queues that are compared.
-
-    Attributes:
-        directories: names below the root; only ``consumequeue`` and ``batchconsumequeue`` have units.
-        queues: topics and queue ids; None is all.
-    """
+    """Queues that are compared: those of some directories below the root, and of these all, or some by topic and id."""
 
     directories: Collection[str]
     queues: Collection[tuple[str, int]] | None = None
@@ -225,10 +212,9 @@ def find_changes(
     Args:
         store: the store whose groups are compared with the queues.
         segments: files of the CommitLog, at least one.
-        before: directory, or URI, that has ``consumequeue`` and ``batchconsumequeue``.
-        after: directory, or URI, likewise.
-        lost: physical offsets of ranges whose records are lost, each with its end: no messages on either side, but
-            their units count for the ends of queues.
+        before: directory or URI that has ``consumequeue`` and ``batchconsumequeue``, as ``after``.
+        lost: (begin, end) physical offsets of ranges whose records are lost. The units of these records count for the
+            ends of queues only.
         placeholder_ends: by queue, the end that placeholders for lost messages will give the queue.
         lists_new: report new queues as changes even if the store had no queue before.
         same_queues: queues that an earlier comparison found equal; equal queues of this one are added.
@@ -244,19 +230,22 @@ def find_changes(
         missing = [(log_end, MAX_LONG)] if _lacks_last_files(store, segments, log_end) else []
         return RecordHeads(segments, log_end, is_local=store.storage.is_local, lost=[*lost, *missing])
 
-    queue_changes: list[Change] = []
+    queue_changes: list[QueueChange] = []
+    sides: dict[tuple[str, int], tuple[QueueView | None, QueueView | None]] = {}
     with opened_tree(before) as old_tree, opened_tree(after) as new_tree:
         if not old_tree.names and not lists_new:
             return QueueChanges()
         for name in sorted(old_tree.names | new_tree.names):
             if name not in selection or _is_same(name, old_tree, new_tree, same_queues):
                 continue
-            placeholder_end = placeholder_ends.get((name.topic, name.queue_id), 0)
-            change = _compare(name, old_tree, new_tree, heads(), placeholder_end)
-            queue_changes += [] if change is None else [change]
-    changes = tuple(change for change, _, _ in queue_changes)
-    sides = {(change.topic, change.queue_id): (old, new) for change, old, new in queue_changes}
-    return QueueChanges(changes, tuple(_groups_outside(read_committed_offsets(store) if sides else (), sides)))
+            old, new = (view(name, tree.units(name), heads()) for tree in (old_tree, new_tree))
+            new = with_placeholders(new, placeholder_ends.get((name.topic, name.queue_id), 0))
+            change = compare_views(name, old, new)
+            if change is not None:
+                queue_changes.append(change)
+                sides[name.topic, name.queue_id] = old, new
+    groups = _groups_outside(read_committed_offsets(store) if sides else (), sides)
+    return QueueChanges(tuple(queue_changes), tuple(groups))
 
 
 def _lacks_last_files(store: StoreFiles, segments: Sequence[Segment], log_end: int) -> bool:
@@ -269,9 +258,6 @@ def _lacks_last_files(store: StoreFiles, segments: Sequence[Segment], log_end: i
     return checkpoint.physic_msg_timestamp_ms > last.store_timestamp_ms
 
 
-Change = tuple[QueueChange, QueueView | None, QueueView | None]
-
-
 def _is_same(name: QueueIdentity, before: QueueTree, after: QueueTree, same_queues: set[SameQueue]) -> bool:
     """Compare the bytes of a queue's files, unless an earlier comparison found these files equal."""
     states = name, before.file_states(name), after.file_states(name)
@@ -282,30 +268,13 @@ def _is_same(name: QueueIdentity, before: QueueTree, after: QueueTree, same_queu
     return True
 
 
-def _compare(
-    name: QueueIdentity, before: QueueTree, after: QueueTree, heads: RecordHeads, placeholder_end: int
-) -> Change | None:
-    """Compare a queue of two trees, of which the second will get placeholders; None without a difference."""
-    old, new = (view(name, tree.units(name), heads) for tree in (before, after))
-    new = with_placeholders(new, placeholder_end)
-    change = compare_views(name, old, new)
-    return None if change is None else (change, old, new)
-
-
 def compare_views(name: QueueIdentity, old: QueueView | None, new: QueueView | None) -> QueueChange | None:
     """Compare two views of a queue; None if consumers get the same messages."""
-    none = np.empty(0, dtype=np.int64)
-    (old_at, old_offsets, old_counts), (new_at, new_offsets, new_counts) = (
-        (none, none, none)
-        if side is None
-        else (side.units.physical_offsets, side.units.queue_offsets, side.units.counts)
-        for side in (old, new)
-    )
-    leaves, returns = ~np.isin(old_at, new_at), ~np.isin(new_at, old_at)
-    old_order, new_order = (np.lexsort((offsets, at)) for offsets, at in ((old_offsets, old_at), (new_offsets, new_at)))
-    old_kept, new_kept = old_order[~leaves[old_order]], new_order[~returns[new_order]]
-    moved = _moved(old_at[old_kept], old_offsets[old_kept], new_at[new_kept], new_offsets[new_kept])
-    leaving = old_offsets[leaves]
+    old_units, new_units = (NO_UNITS if side is None else side.units for side in (old, new))
+    leaves = ~np.isin(old_units.physical_offsets, new_units.physical_offsets)
+    returns = ~np.isin(new_units.physical_offsets, old_units.physical_offsets)
+    moved = _moved(_in_log_order(old_units.select(~leaves)), _in_log_order(new_units.select(~returns)))
+    leaving = old_units.queue_offsets[leaves]
     change = QueueChange(
         name.topic,
         name.queue_id,
@@ -315,8 +284,8 @@ def compare_views(name: QueueIdentity, old: QueueView | None, new: QueueView | N
         None if new is None else new.largest,
         0 if old is None else old.message_count,
         0 if new is None else new.message_count,
-        int(old_counts[leaves].sum()),
-        int(new_counts[returns].sum()),
+        int(old_units.counts[leaves].sum()),
+        int(new_units.counts[returns].sum()),
         moved,
         (int(leaving.min()), int(leaving.max())) if len(leaving) else None,
     )
@@ -324,19 +293,21 @@ def compare_views(name: QueueIdentity, old: QueueView | None, new: QueueView | N
     return None if is_same and not (leaves.any() or returns.any() or moved) else change
 
 
-def _moved(old_at: _Longs, old_offsets: _Longs, new_at: _Longs, new_offsets: _Longs) -> int:
+def _in_log_order(units: Units) -> Units:
+    return units.select(np.lexsort((units.queue_offsets, units.physical_offsets)))
+
+
+def _moved(old: Units, new: Units) -> int:
     """Count the units whose message has another queue offset after.
 
     Args:
-        old_at: physical offsets of the messages that both sides have, ascending, int64[n].
-        old_offsets: their queue offsets before, int64[n].
-        new_at: physical offsets after, ascending, int64[m]; a message may have several queue offsets.
-        new_offsets: their queue offsets after, int64[m].
+        old: units of the messages that both sides have, in log order.
+        new: units of these messages after, in log order; a message may have several queue offsets.
     """
-    if len(old_at) == len(new_at) and bool((old_at == new_at).all()):
-        return int((old_offsets != new_offsets).sum())
-    old, new = (np.rec.fromarrays(columns) for columns in ((old_at, old_offsets), (new_at, new_offsets)))
-    return int((~np.isin(old, new)).sum())
+    if np.array_equal(old.physical_offsets, new.physical_offsets):
+        return int((old.queue_offsets != new.queue_offsets).sum())
+    pairs, new_pairs = (np.rec.fromarrays([units.physical_offsets, units.queue_offsets]) for units in (old, new))
+    return int((~np.isin(pairs, new_pairs)).sum())
 
 
 def read_committed_offsets(store: StoreFiles) -> list[CommittedOffset]:

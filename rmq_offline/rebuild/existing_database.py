@@ -63,11 +63,9 @@ def open_existing_database(path: str | None) -> Iterator[QueueDatabase | None]:
 def with_existing_light_queues(
     options: RebuildOptions, topics: Collection[str], database: str | None
 ) -> RebuildOptions:
-    """Add the existing light queues to the live topics: deleting a topic removes no message from another queue.
+    """Add the light queues among ``topics`` and in the store's RocksDB, if there is one, to the live topics.
 
-    Args:
-        topics: topics with queue files.
-        database: directory of the store's RocksDB with queues; None without one.
+    Deleting a topic removes no message from another queue.
     """
     if options.live_topics is None:
         return options

@@ -103,13 +103,7 @@ def _consumed_queues(store: StoreFiles) -> Iterator[Queue]:
 
 @dataclass(frozen=True, slots=True)
 class CarriedFile:
-    """A queue's file that is carried over.
-
-    Attributes:
-        tree: the queue's directory, relative to the root.
-        start_offset: offset of the file's first byte in the queue's files.
-        image: the file's used bytes.
-    """
+    """Queue file that is carried over: the queue's directory below the root, the file's position, its used bytes."""
 
     tree: str
     start_offset: int
@@ -121,10 +115,10 @@ class RetainedQueue:
     """Queue as merged from its files and its records.
 
     Attributes:
-        files: files that are carried over unchanged; None where the queue is written from ``state``.
+        files: files that are carried over unchanged; None for a queue that is written from ``state``.
         state: expected units; None for a queue that should have no files.
-        findings: findings about the queue's records.
-        ext_files: ConsumeQueueExt files that the tags codes of ``state`` point to; None where new ones are written.
+        findings: about the queue's records.
+        ext_files: ConsumeQueueExt files that the tags codes of ``state`` point to; None if new ones are written.
     """
 
     files: Sequence[CarriedFile] | None
@@ -164,31 +158,17 @@ class ExistingQueues:
             rows: the queue's records, int64[n, ROW_COLUMNS], in log order.
         """
         name, findings = QueueName(*queue), FindingList()
-        stored = StoredFiles(self.store, self.sizes, findings)
-        directory = paths.queue_dir(paths.consumequeue_dir(self.store.root), *queue)
-        files = stored.files(
-            name,
-            directory,
-            finding_kinds.QUEUE_UNREADABLE,
-            finding_kinds.QUEUE_FOREIGN,
-            self.sizes.consumequeue_file_bytes,
-        )
+        stored, file_bytes = StoredFiles(self.store, self.sizes, findings), self.sizes.consumequeue_file_bytes
+        files = self._queue_files(stored, name, paths.consumequeue_dir(self.store.root), file_bytes)
         if not files:
             return self._merge_without_files(queue, rows)
         files = [replace(file, read=functools.cache(file.read)) for file in files]  # to be compared and carried over
         ext = stored.ext(name)
-        is_known = not is_deleted(name.topic, self.known_topics)
+        is_known, log_file_bytes = not is_deleted(name.topic, self.known_topics), self.sizes.commitlog_file_bytes
         check = QueueCheck(
-            name,
-            rows,
-            self.facts,
-            findings,
-            findings,
-            ext,
-            is_known=is_known,
-            log_file_bytes=self.sizes.commitlog_file_bytes,
+            name, rows, self.facts, findings, findings, ext, is_known=is_known, log_file_bytes=log_file_bytes
         )
-        check.check(files, self.sizes.consumequeue_file_bytes)
+        check.check(files, file_bytes)
         record_findings = FindingList()
         is_sound = True
         for finding in findings.kept:
@@ -234,16 +214,14 @@ class ExistingQueues:
         return replace(state, rows=rows), ext_files
 
     def merge_batches(self, queue: Queue, units: NDArray[np.void]) -> RetainedQueue | None:
-        """Carry a sound batch queue over; None for one that is to be made from the log.
+        """Carry a sound batch queue over; None for a queue that is to be made from the log.
 
         Args:
-            units: BATCH_UNIT_DTYPE[n], of its records, in log order.
+            units: BATCH_UNIT_DTYPE[n], of the queue's records, in log order.
         """
         name, findings = QueueName(*queue), FindingList()
-        stored = StoredFiles(self.store, self.sizes, findings)
-        directory = paths.queue_dir(paths.batch_consumequeue_dir(self.store.root), *queue)
-        file_bytes = self.sizes.batchconsumequeue_file_bytes
-        files = stored.files(name, directory, finding_kinds.QUEUE_UNREADABLE, finding_kinds.QUEUE_FOREIGN, file_bytes)
+        stored, file_bytes = StoredFiles(self.store, self.sizes, findings), self.sizes.batchconsumequeue_file_bytes
+        files = self._queue_files(stored, name, paths.batch_consumequeue_dir(self.store.root), file_bytes)
         if not files:
             return None if len(units) else RetainedQueue(None, None, findings)
         is_known = not is_deleted(name.topic, self.known_topics)
@@ -252,6 +230,10 @@ class ExistingQueues:
         if any(finding.kind.severity is not Severity.INFO for finding in findings.kept):
             return None
         return RetainedQueue(list(self._read_files(name, "batchconsumequeue", files)), None, FindingList())
+
+    def _queue_files(self, stored: StoredFiles, name: QueueName, tree: str, file_bytes: int) -> list[QueueFile] | None:
+        directory = paths.queue_dir(tree, name.topic, name.queue_id)
+        return stored.files(name, directory, finding_kinds.QUEUE_UNREADABLE, finding_kinds.QUEUE_FOREIGN, file_bytes)
 
     @functools.cached_property
     def _dispatched_end(self) -> int:

@@ -23,17 +23,14 @@ class ScannedSplit(Protocol):
     @property
     def end_physical_offset(self) -> int:
         """Physical offset at which the walk ended; -1 for an empty split."""
-        ...
 
     @property
     def has_end_mark(self) -> bool:
         """Return whether the walk reached the file's end mark."""
-        ...
 
     @property
     def damage_count(self) -> int:
         """Number of damaged ranges."""
-        ...
 
 
 def _damages(number: int) -> str:

@@ -19,7 +19,7 @@ from rmq_formats.errors import (
 from rmq_formats.read.broker_config import lists_all_topics, stored_topics
 from rmq_formats.read.index_tags import find_index_tags
 from rmq_formats.storage.queue_files import walk_queues
-from rmq_formats.storage.segments import Segment, Storage, open_storage
+from rmq_formats.storage.segments import Entry, Segment, open_storage
 from rmq_formats.storage.store_files import StoreFiles, open_store
 from rmq_formats.storage.store_layouts import StoreLayout
 from rmq_offline.tasks.store_sizes import StoreSizes
@@ -33,14 +33,13 @@ class RebuildOptions:
     """Options of a rebuild.
 
     Attributes:
-        sizes: configured sizes; a rebuild does not use that of the CommitLog files.
         live_topics: the topics that are rebuilt; None is all.
         index_tags: in words, whether TAGS are indexed and why.
         batch_topics: topics whose queues are BatchConsumeQueues.
         queue_database: write the ConsumeQueue as a RocksDB, even if the store has queue files.
-        queues: topics and queue ids of the queue files that are rebuilt; the others stay as they are. None is all.
-        from_log_alone: make queues from the log, and ignore those of the store.
-        written_queues: queues with new messages of a write: one without files was not deleted, but has none yet.
+        queues: topics and queue ids of the queue files that are rebuilt; other files stay. None is all.
+        from_log_alone: make queues from the log, and ignore the store's queues.
+        written_queues: queues with new messages of a write; they may have no files yet, though nobody deleted them.
     """
 
     consumequeue: bool
@@ -71,9 +70,8 @@ def options_from_arguments(
 
     Args:
         what: ``all``, ``consumequeue`` or ``index``.
-        sizes: configured sizes; None stands for the size that the store's files have.
         store: path or URI; empty for a new store, whose sizes default to RocketMQ's.
-        live_topics_of: path of a ``topics.json``; only its topics are rebuilt.
+        live_topics_of: path of a ``topics.json``, whose topics alone are rebuilt.
 
     Raises:
         OptionError: an unknown ``what``, or a ``topics.json`` that cannot be read or names no topic.
@@ -156,40 +154,31 @@ def _live_topics(live_topics_of: str, store: str) -> frozenset[str]:
         raise OptionError(f"--topics-json {live_topics_of}: {error}") from error
 
 
-def _queue_files(storage: Storage, directory: str) -> Sequence[Segment]:
-    """Files of the first queue that has any: all queues of a broker have one size."""
-    queue = next(walk_queues(storage, directory), None)
-    return () if queue is None else queue.segments
+def _usual_size(files: Sequence[Segment | Entry]) -> int:
+    """Return the size that most files have; 0 without files."""
+    sizes = Counter(file.size_bytes for file in files).most_common(1)
+    return sizes[0][0] if sizes else 0
 
 
 def check_existing_sizes(store: StoreFiles, options: RebuildOptions) -> None:
     """Refuse files of another size than the broker's setting, with which it would not start. Raises StoreSizeError."""
     sizes = options.sizes
-    queue = _queue_files(store.storage, paths.consumequeue_dir(store.root))
-    if options.consumequeue and queue:
-        size, _ = Counter(segment.size_bytes for segment in queue).most_common(1)[0]
-        if size != sizes.consumequeue_file_bytes and size > 0 and size % UNIT_BYTES == 0:
+    for kind, directory, expected, unit_bytes in (
+        ("ConsumeQueue", paths.consumequeue_dir(store.root), sizes.consumequeue_file_bytes, UNIT_BYTES),
+        ("BatchConsumeQueue", paths.batch_consumequeue_dir(store.root), sizes.batchconsumequeue_file_bytes, 1),
+    ):
+        first_queue = next(walk_queues(store.storage, directory), None)  # all queues of a broker have one size
+        files = () if first_queue is None else first_queue.segments
+        size = _usual_size(files)
+        if options.consumequeue and size not in {0, expected} and size % unit_bytes == 0:
             raise StoreSizeError(
-                f"{queue[0].path}: ConsumeQueue files here have {size} bytes, not "
-                f"{sizes.consumequeue_file_bytes}; give --consumequeue-file-bytes {size}, or --out another directory"
+                f"{files[0].path}: {kind} files here have {size} bytes, not {expected}; "
+                f"give --{kind.lower()}-file-bytes {size}, or --out another directory"
             )
-    batch = _queue_files(store.storage, paths.batch_consumequeue_dir(store.root))
-    if options.consumequeue and batch:
-        size, _ = Counter(segment.size_bytes for segment in batch).most_common(1)[0]
-        if size not in {0, sizes.batchconsumequeue_file_bytes}:
-            raise StoreSizeError(
-                f"{batch[0].path}: BatchConsumeQueue files here have {size} bytes, not "
-                f"{sizes.batchconsumequeue_file_bytes}; give --batchconsumequeue-file-bytes {size}, or --out another "
-                "directory"
-            )
-    index_files = [
-        entry for entry in store.storage.entries(paths.index_dir(store.root)) if paths.is_index_file_name(entry.name)
-    ]
-    if options.index and index_files:
-        size, _ = Counter(entry.size_bytes for entry in index_files).most_common(1)[0]
-        file_bytes = sizes.index_file_bytes
-        if size not in {0, file_bytes}:
-            raise StoreSizeError(
-                f"{paths.index_dir(store.root)}: IndexFiles here have {size} bytes, not the {file_bytes} of "
-                f"--index-slots {sizes.index_slots} and --index-entries {sizes.index_entries}"
-            )
+    directory = paths.index_dir(store.root)
+    size = _usual_size([file for file in store.storage.entries(directory) if paths.is_index_file_name(file.name)])
+    if options.index and size not in {0, sizes.index_file_bytes}:
+        raise StoreSizeError(
+            f"{directory}: IndexFiles here have {size} bytes, not the {sizes.index_file_bytes} of "
+            f"--index-slots {sizes.index_slots} and --index-entries {sizes.index_entries}"
+        )

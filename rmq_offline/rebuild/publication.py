@@ -10,7 +10,7 @@ import errno
 import os
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -83,9 +83,9 @@ class Outcome:
     """Outcome of a publication, or of the plan of one.
 
     Attributes:
-        planned: changes of what consumers get, compared before; None where nothing is replaced in place.
-        verified: changes as compared afterwards, of quarantine and store; None where nothing was replaced.
-        quarantine: quarantine directory with the replaced files; None without any.
+        planned: changes of what consumers get, compared before; None if nothing is replaced in place.
+        verified: changes as compared afterwards, of quarantine and store; None if nothing was replaced.
+        quarantine: directory with the replaced files; None without any.
         quarantine_bytes: size on disk of the replaced files.
     """
 
@@ -114,7 +114,7 @@ class Outcome:
 
     @property
     def is_clean(self) -> bool:
-        """Return whether all harm to consumers is accepted, and the changes are as planned."""
+        """True if all harm to consumers is accepted, and the changes are as planned."""
         return not self.unaccepted_queues and self.is_as_planned
 
     def to_dict(self) -> dict[str, Any]:
@@ -142,7 +142,6 @@ class Publication:
         *,
         is_in_place: bool,
     ) -> None:
-        """Prepare the publication of ``area``; with ``is_in_place`` it replaces files of ``store``."""
         self._store = store
         self._segments = segments
         self._area = area
@@ -158,7 +157,7 @@ class Publication:
         return None if self._former is None else self._former.retain
 
     def finish_interrupted(self, leftover: LeftoverPolicy) -> JobSteps[None]:
-        """Complete a publication that was interrupted; see ``rebuild_store``."""
+        """Complete an interrupted publication; see ``rebuild_store``."""
         if isinstance(self._area, LocalArea):
             self._area.finish_publishing(leftover, self._retain)
         else:
@@ -221,19 +220,13 @@ def lock_if_there(root: str, publishing: PublishOptions) -> Iterator[Callable[[]
 
     Within a repair the lock is the repair's: a second lock would release the first one too early.
     """
-    if publishing.repair is None and "://" not in root and Path(paths.lock_file(root)).exists():
-        with store_lock(root):
-            yield lambda: None
-    else:
+    is_lockable = publishing.repair is None and "://" not in root and Path(paths.lock_file(root)).exists()
+    with store_lock(root) if is_lockable else nullcontext():
         yield lambda: None
 
 
 def link_other_queues(root: Path, new: Path, directories: Sequence[str], rebuilt: Collection[tuple[str, int]]) -> None:
-    """Link the files of all queues that were not rebuilt into the new directories.
-
-    Args:
-        new: directory that contains the new ``consumequeue`` and other new directories.
-        directories: names of the directories that will be exchanged.
+    """Link the files of all queues that were not rebuilt into the directories of ``new`` that will be exchanged.
 
     Raises:
         OSError: a file cannot be linked or copied.

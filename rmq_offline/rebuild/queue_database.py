@@ -126,11 +126,14 @@ def _with_expired_units(
 
 def _queue_units(storage: LocalStorage, queue: QueueFiles, segments: Sequence[Segment], maps: _Maps) -> Iterator[Units]:
     """Read the units of a queue's files, without pre-blanks, with the store times that the log has."""
-    for first, units in _read_pieces(storage, queue):
-        is_message = message_units(units)
-        offsets = first + np.flatnonzero(is_message)
-        if len(offsets):
-            yield offsets, _encode_values(units[is_message], segments, maps)
+    for segment in queue.segments:
+        with storage.open(segment.path) as file:
+            used = -(-file.data_end() // UNIT_BYTES)  # most files are holes but for their begin
+            for first, units in read_units(file, segment.start_offset // UNIT_BYTES, 0, used):
+                is_message = message_units(units)
+                offsets = first + np.flatnonzero(is_message)
+                if len(offsets):
+                    yield offsets, _encode_values(units[is_message], segments, maps)
 
 
 def _queue_end(storage: LocalStorage, queue: QueueFiles) -> int:
@@ -143,14 +146,6 @@ def _queue_end(storage: LocalStorage, queue: QueueFiles) -> int:
 def _key_order(queue: tuple[str, int]) -> tuple[int, bytes, int]:
     topic = queue[0].encode()
     return len(topic), topic, queue[1] & 0xFFFFFFFF
-
-
-def _read_pieces(storage: LocalStorage, queue: QueueFiles) -> Iterator[tuple[int, NDArray[np.void]]]:
-    """Read the units of a queue, some at a time, with the queue offset of the first."""
-    for segment in queue.segments:
-        with storage.open(segment.path) as file:
-            used = -(-file.data_end() // UNIT_BYTES)  # most files are holes but for their begin
-            yield from read_units(file, segment.start_offset // UNIT_BYTES, 0, used)
 
 
 def _encode_values(units: NDArray[np.void], segments: Sequence[Segment], maps: _Maps) -> NDArray[np.void]:
@@ -173,15 +168,7 @@ def _encode_values(units: NDArray[np.void], segments: Sequence[Segment], maps: _
 
 
 def _store_times(data: NDArray[np.uint8], at: NDArray[np.int64], segment: Segment) -> NDArray[np.int64]:
-    """Read the store timestamps of records.
-
-    Args:
-        data: the file's bytes, uint8[n].
-        at: file positions of the records, int64[m].
-
-    Raises:
-        StoreError: the file is shorter than it was.
-    """
+    """Read the store timestamps of records at file positions, int64[m]. Raises StoreError for a file that shrank."""
     there = min(len(data), Path(segment.path).stat().st_size)
     if len(at) and int(at.max()) + store_timestamp_at(FLAG_BORN_HOST_V6) + 8 > there:
         raise StoreError(f"{segment.path}: was cut off while the queues were made")
@@ -193,7 +180,7 @@ def _store_times(data: NDArray[np.uint8], at: NDArray[np.int64], segment: Segmen
 
 
 def _encode_bounds(bounds: list[Bound], log_end: int) -> Iterator[Pairs]:
-    """Encode the family of bounds: keys differ in length, so each is a chunk of its own."""
+    """Encode the family of bounds: keys differ in length, so that each pair is a chunk."""
     checkpoint = CHECKPOINT_KEY, encode_checkpoint(log_end)
     for key, value in sorted([*bounds, checkpoint]):
         yield Pairs(key, len(key), value, len(value))

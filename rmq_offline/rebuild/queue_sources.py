@@ -40,13 +40,13 @@ Files = dict[str, int]  # sizes in bytes, by names in the store
 
 @dataclass(frozen=True, slots=True)
 class WrittenQueue:
-    """A queue as a rebuild has written it.
+    """Queue as a rebuild has written it.
 
     Attributes:
         files: empty for a queue that should have no files.
         unit_count: number of units, without pre-blanks.
-        findings: findings about the queue's records.
-        counts: number of all findings by code, also of those that are not listed.
+        findings: about the queue's records.
+        counts: number of all findings by code, also of findings that are not listed.
     """
 
     files: Files
@@ -64,7 +64,6 @@ class QueueSource(Protocol):
         Args:
             rows: the queue's records, int64[n, ROW_COLUMNS], in log order.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,15 +82,8 @@ class QueueFileWriter:
     def write_merged(self, queue: Queue, merged: RetainedQueue) -> Files:
         """Carry a queue over, or write the merge of its files and its records."""
         files = Files()
-        file_bytes = {
-            "consumequeue": self.sizes.consumequeue_file_bytes,
-            "consumequeue_ext": self.sizes.consumequeue_ext_file_bytes,
-            "batchconsumequeue": self.sizes.batchconsumequeue_file_bytes,
-        }
         for file in (*(merged.files or ()), *(merged.ext_files or ())):
-            files |= _write_image(
-                self.area, file.tree, file.start_offset, file.image, file_bytes[file.tree.split("/")[0]]
-            )
+            files |= self._write_image(file.tree, file.start_offset, file.image)
         if merged.files is not None or merged.state is None:
             return files
         state, lost = merged.state, merged.state.lost
@@ -102,10 +94,10 @@ class QueueFileWriter:
 
     def write_batches(self, queue: Queue, units: NDArray[np.void]) -> Files:
         """Write the files of a batch queue."""
-        file_bytes, files = self.sizes.batchconsumequeue_file_bytes, Files()
+        files = Files()
         directory = paths.queue_dir("batchconsumequeue", *queue)
-        for start, image in batch_images(units, file_bytes):
-            files |= _write_image(self.area, directory, start, image, file_bytes)
+        for start, image in batch_images(units, self.sizes.batchconsumequeue_file_bytes):
+            files |= self._write_image(directory, start, image)
         return files
 
     def _write_rows(
@@ -117,15 +109,27 @@ class QueueFileWriter:
             rows, ext_images = derived_images.ext_images(rows, ext_file_bytes)
             directory = paths.queue_dir("consumequeue_ext", *queue)
             for number, image in enumerate(ext_images):
-                files |= _write_image(self.area, directory, number * ext_file_bytes, image, ext_file_bytes)
+                files |= self._write_image(directory, number * ext_file_bytes, image)
         if len(lost):
             rows = np.concatenate([rows, lost])
             rows = np.ascontiguousarray(rows[np.argsort(rows[:, unit_kernel.QUEUE_OFFSET])])
-        file_bytes = self.sizes.consumequeue_file_bytes
         directory = paths.queue_dir("consumequeue", *queue)
-        for start, units in derived_images.consumequeue_images(rows, file_bytes, end):
-            files |= _write_image(self.area, directory, start, units.data, file_bytes)
+        for start, units in derived_images.consumequeue_images(rows, self.sizes.consumequeue_file_bytes, end):
+            files |= self._write_image(directory, start, units.data)
         return files
+
+    def _write_image(self, directory: str, start_offset: int, image: bytes | memoryview) -> Files:
+        """Write a file's used bytes; the rest of the file stays a hole."""
+        file_bytes: int = getattr(self.sizes, f"{directory.partition('/')[0]}_file_bytes")
+
+        def write(target: Path) -> None:
+            with target.open("wb", buffering=0) as file:
+                file.write(image)
+                file.truncate(file_bytes)
+
+        name = f"{directory}/{paths.segment_name(start_offset)}"
+        self.area.write(f"new/{name}", write)
+        return {name: file_bytes}
 
 
 def _placement_findings(topic: str, queue_id: int, placement: Placement) -> Iterator[Finding]:
@@ -134,40 +138,20 @@ def _placement_findings(topic: str, queue_id: int, placement: Placement) -> Iter
         (finding_kinds.QUEUE_OFFSET_DISPLACED, placement.displaced),
     ):
         for row in rows:
-            yield Finding(
-                kind,
-                "unit left out",
-                None,
-                int(row[unit_kernel.PHYSICAL_OFFSET]),
-                int(row[unit_kernel.SIZE]),
-                topic,
-                queue_id,
-                int(row[unit_kernel.QUEUE_OFFSET]),
-            )
+            offset, size = int(row[unit_kernel.PHYSICAL_OFFSET]), int(row[unit_kernel.SIZE])
+            queue_offset = int(row[unit_kernel.QUEUE_OFFSET])
+            yield Finding(kind, "unit left out", None, offset, size, topic, queue_id, queue_offset)
     if placement.gap_units:
         detail = f"{placement.gap_units} queue offsets between the first and the last have no record"
         yield Finding(finding_kinds.QUEUE_OFFSET_GAP, detail, topic=topic, queue_id=queue_id)
 
 
-def _write_image(area: Area, directory: str, start_offset: int, image: bytes | memoryview, file_bytes: int) -> Files:
-    """Write a file's used bytes; the rest of it stays a hole."""
-
-    def write(target: Path) -> None:
-        with target.open("wb", buffering=0) as file:
-            file.write(image)
-            file.truncate(file_bytes)
-
-    name = f"{directory}/{paths.segment_name(start_offset)}"
-    area.write(f"new/{name}", write)
-    return {name: file_bytes}
-
-
 @dataclass(frozen=True, slots=True)
 class BatchQueueSource:
-    """Source of batch queues: carried over where nothing is wrong in them, else made of the log.
+    """Source of batch queues: sound ones are carried over, others are made of the log.
 
     Attributes:
-        existing: the store's queues; None where the log decides alone.
+        existing: the store's queues; None if the log decides alone.
         inner_batches: reads the inner batches of the log, see ``tasks.spill.read_batches``.
     """
 
@@ -204,11 +188,7 @@ class ExistingFilesSource:
 
 @dataclass(frozen=True, slots=True)
 class ExistingDatabaseSource:
-    """Source of the queues of a store whose ConsumeQueue is rebuilt as a RocksDB.
-
-    Attributes:
-        database: the store's RocksDB; None without a readable one.
-    """
+    """Source of the queues of a store whose ConsumeQueue is rebuilt as a RocksDB, by the store's one if readable."""
 
     writer: QueueFileWriter
     database: QueueDatabase | None
@@ -244,7 +224,6 @@ def queue_sources(
     """Open the sources of a partition's queues, and list the queues that have files in the store.
 
     Args:
-        split_count: number of splits that were scanned.
         place_records: gives the records of a queue their queue offsets; None: as a broker dispatches the log.
     """
     writer = QueueFileWriter(options.sizes, area)
@@ -267,7 +246,7 @@ def queue_sources(
 
 
 def write_queue(queue: Queue, rows: Rows, sources: Sequence[QueueSource]) -> WrittenQueue:
-    """Write a queue by the first source that has it; one whose topic is no directory name is a finding."""
+    """Write a queue by the first source that has the queue; a topic that is no directory name is a finding."""
     topic, queue_id = queue
     if not paths.is_safe_topic(topic) or "\ufffd" in topic:
         kind, offset = finding_kinds.LOG_TOPIC, int(rows[0, unit_kernel.PHYSICAL_OFFSET])

@@ -53,7 +53,6 @@ class RecordHeads:
         """Open the files of a log.
 
         Args:
-            segments: in log order.
             log_end: physical offset one past the last record that a broker reads.
             lost: (begin, end) physical offsets of ranges whose records are lost.
         """
@@ -86,12 +85,9 @@ class RecordHeads:
     def are_records(
         self, topic: str, queue_id: int, physical_offsets: NDArray[np.int64], sizes: NDArray[np.int64]
     ) -> NDArray[np.bool_]:
-        """Return which units point to a record of their queue; the record's checksums do not count.
+        """Return which units, int64[n], point to a record of their queue; the record's checksums do not count.
 
-        Args:
-            topic: of the queue; a light queue (LMQ) has records of any topic.
-            physical_offsets: of the units, int64[n].
-            sizes: of the units, int64[n], in bytes.
+        A light queue (LMQ) has records of any topic.
         """
         are_valid = self.in_log(physical_offsets, sizes)
         if not self._is_local:
@@ -110,12 +106,10 @@ class RecordHeads:
         return are_valid
 
     def _data(self, segment: Segment) -> NDArray[np.uint8]:
+        if not segment.size_bytes:
+            return np.empty(0, dtype=np.uint8)
         if segment.path not in self._maps:
-            is_empty = not segment.size_bytes
-            none = np.empty(0, dtype=np.uint8)
-            self._maps[segment.path] = (
-                none if is_empty else np.asarray(np.memmap(segment.path, dtype=np.uint8, mode="r"))
-            )
+            self._maps[segment.path] = np.asarray(np.memmap(segment.path, dtype=np.uint8, mode="r"))
         return self._maps[segment.path]
 
 
@@ -149,7 +143,6 @@ def _have_topic(
     magics: NDArray[Any],
     topic: bytes,
 ) -> NDArray[np.bool_]:
-    """Return which records have a topic."""
     kinds = (_head_field(heads, RECORD_SYS_FLAG_AT, ">i4") & HOST_FLAGS) // FLAG_BORN_HOST_V6
     extra = np.array(HEAD_BYTES, dtype=np.int64)[kinds] - RECORD_HEAD_BYTES
     body_at = RECORD_BODY_BYTES_AT + extra
@@ -171,7 +164,7 @@ def _head_field(heads: NDArray[np.uint8], at: int, code: str) -> NDArray[Any]:
 
 
 class QueueIdentity(NamedTuple):
-    """A queue: its topic, its number there, and whether it is a BatchConsumeQueue."""
+    """Topic, queue id and kind of a queue."""
 
     topic: str
     queue_id: int
@@ -182,13 +175,11 @@ class QueueIdentity(NamedTuple):
 
 
 class Units(NamedTuple):
-    """Units of a queue that are written and are no pre-blanks, by queue offset.
+    """Units of a queue that are written and are no pre-blanks, by queue offset; the columns are int64[n].
 
     Attributes:
-        queue_offsets: int64[n].
-        physical_offsets: int64[n].
-        sizes: int64[n], of the records, in bytes.
-        counts: int64[n], messages of each unit: more than 1 in batch queues only.
+        sizes: of the records, in bytes.
+        counts: messages of each unit: more than 1 in batch queues only.
         end: queue offset at which the queue ends if no unit points to a record.
     """
 
@@ -204,9 +195,8 @@ class Units(NamedTuple):
 
     def select(self, rows: NDArray[np.bool_] | NDArray[np.int64]) -> "Units":
         """Return some of the units."""
-        return Units(
-            self.queue_offsets[rows], self.physical_offsets[rows], self.sizes[rows], self.counts[rows], self.end
-        )
+        columns = [column[rows] for column in self[:4]]
+        return Units(columns[0], columns[1], columns[2], columns[3], self.end)
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,11 +236,9 @@ class QueueTree:
 
     @property
     def names(self) -> set[QueueIdentity]:
-        """The queues that have files or units."""
         return self._files.keys() | self._stored
 
     def file_states(self, name: QueueIdentity) -> FileStates:
-        """Return start, size and time of the last change of a queue's files."""
         return tuple((file.start_offset, file.size_bytes, file.version) for file in self._files.get(name, ()))
 
     def has_same_files(self, name: QueueIdentity, other: "QueueTree") -> bool:
@@ -272,7 +260,7 @@ class QueueTree:
             digest.update(f"{file.start_offset} {file.size_bytes} ".encode())
             digest.update(read_queue_file(self._storage, file.path).data)
         if name not in self._files:
-            for column in (self.units(name) or _joined([], 0))[:4]:
+            for column in (self.units(name) or NO_UNITS)[:4]:
                 digest.update(np.asarray(column, dtype=np.int64).tobytes())
         return digest.digest()
 
@@ -328,11 +316,12 @@ def _places(units: NDArray[np.void]) -> tuple[NDArray[np.int64], NDArray[np.int6
 
 
 def _joined(parts: list[Units], end: int) -> Units:
-    def column(number: int) -> NDArray[np.int64]:
-        columns = [np.asarray(part[number], dtype=np.int64) for part in parts]
-        return np.concatenate([np.empty(0, dtype=np.int64), *columns])
+    none = np.empty(0, dtype=np.int64)
+    columns = [np.concatenate([none, *(part[number] for part in parts)]) for number in range(4)]
+    return Units(columns[0], columns[1], columns[2], columns[3], end)
 
-    return Units(column(0), column(1), column(2), column(3), end)
+
+NO_UNITS: Final = _joined([], 0)
 
 
 def _database_units(database: QueueDatabase, name: QueueIdentity) -> Units:

@@ -15,7 +15,7 @@ class RebuildReport:
     Attributes:
         messages: number of sound records.
         bytes: size of the sound records together.
-        index_tags: whether TAGS are among them, and why.
+        index_tags: whether TAGS are indexed, and why.
         phases: seconds of each phase.
         findings: the first ``MAX_REPORTED`` of each task.
         finding_counts: number of all findings, by code.
@@ -38,7 +38,7 @@ class RebuildReport:
 
     @property
     def is_clean(self) -> bool:
-        """Return whether there are no findings, and no harm to consumers without consent."""
+        """True if there are no findings, and all harm to consumers is accepted."""
         return not self.finding_counts and self.outcome.is_clean
 
     def _repr_html_(self) -> str:
@@ -53,16 +53,17 @@ class RebuildReport:
         faults = sum(self.finding_counts.values())
         verdict = f"{counted(self.files, 'file')} made" + (f", {counted(faults, 'finding')}" if faults else "")
         kinds = {finding.kind.code: finding.kind for finding in self.findings}
-        shown = [
-            (str(kind.severity), str(kind.severity), code, self.finding_counts[code], kind.remedy)
-            for code, kind in kinds.items()
-        ]
-        more = card_findings(shown)
+        more = card_findings(
+            [
+                (str(kind.severity), str(kind.severity), code, self.finding_counts[code], kind.remedy)
+                for code, kind in kinds.items()
+            ]
+        )
         return card(f"Rebuild of {self.store}", rows, verdict=verdict, tone=tone(0, faults), more=more)
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to the job's JSON report."""
         fields = {name: value for name, value in asdict(self).items() if name != "outcome"} | self.outcome.to_dict()
         fields["findings"] = [finding.to_dict() for finding in self.findings]
-        rate = self.bytes / self.seconds if self.seconds else 0.0
-        return {"job": "rebuild", **fields, "bytes_per_second": round(rate)}
+        rate = round(self.bytes / self.seconds) if self.seconds else 0
+        return {"job": "rebuild", **fields, "bytes_per_second": rate}

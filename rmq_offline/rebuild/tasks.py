@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import msgspec
 import numpy as np
@@ -37,7 +37,21 @@ from rmq_offline.verify.findings import Finding
 
 
 @dataclass(frozen=True, slots=True)
-class ScanResult:
+class TaskResult:
+    """Result of a task, kept as one line of JSON for the run after a kill."""
+
+    def to_json(self) -> str:
+        """Encode as one line of JSON."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Decode from ``to_json``."""
+        return msgspec.convert(json.loads(text), cls)
+
+
+@dataclass(frozen=True, slots=True)
+class ScanResult(TaskResult):
     """Result of scanning one split.
 
     Attributes:
@@ -65,22 +79,13 @@ class ScanResult:
     batch_topics: tuple[str, ...] = ()
     has_end_mark: bool = False
 
-    def to_json(self) -> str:
-        """Encode as one line of JSON."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> "ScanResult":
-        """Decode from ``to_json``."""
-        return msgspec.convert(json.loads(text), cls)
-
     def damage_list(self) -> list[Damage]:
         """Return the damaged ranges."""
         return [Damage(offset, size, DamageCode(code)) for offset, size, code in self.damages]
 
 
 @dataclass(frozen=True, slots=True)
-class WriteResult:
+class WriteResult(TaskResult):
     """Result of a task of the second batch: counts of the written files.
 
     Attributes:
@@ -96,15 +101,6 @@ class WriteResult:
     entry_count: int
     findings: tuple[dict[str, Any], ...]
     finding_counts: dict[str, int]
-
-    def to_json(self) -> str:
-        """Encode as one line of JSON."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> "WriteResult":
-        """Decode from ``to_json``."""
-        return msgspec.convert(json.loads(text), cls)
 
 
 class KeyRange(NamedTuple):
@@ -137,7 +133,6 @@ def scan_split(
     """Scan one split, and spill its units and keys; a task of the first batch.
 
     Args:
-        partitions: number of partitions of the queues.
         begin: file position of the split's first frame; None searches it.
     """
     done = f"spill/scan-{split.number:06d}.json"
@@ -200,7 +195,6 @@ def write_queues(
     """Write the files of all queues of one partition; a task of the second batch.
 
     Args:
-        split_count: number of splits that were scanned.
         place_records: gives the records of a queue their queue offsets; None: as a broker dispatches the log.
     """
     done = f"done/queues-{partition:06d}.json"

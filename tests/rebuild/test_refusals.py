@@ -118,7 +118,7 @@ def test_a_place_that_cannot_be_written_is_a_store_error(store: Path, tmp_path: 
 def test_a_full_disk_is_a_store_error_and_the_next_run_goes_on(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = {name: tree(store / name) for name in ("consumequeue", "index")}
     with monkeypatch.context() as patched:
-        patched.setattr(queue_sources, "_write_image", fail_with_a_full_disk)
+        patched.setattr(queue_sources.QueueFileWriter, "_write_image", fail_with_a_full_disk)
         assert refused(StoreError, store) == "some/file: No space left on device"
     assert {name: tree(store / name) for name in before} == before
     rebuild(store)
