@@ -38,7 +38,7 @@ from rmq_offline.verify.findings import Finding
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """Result of a task, kept as one line of JSON for the run after a kill."""
+    """Result of a task, saved as one line of JSON for the run after a kill."""
 
     def to_json(self) -> str:
         """Encode as one line of JSON."""

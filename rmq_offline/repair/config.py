@@ -10,19 +10,15 @@ import os
 import re
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from rmq_formats.codecs import paths
-from rmq_formats.codecs.consumequeue import delay_levels_ms
-from rmq_formats.codecs.layout import DEFAULT_DELAY_LEVELS
 from rmq_formats.codecs.topics import DLQ_PREFIX, LIGHT_QUEUE_PREFIX, RETRY_PREFIX, SYSTEM_TOPIC_PATTERN
 from rmq_formats.errors import StoreLayoutError, os_errors_as_store_errors
 from rmq_formats.kernels.dispatch import MARK_BATCH
 from rmq_formats.read.log_end import readable_segments
-from rmq_formats.scan.dispatch import Dispatcher
-from rmq_formats.scan.segment import scan_segment
 from rmq_formats.storage.contained import parent_directory, write_file
 from rmq_formats.storage.queue_logs import compacted_queues
 from rmq_formats.storage.store_files import StoreFiles, open_store
@@ -33,6 +29,7 @@ from rmq_offline.rebuild.publication import DEFAULT_PUBLISHING, lock_if_there
 from rmq_offline.rebuild.queue_views import opened_tree
 from rmq_offline.repair.journal import move_aside
 from rmq_offline.repair.preconditions import open_repairable_store
+from rmq_offline.repair.scan import dispatch_segment
 from rmq_offline.tasks.quarantine import next_directory
 from rmq_offline.verify.config_files import config_fault
 
@@ -48,7 +45,7 @@ class ConfigFileStep:
     """Config file that is written anew.
 
     Attributes:
-        path: path relative to the store's root.
+        path: relative to the store's root.
         why: fault of the existing file, or that there is none.
         names: the topics, each with its number of queues, or the groups.
     """
@@ -69,11 +66,11 @@ class ConfigReport:
     store: str
     is_applied: bool
     steps: tuple[ConfigFileStep, ...] = ()
-    directory: str | None = field(default=None)
+    directory: str | None = None
 
     @property
     def is_clean(self) -> bool:
-        """Return whether the plan is applied or has no steps."""
+        """True if the plan is applied or has no steps."""
         return self.is_applied or not self.steps
 
     def to_dict(self) -> dict[str, Any]:
@@ -147,24 +144,20 @@ def _steps(root: str) -> Iterator[tuple[ConfigFileStep, bytes]]:
         for prefix in (RETRY_PREFIX, DLQ_PREFIX):
             names |= {topic.removeprefix(prefix) for topic in queues if topic.startswith(prefix)}
         groups = {group: _make_group_config(group) for group in sorted(names)}
-        yield (
-            ConfigFileStep(f"config/{GROUPS}", faults[GROUPS], tuple(groups)),
-            _document("subscriptionGroupTable", groups),
-        )
+        step = ConfigFileStep(f"config/{GROUPS}", faults[GROUPS], tuple(groups))
+        yield step, _document("subscriptionGroupTable", groups)
 
 
 def _fault(root: str, name: str) -> str | None:
-    """Return why a broker has nothing of a config file; None if it has: from the file, or from its ``.bak``."""
+    """Return why a broker can read neither a config file nor its ``.bak``; None if a broker can read one of them."""
     faults = []
-    for path in (f"{paths.config_dir(root)}/{name}", f"{paths.config_dir(root)}/{name}.bak"):
-        if not os.path.lexists(path):
-            continue
-        fault = (
-            config_fault(f"{paths.config_dir(root)}/{name}", Path(path).read_bytes()) if Path(path).is_file() else ""
-        )
-        if fault is None:
-            return None
-        faults.append(fault or "no file")
+    config_file = f"{paths.config_dir(root)}/{name}"
+    for path in (Path(config_file), Path(f"{config_file}.bak")):
+        if os.path.lexists(path):
+            fault = config_fault(config_file, path.read_bytes()) if path.is_file() else "no file"
+            if fault is None:
+                return None
+            faults.append(fault or "no file")
     return faults[0] if faults else "neither it nor its .bak is there"
 
 
@@ -178,25 +171,16 @@ def _queues(store: StoreFiles) -> tuple[dict[str, set[int]], set[str]]:
             batch |= {queue.topic} if queue.is_batch else set()
     has_queues = bool(queues)
     for segment in readable_segments(store):
-        with store.storage.open(segment.path) as file:
-            dispatcher = Dispatcher(delay_levels_ms(DEFAULT_DELAY_LEVELS), segment.size_bytes)
-            for part in scan_segment(
-                file,
-                segment.start_offset,
-                segment.size_bytes,
-                data_end=segment.data_end(file),
-                head_bytes=segment.head_bytes,
-            ):
-                dispatcher.dispatch(part)
-            for topic, queue_id in dispatcher.queue_names():
-                if topic in queues or not has_queues:
-                    queues.setdefault(topic, set()).add(queue_id)
-            batch |= set(dispatcher.marked_topics(MARK_BATCH))
+        dispatcher = dispatch_segment(store.storage, segment)
+        for topic, queue_id in dispatcher.queue_names():
+            if topic in queues or not has_queues:
+                queues.setdefault(topic, set()).add(queue_id)
+        batch |= set(dispatcher.marked_topics(MARK_BATCH))
     return queues, batch
 
 
 def _select_user_topics(queues: dict[str, set[int]]) -> dict[str, set[int]]:
-    """Select the topics that a broker does not make by itself, and whose names may be a topic's."""
+    """Select the topics that no broker makes by itself, and whose names are valid."""
     return {
         topic: ids
         for topic, ids in queues.items()
@@ -205,7 +189,6 @@ def _select_user_topics(queues: dict[str, set[int]]) -> dict[str, set[int]]:
 
 
 def _make_topic_config(topic: str, queue_ids: set[int], *, is_batch: bool, is_compacted: bool) -> dict[str, Any]:
-    """Make a topic's config, as ``TopicConfig`` has it."""
     count = max(1, max(queue_ids) + 1)
     attributes = {"queue.type": "BatchCQ"} if is_batch else {}
     if is_compacted:

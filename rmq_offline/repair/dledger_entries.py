@@ -34,6 +34,7 @@ from rmq_formats.storage.contained import write_file
 from rmq_formats.storage.segments import LocalStorage, Segment, list_segments
 from rmq_offline.repair.filler import Fill, LogRange
 from rmq_offline.repair.scan import PaddedFile
+from rmq_offline.tasks.log_tasks import segment_frames
 from rmq_offline.tasks.publish import sync_directory, sync_file_system
 from rmq_offline.verify import finding_kinds, layout_finding_kinds
 from rmq_offline.verify.dledger_entries import EntryUnits, index_directory, repaired_terms
@@ -54,7 +55,7 @@ class EntryRepair:
 
     Attributes:
         directory: DLedger's directory, relative to the store's root.
-        checkpoint: the new text of its ``checkpoint``; None where it stays.
+        checkpoint: new text of DLedger's ``checkpoint``; None if the old one stays.
     """
 
     directory: str
@@ -84,6 +85,15 @@ class _Log:
     is_ended: bool = True
     headers: int = 0
 
+    def add_range(
+        self, segment: Segment, begin: int, size: int, held: int, code: str, detail: str, written: str = ""
+    ) -> None:
+        """Plan to overwrite a range with bytes, which are written in hex, or with zeros."""
+        path, fill = relative_path(self.root, segment.path), Fill.BYTES if written else Fill.ZEROS
+        self.stretches.append(
+            LogRange(path, segment.start_offset, begin, size, held, code, detail, fill, written=written)
+        )
+
 
 def plan_entries(
     root: str, segments: Sequence[Segment], file_bytes: int, *, makes_index: bool, writes_checkpoint: bool
@@ -91,13 +101,11 @@ def plan_entries(
     """Plan the changes of a DLedger CommitLog: index and checkpoint, ranges to overwrite, and files to resize.
 
     Args:
-        segments: the files of its entries, in order.
-        file_bytes: ``mappedFileSizeCommitLog``.
         makes_index: whether a finding says that DLedger's index differs.
         writes_checkpoint: whether a finding says that DLedger's checkpoint names missing entries.
 
     Raises:
-        StoreLayoutError: something that Raft does not allow to be repaired here.
+        StoreLayoutError: damage that Raft does not allow to be repaired here.
         StoreError: a file cannot be read.
     """
     with closing(EntryUnits(LocalStorage(), index_directory(segments[0].path))) as units:
@@ -119,7 +127,6 @@ def plan_entries(
 def _scan(
     root: str, segments: Sequence[Segment], file_bytes: int, units: EntryUnits
 ) -> tuple[_Log, list[tuple[str, int]]]:
-    """Scan all entries; return the scan's state and the files to resize."""
     log = _Log(root, units)
     sizes: list[tuple[str, int]] = []
     for number, segment in enumerate(segments):
@@ -152,18 +159,8 @@ def _scan_file(log: _Log, segments: Sequence[Segment], number: int, file_bytes: 
         behind = blank_at + FILE_END_BYTES
         if data_end > behind - segment.start_offset:
             size = segment.start_offset + data_end - behind
-            log.stretches.append(
-                LogRange(
-                    relative_path(log.root, segment.path),
-                    segment.start_offset,
-                    behind,
-                    size,
-                    size,
-                    finding_kinds.LOG_AFTER_BLANK.code,
-                    "bytes that are not zero after the file's end mark",
-                    Fill.ZEROS,
-                )
-            )
+            detail = "bytes that are not zero after the file's end mark"
+            log.add_range(segment, behind, size, size, finding_kinds.LOG_AFTER_BLANK.code, detail)
 
 
 def _note_bad(log: _Log, at: int, detail: str) -> None:
@@ -191,12 +188,7 @@ def _check_frames(log: _Log, segments: Sequence[Segment], number: int, batch: Fr
 
 
 def _end_before(
-    log: _Log,
-    segments: Sequence[Segment],
-    number: int,
-    place: int,
-    heads: NDArray[np.int64],
-    file_bytes: int,
+    log: _Log, segments: Sequence[Segment], number: int, place: int, heads: NDArray[np.int64], file_bytes: int
 ) -> None:
     """Plan the end mark of the previous file if nothing else is missing between two entries; refuse otherwise."""
     segment, before = segments[number], segments[number - 1]
@@ -210,19 +202,8 @@ def _end_before(
     with LocalStorage().open(before.path) as file:
         held = max(0, min(file.data_end(), file_bytes) - (log.end - before.start_offset))
     mark = b"".join(word.to_bytes(_WORD, "big", signed=True) for word in (FILE_END_MAGIC, remaining))
-    log.stretches.append(
-        LogRange(
-            relative_path(log.root, before.path),
-            before.start_offset,
-            log.end,
-            remaining,
-            held,
-            finding_kinds.LOG_NO_BLANK.code,
-            "no end mark after the file's last entry",
-            Fill.BYTES,
-            written=mark.hex(),
-        )
-    )
+    code, detail = finding_kinds.LOG_NO_BLANK.code, "no end mark after the file's last entry"
+    log.add_range(before, log.end, remaining, held, code, detail, mark.hex())
     log.bad_at, log.bad_detail = None, ""
 
 
@@ -258,19 +239,8 @@ def _check_heads(
             _refuse(log, segment, int(places[row]), f"more than {MAX_HEADERS} headers are damaged")
         size, pos = int(sizes[row]), int(places[row])
         head = EntryHead(ENTRY_MAGIC, size + ENTRY_HEAD_BYTES, int(indexes[row]), int(terms[row]), pos, 0, 0, 0, size)
-        log.stretches.append(
-            LogRange(
-                relative_path(log.root, segment.path),
-                segment.start_offset,
-                pos,
-                ENTRY_HEAD_BYTES,
-                ENTRY_HEAD_BYTES,
-                layout_finding_kinds.ENTRY_HEADER.code,
-                f"header of entry {indexes[row]}",
-                Fill.BYTES,
-                written=head.encode().hex(),
-            )
-        )
+        code, detail = layout_finding_kinds.ENTRY_HEADER.code, f"header of entry {indexes[row]}"
+        log.add_range(segment, pos, ENTRY_HEAD_BYTES, ENTRY_HEAD_BYTES, code, detail, head.encode().hex())
     log.last_index, log.last_term = int(indexes[-1]), int(terms[-1])
 
 
@@ -290,22 +260,12 @@ def _cut(log: _Log, segments: Sequence[Segment], file_bytes: int, committed: int
             data_end = segment.start_offset + min(file.data_end(), file_bytes)
         begin = max(cut_at, segment.start_offset)
         if data_end > begin:
-            log.stretches.append(
-                LogRange(
-                    relative_path(log.root, segment.path),
-                    segment.start_offset,
-                    begin,
-                    data_end - begin,
-                    data_end - begin,
-                    finding_kinds.LOG_TAIL.code,
-                    f"{log.bad_detail}; no entry behind it was committed",
-                    Fill.ZEROS,
-                )
-            )
+            size, detail = data_end - begin, f"{log.bad_detail}; no entry behind it was committed"
+            log.add_range(segment, begin, size, size, finding_kinds.LOG_TAIL.code, detail)
 
 
 def _committed(directory: str) -> int | None:
-    """Read ``committedIndex``; -1 where there is no checkpoint yet, None where neither it nor its .bak can be read."""
+    """Read ``committedIndex``; -1 without a checkpoint, None if neither checkpoint nor .bak can be read."""
     files = [path for path in (Path(directory, "checkpoint"), Path(directory, "checkpoint.bak")) if path.exists()]
     for path in files:
         try:
@@ -344,17 +304,9 @@ def make_state(root: Path, directory: Path, repair: EntryRepair) -> None:
 def _write_units(data: Path, target: Path) -> None:
     storage = LocalStorage()
     for segment in list_segments(storage, str(data), ENTRY_HEAD_BYTES):
-        with storage.open(segment.path) as file:
-            for batch in scan_segment(
-                file,
-                segment.start_offset,
-                segment.size_bytes,
-                data_end=file.data_end(),
-                verify_crc=False,
-                head_bytes=ENTRY_HEAD_BYTES,
-            ):
-                if len(batch.frames):
-                    _append(target, _units(batch))
+        for batch in segment_frames(storage, segment, verify_crc=False):
+            if len(batch.frames):
+                _append(target, _units(batch))
 
 
 def _units(batch: FrameBatch) -> NDArray[np.void]:

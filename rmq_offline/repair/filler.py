@@ -73,7 +73,7 @@ class LostMessage:
 
     Attributes:
         batch_size: number of messages of a unit in a batch queue (BatchConsumeQueue); 0 in any other queue.
-        light: names of light queues (LMQ) that have the message too, each with its queue offset.
+        light: names of light queues (LMQ) that have the message too, each with the queue offset there.
     """
 
     physical_offset: int
@@ -90,11 +90,10 @@ class LogRange:
     """Range of a CommitLog file that is quarantined and overwritten.
 
     Attributes:
-        path: path relative to the store's root.
+        path: relative to the store's root.
         file_offset: physical offset of the file's first byte.
-        physical_offset: physical offset of the range's first byte.
         held: number of bytes of the range that exist in the file and are copied; the rest reads as zeros.
-        store_timestamp_ms: store timestamp of the fillers: that of a neighbouring record, so that time does not jump.
+        store_timestamp_ms: of the fillers: that of a neighbouring record, so that time does not jump.
         places: lost messages that get a placeholder, in order; the space between them has room for fillers.
         written: with ``Fill.BYTES`` the new bytes, in hex digits.
     """
@@ -127,7 +126,6 @@ class LogRange:
         if self.fill is Fill.NONE:
             return
         if self.fill is Fill.FILLER:
-            done = 0
             for lost_message in self.places:
                 begin = lost_message.physical_offset - self.physical_offset
                 yield from self._fillers(done, begin)
@@ -155,11 +153,7 @@ class LogRange:
 
 
 def filler_sizes(size: int) -> Iterator[int]:
-    """Split a range into the sizes of its fillers; all but the last two have the largest size.
-
-    Args:
-        size: size of the range, at least MIN_BYTES.
-    """
+    """Split a range, of at least MIN_BYTES, into the sizes of its fillers; all but the last two have the largest."""
     while size > MAX_BYTES:
         part = MAX_BYTES if size - MAX_BYTES >= WHOLE_BYTES else size - WHOLE_BYTES
         yield part
@@ -168,11 +162,10 @@ def filler_sizes(size: int) -> Iterator[int]:
 
 
 def filler(physical_offset: int, size: int, store_timestamp_ms: int) -> bytes:
-    """Encode a filler record of exactly ``size`` bytes.
+    """Encode a filler record of exactly ``size`` bytes, MIN_BYTES to MAX_BYTES.
 
-    Args:
-        size: of the record: MIN_BYTES to MAX_BYTES. Where there is room it has its own CRC, which brokers with
-            ``forceVerifyPropCRC`` ask for, DUP_INFO, REAL_TOPIC and REAL_QID; in the smallest places the topic is cut.
+    A large filler has the record's CRC, for brokers with ``forceVerifyPropCRC``, DUP_INFO, REAL_TOPIC and REAL_QID; in
+    the smallest ones the topic is cut.
     """
     room = size - RECORD_FIXED_BYTES_V1
     with_crc = size >= WHOLE_BYTES

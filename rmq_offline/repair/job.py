@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Collection, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -30,7 +30,7 @@ from rmq_offline.repair.filler import Fill
 from rmq_offline.repair.lost_units import lost_ranges, placeholder_ends
 from rmq_offline.repair.plan import RepairPlan, log_file_bytes, plan_repair
 from rmq_offline.repair.preconditions import open_repairable_store, refuse_layouts, refuse_plan, refuse_store
-from rmq_offline.repair.report import RepairReport, sort_gaps, steps
+from rmq_offline.repair.report import RepairReport, list_steps, sort_gaps
 from rmq_offline.tasks.origin import LeftoverPolicy
 from rmq_offline.tasks.quarantine import bring_back_some_command
 from rmq_offline.tasks.runner import OnProgress, Runner
@@ -73,32 +73,24 @@ def repair_store(
     """
     begin = time.perf_counter()
     files = open_repairable_store(store)
+    options = replace(options, commitlog_file_bytes=log_file_bytes(files.root, options))
     run = _Repair(files.root, options, runner, work, on_progress, leftover, frozenset(accept))
     with os_errors_as_store_errors(files.root):
         report = run.apply() if apply else run.plan()
     return replace(report, seconds=round(time.perf_counter() - begin, 3))
 
 
+@dataclass(slots=True)
 class _Repair:
     """State of one repair run."""
 
-    def __init__(
-        self,
-        root: str,
-        options: VerifyOptions,
-        runner: Runner,
-        work: str | None,
-        on_progress: OnProgress | None,
-        leftover: LeftoverPolicy,
-        accept: frozenset[str],
-    ) -> None:
-        self.root = root
-        self.options = replace(options, commitlog_file_bytes=log_file_bytes(root, options))
-        self.runner = runner
-        self.work = work
-        self.on_progress = on_progress
-        self.leftover = leftover
-        self.accept = accept
+    root: str
+    options: VerifyOptions
+    runner: Runner
+    work: str | None
+    on_progress: OnProgress | None
+    leftover: LeftoverPolicy
+    accept: frozenset[str]
 
     def plan(self) -> RepairReport:
         """Report the plan without applying it."""
@@ -127,9 +119,8 @@ class _Repair:
                 verification = self._verify()
                 plan = self._planned(verification)
                 if plan.is_empty:
-                    return replace(
-                        self._report(plan, verification, _select_faults(verification), Outcome()), is_applied=True
-                    )
+                    report = self._report(plan, verification, _select_faults(verification), Outcome())
+                    return replace(report, is_applied=True)
                 refuse_plan(root, plan)
                 changes = self._predict(plan)
                 if changes is not None:
@@ -155,7 +146,7 @@ class _Repair:
         return replace(report, is_applied=True, directory=str(directory), disturbed=disturbed)
 
     def _predict(self, plan: RepairPlan) -> QueueChanges | None:
-        """Compare the queues with those that the repair would make; None where no queue is replaced.
+        """Compare the queues with those that the repair would make; None if no queue is replaced.
 
         The new queues are made from the unrepaired log: messages in its damaged ranges count on neither side. Their
         units count for the end of the queue before, and also after if they will have placeholders.
@@ -171,19 +162,15 @@ class _Repair:
     def _rebuild(self, directory: Path, plan: RepairPlan) -> Outcome:
         """Rebuild the planned files, and return the changes of the replaced queues."""
         outcome = Outcome()
-        publishing = PublishOptions(
-            accept=frozenset({ALL}), quarantine=directory / REPLACED, repair=self._repair_context(plan)
-        )
+        replaced = directory / REPLACED
+        publishing = PublishOptions(frozenset({ALL}), replaced, repair=self._repair_context(plan))
         for rebuild in _rebuild_options(plan):
             report = rebuild_store(self.root, None, rebuild, self.runner, self.on_progress, self.leftover, publishing)
-            rebuild_outcome = report.outcome
+            new = report.outcome
             if rebuild.consumequeue:
-                outcome = replace(rebuild_outcome, planned=None, accept=self.accept | set(plan.accept))
+                outcome = replace(new, planned=None, accept=self.accept | set(plan.accept))
             else:
-                outcome = replace(
-                    outcome, quarantine=rebuild_outcome.quarantine, quarantine_bytes=rebuild_outcome.quarantine_bytes
-                )
-        replaced = directory / REPLACED
+                outcome = replace(outcome, quarantine=new.quarantine, quarantine_bytes=new.quarantine_bytes)
         command = bring_back_some_command(Path(self.root), replaced) if replaced.is_dir() else None
         return replace(outcome, bring_back=command)
 
@@ -238,7 +225,7 @@ class _Repair:
             is_applied=False,
             is_resumed=is_resumed,
             directory=None,
-            steps=steps(plan),
+            steps=tuple(list_steps(plan)),
             lost=counts.get(finding_kinds.UNIT_LOST, 0),
             before=counts,
             left=gaps.unexplained,
@@ -262,7 +249,6 @@ def _without_torn_tail(segment: Segment, plan: RepairPlan) -> Segment:
 
 
 def _select_faults(report: VerifyReport) -> list[Finding]:
-    """Return a verification's findings that are more than information."""
     return [finding for finding in report.findings if finding.kind.severity is not Severity.INFO]
 
 

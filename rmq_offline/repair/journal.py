@@ -80,29 +80,22 @@ def set_pending_aside(root: Path) -> None:
 
 def manifests(root: Path) -> list[RepairPlan]:
     """Read the plans of the repairs that were completed. Raises StoreError."""
-    return [
-        _read_plan(root, directory.name, MANIFEST)
-        for directory in _repairs(root)
-        if os.path.lexists(directory / MANIFEST)
-    ]
+    directories = [directory for directory in _repairs(root) if os.path.lexists(directory / MANIFEST)]
+    return [_read_plan(root, directory.name, MANIFEST) for directory in directories]
 
 
 def _repairs(root: Path) -> list[Path]:
-    """List the directories of repairs, the first one first, whatever is left in them. Raises StoreError for a link."""
+    """List the directories of repairs, the first one first. Raises StoreError for a link."""
     with root_directory(root) as parent:
         if not is_there(DIRECTORY, parent):
             return []
         with real_directory(DIRECTORY, parent, root / DIRECTORY) as directory:
-            names = names_in(directory)
-    return sorted((root / DIRECTORY / name for name in names if _is_number(name)), key=lambda path: int(path.name))
-
-
-def _is_number(name: str) -> bool:
-    return name.isascii() and name.isdecimal()
+            names = [name for name in names_in(directory) if name.isascii() and name.isdecimal()]
+    return [root / DIRECTORY / name for name in sorted(names, key=int)]
 
 
 def _read_plan(root: Path, number: str, name: str, leftover: LeftoverPolicy | None = None) -> RepairPlan:
-    """Read a plan; ``leftover`` is given for a plan that is to be followed."""
+    """Read a plan; with ``leftover``, check the origin of a plan that will be applied."""
     path = f"{DIRECTORY}/{number}/{name}"
     shown, way = root / path, f"move {root / DIRECTORY / number} away"
     data = read_file(root, path)
@@ -160,11 +153,7 @@ def end(directory: Path) -> None:
 
 
 def refuse_links(root: Path, plan: RepairPlan) -> None:
-    """Refuse a plan of which a change would be made through a link, or to a file with several names.
-
-    Raises:
-        StoreError: naming the link or the file.
-    """
+    """Refuse a plan that would change a file through a link, or a file with several names. Raises StoreError."""
     check_plan(plan)
     for path in changed_files(plan):
         if path in plan.moves:
@@ -181,15 +170,13 @@ def change(root: Path, directory: Path, plan: RepairPlan) -> None:
     """Apply a plan's changes of files; a change that is done already stays as it is.
 
     Raises:
-        StoreError: the log is neither as it was when the plan was made, nor on the way to what is planned, or a link
-            is on the way to a file.
+        StoreError: somebody else has changed the log since the plan was made, or a link is on the way to a file.
     """
     refuse_links(root, plan)
     moves = [path for path in plan.moves if os.path.lexists(root / path) and not os.path.lexists(directory / path)]
-    for what in _changed(root, directory, plan, moves):
-        note = f"{DIRECTORY}/{directory.name}/{PLAN}"
-        raise StoreError(f"{what} since a repair began; delete {note} to plan the repair again")
     aside = f"{DIRECTORY}/{directory.name}"
+    for foreign_change in _changed(root, directory, plan, moves):
+        raise StoreError(f"{foreign_change} since a repair began; delete {aside}/{PLAN} to plan the repair again")
     for path in moves:  # moves come first: a log file may have to be created where a directory stands
         move_aside(root, path, f"{aside}/{path}")
     for log_range in plan.stretches:
@@ -199,24 +186,17 @@ def change(root: Path, directory: Path, plan: RepairPlan) -> None:
             if os.fstat(file.fileno()).st_size != size_bytes:
                 file.truncate(size_bytes)
     for path in plan.configs:
-        write_file(root, path, _bak(root, path))
+        data = read_file(root, f"{path}.bak")
+        if data is None:
+            raise StoreError(f"{root / path}.bak: no such file")
+        write_file(root, path, data)
     sync_file_system(root)
 
 
 def move_aside(root: Path, path: str, aside: str) -> None:
     """Move a file or directory below a root to a path of the same name; directories to the path are created."""
-    with (
-        parent_directory(root, path) as (parent, name),
-        parent_directory(root, aside, create=True) as (target, _),
-    ):
+    with parent_directory(root, path) as (parent, name), parent_directory(root, aside, create=True) as (target, _):
         os.rename(name, name, src_dir_fd=parent, dst_dir_fd=target)
-
-
-def _bak(root: Path, path: str) -> bytes:
-    data = read_file(root, f"{path}.bak")
-    if data is None:
-        raise StoreError(f"{root / path}.bak: no such file")
-    return data
 
 
 def _made(path: Path) -> Path:
@@ -236,7 +216,7 @@ def _copy(root: Path, path: str, position: int, size: int, target: Path) -> None
 
 
 def _opened(root: Path, path: str) -> BinaryIO:
-    """Open a log file for writing; it is created if there is none."""
+    """Open a log file for writing; a missing one is created."""
     return os.fdopen(open_file(root, path, os.O_RDWR | os.O_CREAT), "r+b")
 
 

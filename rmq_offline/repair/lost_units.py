@@ -28,13 +28,11 @@ Ranges = tuple[tuple[int, int], ...]
 
 
 class _Units(NamedTuple):
-    """Units of one queue.
+    """Units of one queue, as columns int64[n].
 
     Attributes:
-        queue_offsets: int64[n], in messages.
-        physical_offsets: int64[n], of the records.
-        sizes: int64[n], of the records, in bytes.
-        batch_sizes: int64[n], messages of a unit of a batch queue; 0 in any other.
+        sizes: of the records, in bytes.
+        batch_sizes: messages of a unit of a batch queue; 0 in any other queue.
     """
 
     topic: str
@@ -57,38 +55,34 @@ class _Lost:
 def with_lost_messages(root: str, log_ranges: Sequence[LogRange]) -> list[LogRange]:
     """Add to each range, in log order, its lost messages.
 
-    A range up to its file's end is split in two if it has places: one with them, and the end behind the last.
+    A range up to its file's end is split behind its last lost message.
     """
     fillable = [log_range for log_range in log_ranges if log_range.fill in {Fill.FILLER, Fill.END}]
     begins = np.array([log_range.physical_offset for log_range in fillable], dtype=np.int64)
     ends = begins + np.array([log_range.size for log_range in fillable], dtype=np.int64)
     lost_by_range: dict[int, _Lost] = {}
     for units in read_all_units(root) if fillable else ():
-        if not _may_be_repaired(units):
+        if is_consumed_by_broker(units.topic) and not units.is_of_batches:
             continue
         at = np.searchsorted(begins, units.physical_offsets, side="right") - 1
         is_lost = (at >= 0) & (units.sizes > 0) & (units.physical_offsets + units.sizes <= ends[at])
         for row in np.flatnonzero(is_lost).tolist():
-            message = LostMessage(
-                int(units.physical_offsets[row]),
-                int(units.sizes[row]),
-                units.topic,
-                units.queue_id,
-                int(units.queue_offsets[row]),
-                int(units.batch_sizes[row]),
-            )
+            physical_offset, size = int(units.physical_offsets[row]), int(units.sizes[row])
+            queue_offset, batch_size = int(units.queue_offsets[row]), int(units.batch_sizes[row])
+            message = LostMessage(physical_offset, size, units.topic, units.queue_id, queue_offset, batch_size)
             lost = lost_by_range.setdefault(int(at[row]), _Lost([], []))
             (lost.light if units.topic.startswith(LIGHT_QUEUE_PREFIX) else lost.own_queue).append(message)
     places = {id(fillable[number]): _with_light(lost) for number, lost in lost_by_range.items()}
-    return [
-        part for log_range in log_ranges for part in _attach_lost_messages(log_range, places.get(id(log_range), []))
-    ]
+    with_messages: list[LogRange] = []
+    for log_range in log_ranges:
+        with_messages += _attach_lost_messages(log_range, places.get(id(log_range), []))
+    return with_messages
 
 
 def _with_light(lost: _Lost) -> list[LostMessage]:
     """Join the messages of light queues (LMQ) to the message of the same record in the topic's queue.
 
-    Where that has none, as where the broker consumes it itself, the record becomes one of the first light queue.
+    A record without a message there, as of a topic that the broker consumes, goes to its first light queue.
     """
     light: dict[tuple[int, int], list[LostMessage]] = {}
     for message in lost.light:
@@ -128,10 +122,6 @@ def _database_units(storage: Storage, path: str) -> Iterator[_Units]:
                 yield _units_of(topic, queue_id, offsets, units)
 
 
-def _may_be_repaired(units: _Units) -> bool:
-    return units.is_of_batches or not is_consumed_by_broker(units.topic)
-
-
 def _units_of(
     topic: str,
     queue_id: int,
@@ -151,12 +141,8 @@ def _attach_lost_messages(log_range: LogRange, messages: Sequence[LostMessage]) 
         return
     size = places[-1].physical_offset + places[-1].size - log_range.physical_offset
     yield replace(log_range, size=size, held=min(size, log_range.held), fill=Fill.FILLER, places=places)
-    yield replace(
-        log_range,
-        physical_offset=log_range.physical_offset + size,
-        size=log_range.size - size,
-        held=max(0, log_range.held - size),
-    )
+    begin, held = log_range.physical_offset + size, max(0, log_range.held - size)
+    yield replace(log_range, physical_offset=begin, size=log_range.size - size, held=held)
 
 
 def _fitting(log_range: LogRange, candidates: Sequence[LostMessage]) -> tuple[LostMessage, ...]:
@@ -171,12 +157,8 @@ def _fitting(log_range: LogRange, candidates: Sequence[LostMessage]) -> tuple[Lo
         behind = end - message.physical_offset - message.size
         fits_behind = behind >= 0 if log_range.fill is Fill.END else behind == 0 or behind >= MIN_BYTES
         before = message.physical_offset - at
-        if (
-            (before == 0 or before >= MIN_BYTES)
-            and fits_behind
-            and name not in queue_places
-            and message.size >= placeholder_bytes(message)
-        ):
+        fits = (before == 0 or before >= MIN_BYTES) and fits_behind
+        if fits and name not in queue_places and message.size >= placeholder_bytes(message):
             places.append(message)
             queue_places.add(name)
             at = message.physical_offset + message.size
@@ -209,17 +191,12 @@ def placeholder_ends(log_ranges: Iterable[LogRange]) -> dict[tuple[str, int], in
 
 def touched_queues(root: str, ranges: Ranges) -> set[tuple[str, int]]:
     """Find the queues with units whose records overlap a range."""
-    if not ranges:
-        return set()
-    return {
-        (units.topic, units.queue_id)
-        for units in read_all_units(root)
-        if _overlap(
-            ranges,
-            units.physical_offsets,
-            units.physical_offsets + _record_sizes(units.physical_offsets, units.sizes),
-        ).any()
-    }
+    touched = set()
+    for units in read_all_units(root) if ranges else ():
+        begins = units.physical_offsets
+        if _overlap(ranges, begins, begins + _record_sizes(begins, units.sizes)).any():
+            touched.add((units.topic, units.queue_id))
+    return touched
 
 
 def _record_sizes(physical_offsets: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:

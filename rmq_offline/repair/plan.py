@@ -76,16 +76,9 @@ class RepairPlan:
 
     @property
     def is_empty(self) -> bool:
-        """Return whether the plan has no steps."""
-        return not (
-            self.stretches
-            or self.sizes
-            or self.moves
-            or self.configs
-            or self.rebuild
-            or self.checkpoint
-            or self.entries
-        )
+        """True if the plan has no steps."""
+        changes = self.stretches, self.sizes, self.moves, self.configs, self.rebuild, self.checkpoint, self.entries
+        return not any(changes)
 
     def to_json(self) -> str:
         """Encode the plan as JSON."""
@@ -99,9 +92,8 @@ class RepairPlan:
     def from_json(cls, text: str) -> "RepairPlan":
         """Decode the plan from ``to_json``."""
         document: dict[str, Any] = json.loads(text)
-        values = {
-            item.name: document[item.name] for item in fields(cls) if item.name in document or item.name not in _ADDED
-        }
+        names = [field.name for field in fields(cls)]
+        values = {name: document[name] for name in names if name in document or name not in _ADDED}
         unrepaired = tuple(finding_kinds.restore_finding(item) for item in values.pop("left"))
         return replace(msgspec.convert(values, cls), left=unrepaired)
 
@@ -149,10 +141,9 @@ def _refuse_other_size(segments: Sequence[Segment], file_bytes: int) -> None:
 
 
 def _refuse_other_queue_size(store: StoreFiles, option: str, file_bytes: int | None, directory: str) -> None:
-    """Refuse another size than that of most queue files: these would be moved away, and be no witness of their queues.
+    """Refuse another size than that of most queue files. Raises StoreSizeError.
 
-    Raises:
-        StoreSizeError: the option contradicts most of several files.
+    The files would be moved away, and so be no evidence of their queues.
     """
     files = Counter(segment.size_bytes for queue in walk_queues(store.storage, directory) for segment in queue.segments)
     if file_bytes is None or not files:
@@ -195,11 +186,10 @@ def plan_repair(store: StoreFiles, options: VerifyOptions, report: VerifyReport)
     """
     root = store.root
     has_entries = bool(store.dledger_directories)
-    segments = (
-        store.segments
-        if has_entries or configured_log_directories(root)
-        else list_segments(store.storage, paths.commitlog_dir(root))
-    )
+    if has_entries or configured_log_directories(root):
+        segments = store.segments
+    else:
+        segments = list_segments(store.storage, paths.commitlog_dir(root))
     segments = cut_segments(segments, find_leftovers(store, segments) if segments else None)
     sizes = resolve_sizes(store, segments, options, FindingList())
     for option, file_bytes, directory in (
@@ -306,15 +296,8 @@ def _plan_entries(root: str, plan: RepairPlan, segments: Sequence[Segment], repo
         for name, is_made in (("index", entry_repair.makes_index), ("checkpoint", entry_repair.checkpoint is not None))
         if is_made and Path(root, entry_repair.directory, name).exists()
     ]
-    makes = entry_repair.makes_index or entry_repair.checkpoint is not None
-    return replace(
-        plan,
-        stretches=log_ranges,
-        sizes=sizes,
-        moves=tuple(moves),
-        left=unrepaired,
-        entries=entry_repair if makes else None,
-    )
+    entries = entry_repair if entry_repair.makes_index or entry_repair.checkpoint is not None else None
+    return replace(plan, stretches=log_ranges, sizes=sizes, moves=tuple(moves), left=unrepaired, entries=entries)
 
 
 def _plan_log(store: StoreFiles, plan: RepairPlan, segments: Sequence[Segment]) -> RepairPlan:
@@ -343,16 +326,9 @@ def _plan_log(store: StoreFiles, plan: RepairPlan, segments: Sequence[Segment]) 
         if segment.size_bytes > file_bytes:
             surplus.append(_surplus(root, segment, file_bytes))
     scan = scan_log(store, every, file_bytes)
-    unrepaired += [
-        Finding(
-            _KINDS[item.code],
-            f"{item.detail}: {item.size} bytes, too few for a filler",
-            f"{root}/{item.path}",
-            item.physical_offset,
-            item.size,
-        )
-        for item in scan.unfillable
-    ]
+    for item in scan.unfillable:
+        detail = f"{item.detail}: {item.size} bytes, too few for a filler"
+        unrepaired.append(Finding(_KINDS[item.code], detail, f"{root}/{item.path}", item.physical_offset, item.size))
     missing = finding_kinds.SEGMENT_MISSING.code
     log_ranges = [
         replace(item, code=missing, detail="no file holds this range") if item.file_offset in new_starts else item
@@ -368,7 +344,7 @@ def _plan_log(store: StoreFiles, plan: RepairPlan, segments: Sequence[Segment]) 
 
 
 def _strays(root: str, report: VerifyReport) -> Iterator[str]:
-    """List the files that are in the way, or would be deleted with the derived files that are replaced."""
+    """List the files in the way, and those that would be deleted with the replaced derived files."""
     for kind in _MOVED:
         paths_of_kind = [finding.path for finding in report.findings if finding.kind == kind and finding.path]
         if report.counts.get(kind, 0) > len(paths_of_kind):
@@ -386,7 +362,7 @@ def _strays(root: str, report: VerifyReport) -> Iterator[str]:
 
 
 def _first_link(root: str, path: str) -> str:
-    """Return the first link on a path below a directory of the store, which is itself in the way; else the path."""
+    """Return the first link on a path below a directory of the store; without a link, the path."""
     names = path.split("/")
     ways = ("/".join(names[:count]) for count in range(2, len(names) + 1))
     return next((way for way in ways if Path(root, way).is_symlink()), path)
@@ -409,25 +385,17 @@ def _live_topics(store: StoreFiles) -> frozenset[str] | None:
     if database is not None:
         with suppress(FormatError), opened_queues(store.storage, database) as queues:
             topics |= {topic for topic, _ in queues.queues()}
-    with suppress(StoreError):  # a file that does not parse, of which the verification has told
+    with suppress(StoreError):  # a file that does not parse: the verification has reported it
         topics |= frozenset(stored_topics(store) or ())
     return topics
 
 
 def _surplus(root: str, segment: Segment, file_bytes: int) -> LogRange:
-    size = segment.size_bytes - file_bytes
+    path, start, size = relative_path(root, segment.path), segment.start_offset, segment.size_bytes - file_bytes
+    code, detail = finding_kinds.SEGMENT_SIZE.code, "bytes beyond the size of the log's files"
     with LocalStorage().open(segment.path) as file:
         held = max(0, file.data_end() - file_bytes)  # zeros are not copied, be they a terabyte
-    return LogRange(
-        relative_path(root, segment.path),
-        segment.start_offset,
-        segment.start_offset + file_bytes,
-        size,
-        held,
-        finding_kinds.SEGMENT_SIZE.code,
-        "bytes beyond the size of the log's files",
-        Fill.NONE,
-    )
+    return LogRange(path, start, start + file_bytes, size, held, code, detail, Fill.NONE)
 
 
 _KINDS: Final = {kind.code: kind for kind in finding_kinds.ALL}

@@ -5,13 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rmq_formats.codecs import paths
-from rmq_formats.codecs.consumequeue import delay_levels_ms
-from rmq_formats.codecs.layout import DEFAULT_DELAY_LEVELS
 from rmq_formats.errors import OptionError, StoreError, StoreNotFoundError
 from rmq_formats.kernels.dispatch import MARK_BATCH
 from rmq_formats.read.broker_config import lists_all_topics, stored_batch_topics, stored_topics
-from rmq_formats.scan.dispatch import Dispatcher
-from rmq_formats.scan.segment import scan_segment
 from rmq_formats.storage import layout_refusals
 from rmq_formats.storage.rocksdb import library
 from rmq_formats.storage.segments import list_segments
@@ -21,6 +17,7 @@ from rmq_offline.rebuild.queue_database import refuse_open_database
 from rmq_offline.repair.filler import Fill, LogRange
 from rmq_offline.repair.journal import DIRECTORY, refuse_links
 from rmq_offline.repair.plan import RepairPlan
+from rmq_offline.repair.scan import dispatch_segment
 from rmq_offline.tasks.unknown_files import refuse_unknown_files
 from rmq_offline.verify import finding_kinds
 
@@ -41,10 +38,10 @@ def refuse_store(store: StoreFiles) -> None:
 
     Raises:
         StoreLayoutError: a layout that no repair brings back.
-        StoreLockedError: a running broker has a RocksDB of it open.
+        StoreLockedError: a running broker has a RocksDB of the store open.
         FormatError: topics in a RocksDB that cannot be read, without which no queues are made.
-        StoreError: a directory that cannot be listed or leads to nowhere, or something in the log's
-            directory that stands in a file's place and must not be taken for a file that is lost.
+        StoreError: a directory that cannot be listed or leads to nowhere, or in the log's directory something else in
+            a file's place, which must not count as a lost file.
     """
     root = store.root
     layout_refusals.refuse(layout_refusals.repair_refusal(store.layouts))
@@ -85,14 +82,9 @@ def _refuse_unlisted_batch_topics(store: StoreFiles) -> None:
         is_listed = False
     if is_listed and lists_all_topics(store):
         return
-    levels = delay_levels_ms(DEFAULT_DELAY_LEVELS)
     batch: set[str] = set()
     for segment in list_segments(store.storage, paths.commitlog_dir(store.root)):
-        with store.storage.open(segment.path) as file:
-            dispatcher = Dispatcher(levels, segment.size_bytes)
-            for part in scan_segment(file, segment.start_offset, segment.size_bytes, data_end=file.data_end()):
-                dispatcher.dispatch(part)
-            batch.update(dispatcher.marked_topics(MARK_BATCH))
+        batch.update(dispatch_segment(store.storage, segment).marked_topics(MARK_BATCH))
     unlisted = batch - listed if is_listed else batch
     layout_refusals.refuse(layout_refusals.records_refusal(store.root, (), sorted(unlisted)))
 
@@ -114,8 +106,8 @@ def refuse_plan(root: Path, plan: RepairPlan) -> None:
     """Refuse a plan that would stop in its middle.
 
     Raises:
-        StoreError: a file or directory that it changes must not be written, or one that it copies aside not be read,
-            or one that it moves aside is on another file system, or a link leads to one.
+        StoreError: a path that the plan changes cannot be written, or copies aside cannot be read, or moves aside is on
+            another file system, or is reached by a link.
     """
     refuse_links(root, plan)
     changed = {root / path for path in (*(item.path for item in plan.stretches), *(path for path, _ in plan.sizes))}

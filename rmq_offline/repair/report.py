@@ -25,7 +25,7 @@ _DONE: Final = {
 }
 
 _Sides = Callable[[Finding], Sequence[tuple[int, int]]]
-"""Gives the physical offsets of the messages on both sides of each hole that a finding tells of; none if unknown."""
+"""Returns the physical offsets of the messages on both sides of each hole of a finding; empty if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +33,8 @@ class Step:
     """One step of a repair, in words.
 
     Attributes:
-        path: path relative to the store's root.
+        path: relative to the store's root.
         why: code of the finding, or words.
-        physical_offset: where in the log.
         size: number of bytes concerned.
     """
 
@@ -53,7 +52,6 @@ class RepairReport:
     Attributes:
         is_resumed: whether this run completed a killed repair.
         directory: quarantine directory with the replaced bytes and files; None if there are none.
-        steps: in the order in which they are done.
         lost: number of messages that queues name in damaged ranges.
         left: faults that cannot be repaired; after a repair, faults that a verification still finds.
         explained: number of messages that queues lack because this or an earlier repair quarantined them.
@@ -79,7 +77,7 @@ class RepairReport:
 
     @property
     def is_clean(self) -> bool:
-        """Return whether the store is sound: no finding is left and no step is pending."""
+        """True if the store is sound: no finding is left and no step is pending."""
         is_undisturbed = not self.disturbed and not self.outcome.unaccepted_queues
         return not self.left and is_undisturbed and (self.is_applied or not self.steps)
 
@@ -109,12 +107,8 @@ class RepairReport:
         }
 
 
-def steps(plan: RepairPlan) -> tuple[Step, ...]:
+def list_steps(plan: RepairPlan) -> Iterator[Step]:
     """List a plan's steps in words."""
-    return tuple(_steps(plan))
-
-
-def _steps(plan: RepairPlan) -> Iterator[Step]:
     for log_range in plan.stretches:
         action = _DONE[log_range.fill] if log_range.held else _DONE[log_range.fill].removeprefix("copy aside, ")
         size = log_range.held if log_range.fill is Fill.END else log_range.size
@@ -158,7 +152,7 @@ class Gaps:
     Attributes:
         unexplained: the other findings, and gaps that remain open in a RocksDB for an unknown reason.
         quarantined: number of queue offsets whose messages this or an earlier repair quarantined.
-        closed: number of the other queue offsets that the queue has closed: its units follow each other without a gap.
+        closed: number of the other queue offsets that the queue has closed: its units have no gap.
     """
 
     unexplained: tuple[Finding, ...]

@@ -6,15 +6,18 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from rmq_formats.codecs.layout import BLANK_BYTES
+from rmq_formats.codecs.consumequeue import delay_levels_ms
+from rmq_formats.codecs.layout import BLANK_BYTES, DEFAULT_DELAY_LEVELS
 from rmq_formats.codecs.record_frame import DamageCode
 from rmq_formats.kernels import scan as scan_kernel
 from rmq_formats.kernels import verify as verify_kernel
+from rmq_formats.scan.dispatch import Dispatcher
 from rmq_formats.scan.segment import FrameBatch, scan_segment
 from rmq_formats.storage.range_reader import RangeReader
 from rmq_formats.storage.segments import OpenRange, Segment, Storage
 from rmq_formats.storage.store_files import StoreFiles
 from rmq_offline.repair.filler import MIN_BYTES, Fill, LogRange
+from rmq_offline.tasks.log_tasks import segment_frames
 from rmq_offline.verify import finding_kinds
 from rmq_offline.verify.commitlog import topic_fault
 from rmq_offline.verify.findings import Kind
@@ -22,10 +25,10 @@ from rmq_offline.verify.findings import Kind
 
 @dataclass(frozen=True, slots=True)
 class LogScan:
-    """Result of a repair's scan: the ranges to overwrite, and the ranges that no filler fits.
+    """Result of a repair's scan, in log order.
 
     Attributes:
-        stretches: in log order.
+        stretches: ranges to overwrite.
         unfillable: ranges too small for a filler, or at the end of their file without room for a BLANK.
     """
 
@@ -35,7 +38,7 @@ class LogScan:
 
 @dataclass(frozen=True, slots=True)
 class _Bad:
-    """A bad range as scanned, in physical offsets; ``before_ms`` is -1 where no record is before it."""
+    """Bad range as scanned, in physical offsets, and the time of the record before; -1 without one."""
 
     begin: int
     end: int
@@ -52,8 +55,8 @@ class _FileScan:
     Attributes:
         end: physical offset up to which the file was read.
         blank_at: physical offset of the end mark.
-        latest_ms: store timestamp of the last sound record, also of earlier files; -1 if there is none.
-        first_ms: store timestamp of the file's first sound record.
+        latest_ms: store timestamp of the last sound record, also of earlier files; -1 without one.
+        first_ms: store timestamp of the file's first sound record; -1 without one.
     """
 
     latest_ms: int
@@ -61,6 +64,14 @@ class _FileScan:
     bad: list[_Bad] = field(default_factory=list)
     blank_at: int | None = None
     first_ms: int = -1
+
+
+def dispatch_segment(storage: Storage, segment: Segment) -> Dispatcher:
+    """Dispatch the records of a log's file, to learn their queues and the topics with inner batches."""
+    dispatcher = Dispatcher(delay_levels_ms(DEFAULT_DELAY_LEVELS), segment.size_bytes)
+    for batch in segment_frames(storage, segment):
+        dispatcher.dispatch(batch)
+    return dispatcher
 
 
 class PaddedFile:
@@ -82,8 +93,7 @@ def scan_log(store: StoreFiles, segments: Sequence[Segment], file_bytes: int) ->
     """Scan the log, and choose a fill for each range that ends a reader's walk.
 
     Args:
-        segments: the files, in order; no two overlap once each has ``file_bytes``. Those of 0 bytes may be missing.
-        file_bytes: ``mappedFileSizeCommitLog``.
+        segments: the files, in order; no two overlap once each has ``file_bytes``. A file of 0 bytes may be missing.
 
     Raises:
         StoreError: a file cannot be read.
@@ -102,7 +112,7 @@ def scan_log(store: StoreFiles, segments: Sequence[Segment], file_bytes: int) ->
         for log_range in _file_ranges(scan, segment, file_bytes, ends[number], is_last=number == last):
             placed = replace(log_range, path=segment.path[len(store.root) + 1 :])
             (log_scan.stretches if placed.fill is not Fill.NONE else log_scan.unfillable).append(placed)
-    # A range at the log's begin has no record before it: it gets the time of the one behind it.
+    # A range at the log's begin, without a record before it, gets the time of the first record after it.
     timed = [
         replace(item, store_timestamp_ms=max(first_ms, 0)) if item.store_timestamp_ms < 0 else item
         for item in log_scan.stretches
@@ -128,23 +138,15 @@ def _scan_file(state: _FileScan, reader: RangeReader, segment: Segment, file_byt
 
 
 def _check_frames(state: _FileScan, batch: FrameBatch, cut_at: int | None) -> None:
-    """Add a batch of frames to the state of a file's scan."""
     frames = batch.frames
     times, odd = np.empty(len(frames), dtype=np.int64), np.empty(len(frames), dtype=np.int64)
     summary = np.empty(verify_kernel.SUMMARY_COLUMNS, dtype=np.int64)
     verify_kernel.check_records(batch.data, batch.physical_offset, frames, times, odd, summary)
     begins = frames[:, scan_kernel.POSITION] + batch.physical_offset
-    bad = {
-        damage.physical_offset: _Bad(
-            damage.physical_offset,
-            damage.physical_offset + damage.size,
-            finding_kinds.DAMAGE[damage.code],
-            damage.code.text,
-            -1,
-            is_torn=True,
-        )
-        for damage in batch.damages
-    }
+    bad = {}
+    for damage in batch.damages:
+        begin, kind = damage.physical_offset, finding_kinds.DAMAGE[damage.code]
+        bad[begin] = _Bad(begin, begin + damage.size, kind, damage.code.text, -1, is_torn=True)
     suspects = (frames[:, scan_kernel.CODE] != scan_kernel.SOUND) | (
         odd & (verify_kernel.ODD_TOPIC | verify_kernel.ODD_PROPERTIES) != 0
     )
@@ -167,7 +169,7 @@ def _check_frames(state: _FileScan, batch: FrameBatch, cut_at: int | None) -> No
 
 
 def _fault(batch: FrameBatch, row: int, odd: int, cut_at: int | None) -> tuple[Kind, str, int, bool] | None:
-    """Return the fault for which a record must be replaced; None if it may stay."""
+    """Return the fault for which a record must be replaced; None for a record that may stay."""
     frame: NDArray[np.int64] = batch.frames[row]
     end = batch.physical_offset + int(frame[scan_kernel.POSITION] + frame[scan_kernel.SIZE])
     if cut_at is not None and end > cut_at:
@@ -204,18 +206,10 @@ def _file_ranges(
 
     def build_range(begin: int, end: int, bad: _Bad, fill: Fill) -> LogRange:
         held = max(0, min(end, begin_of_zeros, segment.end_offset) - begin)
-        fits = end - begin >= {Fill.FILLER: MIN_BYTES, Fill.END: BLANK_BYTES}.get(fill, 0)
-        return LogRange(
-            "",
-            segment.start_offset,
-            begin,
-            end - begin,
-            held,
-            bad.kind.code,
-            bad.detail,
-            fill if fits else Fill.NONE,
-            bad.before_ms,
-        )
+        if end - begin < {Fill.FILLER: MIN_BYTES, Fill.END: BLANK_BYTES}.get(fill, 0):
+            fill = Fill.NONE
+        start, code = segment.start_offset, bad.kind.code
+        return LogRange("", start, begin, end - begin, held, code, bad.detail, fill, bad.before_ms)
 
     bad = _joined(scan.bad)
     tail = bad.pop() if bad and bad[-1].is_torn and bad[-1].end >= scan.end and scan.blank_at is None else None

@@ -41,7 +41,7 @@ def collect(results: Iterable[Result], on_done: Callable[[Result], None] | None)
 
 
 def _end_with(parent: int) -> None:
-    """Have the kernel kill this process when its parent dies; a pool's process would wait for ever."""
+    """Kill this process, by the kernel, when its parent dies; a pool's process would wait for ever."""
     if hasattr(_LIBC, "prctl"):
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # the parent died before the call

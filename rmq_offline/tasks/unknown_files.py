@@ -63,17 +63,17 @@ def _unknown_links(storage: Storage, directory: str, is_known: Callable[[str], b
             yield f"{directory}/{name}", "a link to nowhere"
 
 
-def _no_name_is_known(_: str) -> bool:
+def _accept_no_name(_: str) -> bool:
     return False  # what a link's name says of a directory is not enough: its disk may not be mounted
 
 
 def _unknown_in_queues(storage: Storage, tree: str, *, with_content: bool) -> Iterator[tuple[str, str]]:
-    yield from _unknown_links(storage, tree, _no_name_is_known)
+    yield from _unknown_links(storage, tree, _accept_no_name)
     for topic in storage.entries(tree):
         if not topic.is_directory:
             yield f"{tree}/{topic.name}", "no topic's directory"
             continue
-        yield from _unknown_links(storage, f"{tree}/{topic.name}", _no_name_is_known)
+        yield from _unknown_links(storage, f"{tree}/{topic.name}", _accept_no_name)
         for queue in storage.entries(f"{tree}/{topic.name}"):
             path = f"{tree}/{topic.name}/{queue.name}"
             if not queue.is_directory or not _is_queue_id(queue.name):
