@@ -117,7 +117,7 @@ def generate_store(
     commitlog_file_bytes: int = COMMITLOG_FILE_BYTES,
     on_progress: OnWritten | None = None,
 ) -> GeneratedStore:
-    """Write ``<root>/commitlog`` and ``<root>/config/topics.json``; equal arguments give equal bytes.
+    """Write ``<root>/commitlog`` and ``<root>/config/topics.json``, with equal bytes for equal arguments.
 
     Message i goes to topic ``i % len(topics)`` and there to queue ``i // len(topics) % queues``. The log is
     written under another name and renamed: it exists whole or not at all. Nothing is fsynced.
@@ -180,7 +180,7 @@ def _check_options(messages: int, body_bytes: int, topics: Sequence[str], queues
 
 
 def _check_unused(store: Path) -> None:
-    """Refuse a root in use: Java would take old queues, or a crash's checkpoint, for the new log's."""
+    """Refuse a root in use: Java would read old queues, or a crash's checkpoint, as the new log's."""
     for name in ("commitlog", "consumequeue", "index", "batchconsumequeue", "compaction"):
         if (store / name).is_dir() and any((store / name).iterdir()):
             raise StoreError(f"{store} already holds a store: {name} is not empty")

@@ -5,7 +5,7 @@ the headers of entries, and so get new physical offsets. Their queue offsets do 
 remain valid.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import BinaryIO
@@ -20,17 +20,15 @@ from rmq_formats.codecs.record_layout import SIZE_AND_MAGIC
 from rmq_formats.errors import OptionError
 from rmq_formats.kernels import dledger as kernel
 from rmq_formats.kernels import scan as scan_kernel
-from rmq_formats.scan.segment import FrameBatch, scan_segment
+from rmq_formats.scan.segment import FrameBatch
 from rmq_formats.storage.segments import Segment, Storage
 from rmq_offline.convert.file_copies import copy_file
+from rmq_offline.tasks.log_tasks import segment_frames
 from rmq_offline.tasks.publish import start_sync
 
 
 def write_log(storage: Storage, segments: Sequence[Segment], new: Path, file_bytes: int) -> list[Damage]:
     """Write the CommitLog of a new store.
-
-    Args:
-        segments: files of the old store's CommitLog, in log order.
 
     Returns:
         Damage of the DLedger CommitLog, which the new log does not have.
@@ -48,22 +46,11 @@ def write_log(storage: Storage, segments: Sequence[Segment], new: Path, file_byt
     damages: list[Damage] = []
     if entries:
         with _LogWriter(directory, entries[0].start_offset, file_bytes) as log:
-            for batch in _batches(storage, entries):
-                damages += batch.all_damages()
-                log.append(batch)
+            for entry_file in entries:
+                for batch in segment_frames(storage, entry_file):
+                    damages += batch.all_damages()
+                    log.append(batch)
     return damages
-
-
-def _batches(storage: Storage, segments: list[Segment]) -> Iterator[FrameBatch]:
-    for segment in segments:
-        with storage.open(segment.path) as file:
-            yield from scan_segment(
-                file,
-                segment.start_offset,
-                segment.size_bytes,
-                data_end=segment.data_end(file),
-                head_bytes=segment.head_bytes,
-            )
 
 
 class _LogWriter(ExitStack):
@@ -97,14 +84,7 @@ class _LogWriter(ExitStack):
             self._write(self._out[:size])
             first = stop
             if first < len(frames):
-                self._check_fits(int(frames[first, scan_kernel.SIZE]))
-                self._next_file()
-
-    def _check_fits(self, size: int) -> None:
-        """Refuse a record that is larger than a file has room for."""
-        if size > self._file_bytes - BLANK_BYTES:
-            what = f"a record of {size} bytes and the end mark do not fit into a file"
-            raise OptionError(f"--commitlog-file-bytes {self._file_bytes}: {what}")
+                self._next_file(int(frames[first, scan_kernel.SIZE]))
 
     def _make_room_for_halves(self, count: int) -> None:
         half_count = int(self._known[0])
@@ -118,7 +98,11 @@ class _LogWriter(ExitStack):
         start_sync(self._file.fileno(), self._at - self._file_begin, len(records))
         self._at += len(records)
 
-    def _next_file(self) -> None:
+    def _next_file(self, record_bytes: int) -> None:
+        """Begin a file for a record, unless no file has room for the record."""
+        if record_bytes > self._file_bytes - BLANK_BYTES:
+            what = f"a record of {record_bytes} bytes and the end mark do not fit into a file"
+            raise OptionError(f"--commitlog-file-bytes {self._file_bytes}: {what}")
         end = self._file_begin + self._file_bytes
         self._file.write(SIZE_AND_MAGIC.pack(end - self._at, MAGIC_BLANK))
         self._file.close()

@@ -14,7 +14,6 @@ from rmq_formats.read.config_documents import (
     GROUPS,
     KINDS,
     OFFSETS,
-    Document,
     Kind,
     forbidden_of,
     stored_document,
@@ -40,12 +39,11 @@ def copy_config(store: StoreFiles, new: Path, *, with_tables: bool, with_timers:
     target = Path(paths.config_dir(str(new)))
     target.mkdir()
     for entry in store.storage.entries(config):
-        refuse_link_out(store.storage, config, entry.name)
-        is_wanted = (with_tables or entry.name not in _TABLE_FILES) and (
-            with_timers or not entry.name.startswith(TIMER_CHECKPOINT)
-        )
+        name = entry.name
+        refuse_link_out(store.storage, config, name)
+        is_wanted = (with_tables or name not in _TABLE_FILES) and (with_timers or not name.startswith(TIMER_CHECKPOINT))
         if not entry.is_directory and is_wanted:
-            copy_file(store.storage, f"{config}/{entry.name}", target / entry.name, entry.size_bytes)
+            copy_file(store.storage, f"{config}/{name}", target / name, entry.size_bytes)
 
 
 def write_json(store: StoreFiles, new: Path, kind: Kind) -> None:
@@ -83,21 +81,16 @@ def write_databases(store: StoreFiles, new: Path) -> None:
         if kind is OFFSETS:
             rows = {name: {"offsetTable": queues} for name, queues in rows.items()}
         version = {codec.VERSION_KEY_V1.decode(): (document or {}).get("dataVersion")}
-        families: dict[str, Mapping[str, object]] = {
-            DEFAULT_FAMILY: rows,
-            codec.VERSION_FAMILY_V1: {name: value for name, value in version.items() if value is not None},
-            codec.FORBIDDEN_FAMILY_V1: _forbidden(document, kind),
+        pairs = {
+            DEFAULT_FAMILY: _pairs(rows),
+            codec.VERSION_FAMILY_V1: _pairs({name: value for name, value in version.items() if value is not None}),
+            codec.FORBIDDEN_FAMILY_V1: _pairs(forbidden_of(document) if document and kind is GROUPS else {}),
         }
-        pairs = {family: _pairs(values) for family, values in families.items()}
         make_rocksdb(Path(paths.config_dir(str(new)), kind.database), pairs)
 
 
-def _forbidden(document: Document | None, kind: Kind) -> Mapping[str, object]:
-    return forbidden_of(document) if document is not None and kind is GROUPS else {}
-
-
 def _pairs(values: Mapping[str, object]) -> Iterator[Pairs]:
-    """Encode names and their JSON as pairs: keys and values differ in length, so each pair is a chunk of its own."""
+    """Encode names and their JSON as pairs: keys and values differ in length, so that each pair is a chunk."""
     encoded = {name.encode(): json.dumps(value, separators=(",", ":")).encode() for name, value in values.items()}
     for key, value in sorted(encoded.items()):
         yield Pairs(key, len(key), value, len(value))

@@ -88,11 +88,7 @@ _ADDED_TOPICS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The store that is converted.
-
-    Attributes:
-        sizes: of its files, which those of the new store have too.
-    """
+    """Store that is converted, and the sizes of its files, which the new store's files have too."""
 
     files: StoreFiles
     sizes: StoreSizes
@@ -229,11 +225,9 @@ def _copy_rest(store: StoreFiles, new: Path, copied: tuple[str, ...]) -> tuple[s
             copy_tree(store.storage, path, target)
         else:
             copy_file(store.storage, path, target, entry.size_bytes)
-    return (
-        (f"left out, as no part of a broker's log, queues or config: {', '.join(sorted(unconverted))}",)
-        if unconverted
-        else ()
-    )
+    if not unconverted:
+        return ()
+    return (f"left out, as no part of a broker's log, queues or config: {', '.join(sorted(unconverted))}",)
 
 
 def _add_topics(new: Path) -> None:
@@ -241,11 +235,7 @@ def _add_topics(new: Path) -> None:
     storage, directory = LocalStorage(), paths.consumequeue_dir(str(new))
     queues = [(topic, int(queue)) for topic, queue in queue_directories(storage.entries, directory)]
     topic_queues = [queue for queue in queues if not queue[0].startswith(LIGHT_QUEUE_PREFIX)]
-    add_topics(str(new), queue_counts(topic_queues), _now_ms())
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
+    add_topics(str(new), queue_counts(topic_queues), time.time_ns() // 1_000_000)
 
 
 def _done(new: Path, report: RebuildReport, changes: tuple[str, ...], findings: tuple[Finding, ...]) -> Converted:
@@ -286,7 +276,7 @@ def _live_messages(store: str) -> Counter[Queue]:
 
 
 def copy_expired_queues(store: StoreFiles, new: Path) -> None:
-    """Copy the files of each queue that has no message in the log: the log alone does not give the queue's end."""
+    """Copy the files of each queue without a message in the log: the log does not have the queue's end."""
     log_begin, _ = log_bounds(store.storage, readable_segments(store))
     for queue in file_queues(store):
         files = queue.files
@@ -298,12 +288,9 @@ def copy_expired_queues(store: StoreFiles, new: Path) -> None:
 
 
 def write_expired_queues(store: StoreFiles, database_path: str, new: Path, file_bytes: int) -> None:
-    """Write a file for each queue that has an end in the RocksDB and no message in the log.
+    """Write a file for each queue that has an end in the RocksDB and no message in the log, after all other queues.
 
     The file has the queue's last unit, which names an expired record, as a broker leaves it in files.
-
-    Args:
-        new: root of the new store, which has its other queues already.
 
     Raises:
         StoreLayoutError: another queue would end before its end in the RocksDB.

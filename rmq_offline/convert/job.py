@@ -22,10 +22,7 @@ from rmq_offline.verify.phases.plan import VerifyOptions, refuse_inside_store, r
 
 Conversion = Callable[[Source, Path, Runner], Converted]
 
-TARGETS: Final[dict[str, Conversion]] = {
-    "classic": convert_to_classic,
-    "rocksdb": convert_to_rocksdb,
-}
+TARGETS: Final[dict[str, Conversion]] = {"classic": convert_to_classic, "rocksdb": convert_to_rocksdb}
 """By ``--to``: a function that is given the old store, and an empty directory in which it makes the new one."""
 
 
@@ -55,7 +52,7 @@ def convert_store(store: str, to: str, out: str, options: VerifyOptions, runner:
     Args:
         store: root of the old store, a directory or a URI; only read.
         to: the new layout, of ``TARGETS``.
-        out: root of the new store: a directory that is not there yet, or empty.
+        out: root of the new store: a new or an empty directory.
 
     Raises:
         OptionError: an unknown layout, or a target that cannot be one.
@@ -75,8 +72,7 @@ def convert_store(store: str, to: str, out: str, options: VerifyOptions, runner:
     segments = readable_segments(files)
     sizes = resolve_sizes(files, segments, options, FindingList())
     if options.delay_levels_ms is None:
-        levels_ms = infer_delay_levels(files, segments, sizes.delay_levels_ms)
-        sizes = replace(sizes, delay_levels_ms=levels_ms)
+        sizes = replace(sizes, delay_levels_ms=infer_delay_levels(files, segments, sizes.delay_levels_ms))
     source = Source(open_store(files.root), sizes)  # read under the lock
     is_locked = files.storage.is_local and Path(paths.lock_file(files.root)).exists()
     if files.storage.is_local and not is_locked:  # the lock's file may have been deleted under a running broker

@@ -23,7 +23,7 @@ from rmq_formats.codecs.record_layout import RECORD_FIXED_BYTES_V1
 from rmq_formats.errors import OptionError, StoreError, os_errors_as_store_errors
 from rmq_formats.kernels.encode import rows
 from rmq_formats.storage import layout_refusals
-from rmq_formats.storage.segments import Segment, Storage, read_range
+from rmq_formats.storage.segments import Segment, read_range
 from rmq_formats.storage.store_files import open_store
 from rmq_formats.storage.store_lock import store_lock
 from rmq_offline.rebuild.job import check_rebuild, rebuild_store
@@ -51,9 +51,9 @@ class WriteOptions:
     """Options of a write of records.
 
     Attributes:
-        root: of the store, a directory or a URI; made if missing.
-        overwrite: replace the old log by a new one, instead of appending to it.
-        commitlog_file_bytes: ``mappedFileSizeCommitLog``; None is that of the store, else 1 GiB.
+        root: directory or URI of the store; made if missing.
+        overwrite: replace the old log, instead of appending to it.
+        commitlog_file_bytes: ``mappedFileSizeCommitLog``; None is the store's size, or 1 GiB for a new store.
         keep_offsets: see ``EncodeOptions``; needs ``overwrite``, or a store without a log.
         dispatch: options for building ConsumeQueue and Index; None builds neither.
     """
@@ -78,8 +78,8 @@ class LogWrite:
     @property
     def encoding(self) -> EncodeOptions:
         """Encoder options of the write."""
-        options = self.options
-        return EncodeOptions(self.job.now_ms, options.crc_way, options.keep_offsets, self.file_bytes - BLANK_BYTES)
+        max_bytes = self.file_bytes - BLANK_BYTES
+        return EncodeOptions(self.job.now_ms, self.options.crc_way, self.options.keep_offsets, max_bytes)
 
 
 def begin_write(options: WriteOptions) -> LogWrite:
@@ -132,10 +132,7 @@ def refuse_write(root: str, *, overwrite: bool) -> None:
 
 
 def commit_write(write: LogWrite, tasks: Sequence[WrittenTask], runner: Runner) -> int:
-    """Commit a write: assign offsets to the records of all tasks, and publish the store with the records.
-
-    Args:
-        tasks: results of the tasks, in the order of their rows.
+    """Commit a write: assign offsets to the records of all tasks, in their order, and publish the store.
 
     Returns:
         Number of records written.
@@ -176,12 +173,10 @@ def _commit_objects(write: LogWrite, job: objects.ObjectJob, tasks: Sequence[Wri
             new.mkdir()
             old = _write_new_log(write, objects.fetched(area, tasks, pieces), new / "commitlog")
             written = frozenset(queue for task in tasks for queue in task.queues)
-            counts = queue_counts(written)
-            topics = with_topics(read_topics(job.root), counts, job.now_ms)
+            topics = with_topics(read_topics(job.root), queue_counts(written), job.now_ms)
             if topics is not None:
-                config = new / "config"
-                config.mkdir()
-                (config / TOPICS).write_bytes(topics)
+                (new / "config").mkdir()
+                (new / "config" / TOPICS).write_bytes(topics)
             retired = [f"commitlog/{Path(segment.path).name}" for segment in old]
             if options.overwrite:
                 refuse_write(job.root, overwrite=True)
@@ -193,7 +188,7 @@ def _commit_objects(write: LogWrite, job: objects.ObjectJob, tasks: Sequence[Wri
 
 
 def end_killed(root: str, runner: Runner, leftover: LeftoverPolicy = LeftoverPolicy.REFUSE) -> bool:
-    """Complete a write that was killed while it was published; False if there is none, or it was set aside.
+    """Complete a write that was killed during its publication; False without one, or if it was set aside.
 
     Raises:
         StoreLockedError: a broker has the store, or another write.
@@ -206,7 +201,7 @@ def end_killed(root: str, runner: Runner, leftover: LeftoverPolicy = LeftoverPol
 
 
 def _write_new_log(write: LogWrite, tasks: Sequence[WrittenTask], directory: Path) -> list[Segment]:
-    """Write the files of the new log, or those of an object store's that change.
+    """Write the files of the new log; of a log in an object store only changed files.
 
     Returns:
         The old log's files that are not part of the new one.
@@ -234,18 +229,15 @@ def _write_new_log(write: LogWrite, tasks: Sequence[WrittenTask], directory: Pat
 
 def _link_or_copy_old_files(root: str, new: Path, segments: list[Segment], end: int) -> None:
     """Put the old files into the new log's directory; of a log in an object store only the last file."""
-    store = open_store(root)
+    store, last = open_store(root), segments[-1]
     if store.storage.is_local:
-        _link_old(Path(store.root) / "commitlog", new, segments, end)
-    elif end < segments[-1].end_offset:
-        _copy_last(store.storage, segments[-1], end, new / Path(segments[-1].path).name)
-
-
-def _copy_last(storage: Storage, last: Segment, end: int, target: Path) -> None:
-    with storage.open(last.path) as source, target.open("xb") as file:
-        for begin in range(0, end - last.start_offset, _COPIED_BYTES):
-            file.write(read_range(source, begin, min(_COPIED_BYTES, end - last.start_offset - begin)))
-        file.truncate(last.size_bytes)
+        _link_old(Path(store.root) / "commitlog", new, last, end)
+    elif end < last.end_offset:
+        used = end - last.start_offset
+        with store.storage.open(last.path) as source, (new / Path(last.path).name).open("xb") as file:
+            for begin in range(0, used, _COPIED_BYTES):
+                file.write(read_range(source, begin, min(_COPIED_BYTES, used - begin)))
+            file.truncate(last.size_bytes)
 
 
 def _aligned_begin(tasks: Sequence[WrittenTask], file_bytes: int) -> AppendPosition:
@@ -255,26 +247,21 @@ def _aligned_begin(tasks: Sequence[WrittenTask], file_bytes: int) -> AppendPosit
     return AppendPosition(begin, begin)
 
 
-def _link_old(old: Path, new: Path, segments: list[Segment], end: int) -> None:
-    """Link the old files into the new log's directory; copy the last file, since the write changes that file.
-
-    Args:
-        segments: the old files that begin before the log's end; later files are not linked.
-        end: the log's end, a physical offset.
-    """
-    last = Path(segments[-1].path)
+def _link_old(old: Path, new: Path, last: Segment, end: int) -> None:
+    """Link the old files that begin before the log's end; copy the last file, since the write changes that file."""
+    last_path = Path(last.path)
     for path in old.iterdir():
         start = paths.parse_segment_name(path.name)
-        if path != last and (start is None or start < end):
+        if path != last_path and (start is None or start < end):
             os.link(path, new / path.name)
-    with last.open("rb") as source, (new / last.name).open("xb") as target:
-        remaining = end - segments[-1].start_offset
+    with last_path.open("rb") as source, (new / last_path.name).open("xb") as target:
+        remaining = end - last.start_offset
         while remaining:
             copied = os.copy_file_range(source.fileno(), target.fileno(), remaining)
             if not copied:
-                raise StoreError(f"{last}: shrank while it was copied")
+                raise StoreError(f"{last_path}: shrank while it was copied")
             remaining -= copied
-        target.truncate(segments[-1].size_bytes)
+        target.truncate(last.size_bytes)
 
 
 def _dispatch(write: LogWrite, job: WriteJob, runner: Runner) -> list[str]:

@@ -50,7 +50,7 @@ class DerivedWrite:
     """State of a write of ConsumeQueues or of an Index, shared by its tasks and its commit.
 
     Attributes:
-        options: exactly one of ``consumequeue`` and ``index`` is set.
+        options: either ``consumequeue`` or ``index`` is set.
         overwrite: replace the existing files, instead of appending to them.
     """
 
@@ -72,8 +72,8 @@ def begin_derived(
 
     Raises:
         StoreLockedError: a broker has the store.
-        StoreSizeError: sizes that no broker could use, or not those of the files that are there.
-        StoreLayoutError: a store with other queues, or another Index, than those that are written.
+        StoreSizeError: sizes that no broker could use, or not those of the existing files.
+        StoreLayoutError: a store with another kind of queues or Index.
         StoreError: the directory cannot be written to.
         OptionError: not a local directory.
     """
@@ -82,31 +82,23 @@ def begin_derived(
             f"{root}: queues and Index are written to a local directory; rmq rebuild makes them elsewhere"
         )
     check_target(root)
-    _refuse_layouts(root, options)
+    store = open_store(root)
+    if options.consumequeue:
+        layout_refusals.refuse(layout_refusals.queue_write_refusal(store.layouts))
+    refuse_unknown_files(store, ["consumequeue" if options.consumequeue else "index"])
     options.sizes.check()
     if not overwrite:
+        file_bytes = options.sizes.index_file_bytes if options.index else options.sizes.consumequeue_file_bytes
         for path, size in _existing_sizes(root, options):
-            file_bytes = options.sizes.consumequeue_file_bytes
-            if options.index:
-                file_bytes = options.sizes.index_file_bytes
             if size != file_bytes:
                 raise StoreSizeError(f"{path}: has {size} bytes, not {file_bytes}")
     return DerivedWrite(options, overwrite, begin_job(root, leftover), leftover)
 
 
-def _refuse_layouts(root: str, options: RebuildOptions) -> None:
-    store = open_store(root)
-    if options.consumequeue:
-        layout_refusals.refuse(layout_refusals.queue_write_refusal(store.layouts))
-    refuse_unknown_files(store, ["consumequeue" if options.consumequeue else "index"])
-
-
 def _existing_sizes(root: str, options: RebuildOptions) -> Iterator[tuple[str, int]]:
     if options.index:
-        yield from ((str(path), path.stat().st_size) for path in _index_files(root))
-        return
-    for queue in _queues_of(root):
-        yield from ((file.path, file.size_bytes) for file in queue.segments)
+        return ((str(path), path.stat().st_size) for path in _index_files(root))
+    return ((file.path, file.size_bytes) for queue in _queues_of(root) for file in queue.segments)
 
 
 def _queues_of(root: str) -> Iterator[QueueFiles]:
@@ -126,18 +118,15 @@ def write_units(batches: Iterable[pa.RecordBatch], write: DerivedWrite) -> list[
     Raises:
         StoreError: a row that is no unit, or a disk that is full.
     """
-    table = UnitRows()
-    return [_write_units(rows, table, write.job.pieces) for rows in _pieces(map(table.table, batches))]
-
-
-def _write_units(rows: Table, table: UnitRows, directory: Path) -> str:
-    path = directory / f"{uuid.uuid4().hex}.arrow"
-    names = table.queue_names()
-    for topic, _ in names:
-        check_topic(topic)
-    with os_errors_as_store_errors(directory):
-        spill.write_units(path, rows, names, PARTITIONS)
-    return str(path)
+    table, directory, pieces = UnitRows(), write.job.pieces, []
+    for rows in _pieces(map(table.table, batches)):
+        path, names = directory / f"{uuid.uuid4().hex}.arrow", table.queue_names()
+        for topic, _ in names:
+            check_topic(topic)
+        with os_errors_as_store_errors(directory):
+            spill.write_units(path, rows, names, PARTITIONS)
+        pieces.append(str(path))
+    return pieces
 
 
 def write_keys(batches: Iterable[pa.RecordBatch], write: DerivedWrite) -> list[str]:
@@ -219,7 +208,7 @@ def _write_spill(area: LocalArea, number: int, rows: Table, queue: tuple[str, in
 
 
 def _existing_units(root: str) -> Iterator[tuple[Table, tuple[str, int]]]:
-    """Yield the units of each queue that is there, a file at a time, and the queue's topic and id."""
+    """Yield the units of each existing queue, a file at a time, and the queue's topic and id."""
     for queue in _queues_of(root):
         for file in queue.segments:
             image = np.fromfile(file.path, dtype=np.uint8)
@@ -253,10 +242,8 @@ def _make_index(write: DerivedWrite, pieces: Sequence[str], area: LocalArea) -> 
             f"{old[-1]}: ends at physical offset {header.end_physical_offset}, after the first key of the rows, at "
             f"{rows[0, kernel.KEY_PHYSICAL_OFFSET]}; an Index is in the order of the log"
         )
-    results: list[ScanResult] = []
-    for begin in range(0, len(rows), ROWS_PER_PIECE):
-        part = rows[begin : begin + ROWS_PER_PIECE]
-        results.append(_write_key_spill(area, len(results), part))
+    begins = range(0, len(rows), ROWS_PER_PIECE)
+    results = [_write_key_spill(area, number, rows[at : at + ROWS_PER_PIECE]) for number, at in enumerate(begins)]
     waiting = tasks.index_tasks(results, write.options, tasks.spilled_key(area))
     if old and waiting:
         waiting = _rename_after(old[-1].name, IndexBound(header.end_timestamp_ms, header.end_physical_offset), waiting)
@@ -267,7 +254,7 @@ def _make_index(write: DerivedWrite, pieces: Sequence[str], area: LocalArea) -> 
 def _write_key_spill(area: LocalArea, number: int, rows: Table) -> ScanResult:
     area.write(f"spill/keys-{number:06d}.arrow", lambda target: spill.write_keys(target, rows))
     first, last = rows[[0, -1], kernel.KEY_PHYSICAL_OFFSET].tolist()
-    # Messages without keys are not known here, so no empty file is made for one.
+    # Messages without keys are unknown here, so that no empty file is made for one.
     return ScanResult(number, first, last, 0, 0, -1, len(rows), (), 0)
 
 

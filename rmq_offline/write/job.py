@@ -29,11 +29,7 @@ NOTE: Final = "write.json"
 
 @dataclass(frozen=True, slots=True)
 class WriteJob:
-    """Handle of a write that has begun, passed to its tasks.
-
-    Attributes:
-        number: identifies this write into the store.
-    """
+    """Handle of a write that has begun, passed to its tasks; ``number`` identifies the write."""
 
     root: str
     number: str
@@ -50,7 +46,7 @@ class WriteJob:
         return self.work / f"pieces-{self.number}"
 
     def write_task(self, batches: Iterable[pa.RecordBatch], options: EncodeOptions) -> WrittenTask:
-        """Do one task; see ``write_pieces``."""
+        """Write the pieces of one task; see ``write_pieces``."""
         return write_pieces(batches, self.pieces, options)
 
     def check_own(self) -> None:
@@ -75,22 +71,17 @@ class WriteJob:
 
 
 def check_number(root: str, note: str, number: str) -> None:
-    """Raise StoreError if a note of the write that began last, empty if there is none, is not that of this one."""
+    """Raise StoreError if another write has begun since, by the note of the last one; empty if there is none."""
     try:
         begun = json.loads(note).get("number")
-    except (ValueError, AttributeError, RecursionError):  # also where there is none
+    except (ValueError, AttributeError, RecursionError):  # also for an empty note
         begun = None
     if begun != number:
         raise StoreError(f"{root}: another write into this store has begun; this one cannot be committed")
 
 
 def check_target(root: str) -> None:
-    """Refuse a local target that cannot be written to.
-
-    Raises:
-        StoreLockedError: a broker has the store.
-        StoreError: no directory.
-    """
+    """Refuse a local target that is no directory. Raises StoreError, StoreLockedError for a running broker."""
     if Path(root).exists() and not Path(root).is_dir():
         raise StoreError(f"{root}: is no directory")
     if Path(paths.lock_file(root)).exists():
@@ -116,7 +107,7 @@ def begin_job(root: str, leftover: LeftoverPolicy = LeftoverPolicy.REFUSE) -> Wr
 
 
 def end_killed_write(root: str, leftover: LeftoverPolicy = LeftoverPolicy.REFUSE) -> bool:
-    """Complete the publication of a write that was killed in it; False if there is none. Raises as ``begin_job``."""
+    """Complete the publication of a killed write; False if there is none. Raises as ``begin_job``."""
     work = Path(root) / WRITE_DIRECTORY
     if not is_publishing(work):
         return False

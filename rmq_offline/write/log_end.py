@@ -28,14 +28,14 @@ QueueEnds = dict[tuple[str, int], int]
 
 
 def log_segments(root: str) -> list[Segment]:
-    """List the CommitLog's files of a store that may have none, as far as its log goes."""
+    """List the CommitLog's files of a store, if any, up to the log's end."""
     store = open_store(root)
     segments = list_segments(store.storage, paths.commitlog_dir(store.root))
     return cut_segments(segments, find_leftovers(store, segments)) if segments else []
 
 
 def is_empty(root: str) -> bool:
-    """Return whether a store's log has no files, or files of nothing but zeros, as preallocated files have."""
+    """Return whether a store's log has no files, or only files of zeros, as preallocated ones."""
     storage, _ = open_storage(root)
     for segment in log_segments(root):
         with storage.open(segment.path) as file:
@@ -45,7 +45,7 @@ def is_empty(root: str) -> bool:
 
 
 def usual_file_bytes(segments: list[Segment]) -> int | None:
-    """Return the size that most of a log's files have; None where there is no file, or none with bytes."""
+    """Return the size that most of a log's files have; None without a file that has bytes."""
     sizes = Counter(segment.size_bytes for segment in segments if segment.size_bytes)
     return max(sizes, key=lambda size: (sizes[size], size), default=None)  # of two files the shorter one was cut
 
@@ -89,8 +89,8 @@ def log_end(root: str, segments: list[Segment], file_bytes: int) -> AppendPositi
 def queue_ends(root: str, segments: list[Segment], log_end_offset: int, workers: int) -> QueueEnds:
     """Find the next queue offset of each queue, by the log or the ConsumeQueue, whichever ends later.
 
-    A queue whose records have all been deleted continues where its ConsumeQueue ends, as in RocketMQ. Units of
-    records behind the log's end, which were lost after their units had been flushed, do not count.
+    A queue whose records have all been deleted continues where its ConsumeQueue ends, as in RocketMQ. Units of lost
+    records behind the log's end do not count.
     """
     storage, path = open_storage(root)
     ends = {

@@ -32,12 +32,7 @@ _CHUNKS_AHEAD: Final = 4  # chunks in flight for each worker, so that none waits
 
 @dataclass(frozen=True, slots=True)
 class AppendPosition:
-    """End of a log, where the next record goes.
-
-    Attributes:
-        physical_offset: one past the last record.
-        file_end: of the file that it stands in; the same where the next record begins a file.
-    """
+    """End of a log, and of the log's last file; both are equal if the next record begins a file."""
 
     physical_offset: int
     file_end: int
@@ -45,11 +40,11 @@ class AppendPosition:
 
 @dataclass(frozen=True, slots=True)
 class _Stream:
-    """Rows in log order, and the addresses of their records in memory; ``keep`` references that memory."""
+    """Rows in log order, and the addresses of their records in memory; ``buffers`` references that memory."""
 
     rows: Table
     addresses: Table
-    keep: list[NDArray[np.uint8]]
+    buffers: list[NDArray[np.uint8]]
 
 
 def in_order(pieces: Sequence[Piece]) -> list[Piece] | None:
@@ -63,12 +58,7 @@ class LogWriter:
     """Appends records of pieces to the end of a log."""
 
     def __init__(self, directory: Path, end: AppendPosition, file_bytes: int, *, keep_offsets: bool) -> None:
-        """Create a writer at the end of a log.
-
-        Args:
-            directory: of the CommitLog's files; nobody else may see it yet.
-        """
-        self._directory = directory
+        self._directory = directory  # nobody else may see it yet
         self._end = np.array([end.physical_offset, end.file_end], dtype=np.int64)
         self._file_bytes = file_bytes
         self._keep_offsets = keep_offsets
@@ -79,8 +69,8 @@ class LogWriter:
         """Append all records of some tasks.
 
         Args:
-            tasks: in the order of their rows, as far as no keys tell another one.
-            queue_ends: the next queue offset of each queue that has one; updated.
+            tasks: in the order of their rows, unless keys give another order.
+            queue_ends: the next queue offset of each existing queue; updated.
 
         Raises:
             StoreError: records whose kept offsets do not fit each other.
@@ -94,7 +84,7 @@ class LogWriter:
         with ThreadPoolExecutor(self._workers, thread_name_prefix="place") as pool:
             for stream in _streams(tasks, numbers):
                 places = self._lay_out(stream, ends)
-                for first, stop in self._chunks(places):
+                for first, stop in pairwise(self._chunk_bounds(places)):
                     pending.append(pool.submit(self._write_chunk, stream, places, first, stop))
                     if len(pending) > _CHUNKS_AHEAD * self._workers:
                         pending.popleft().result()
@@ -119,11 +109,9 @@ class LogWriter:
             with (self._directory / paths.segment_name(int(offsets[row]))).open("xb") as file:
                 file.truncate(self._file_bytes)
         for row in np.flatnonzero(offsets != ends_before).tolist():
-            self._write_blank(int(ends_before[row]), int(offsets[row]))
+            begin = int(ends_before[row])
+            self._write_at(begin, memoryview(SIZE_AND_MAGIC.pack(int(offsets[row]) - begin, MAGIC_BLANK)))
         return places
-
-    def _write_blank(self, begin: int, file_end: int) -> None:
-        self._write_at(begin, memoryview(SIZE_AND_MAGIC.pack(file_end - begin, MAGIC_BLANK)))
 
     def _write_at(self, physical_offset: int, data: memoryview) -> None:
         start = physical_offset // self._file_bytes * self._file_bytes
@@ -133,13 +121,12 @@ class LogWriter:
             file.flush()
             start_sync(file.fileno(), physical_offset - start, len(data))
 
-    def _chunks(self, places: Table) -> Iterator[tuple[int, int]]:
+    def _chunk_bounds(self, places: Table) -> list[int]:
         """Split rows into chunks of one file and a bounded number of bytes."""
         offsets = places[:, kernel.PHYSICAL_OFFSET]
         numbers = offsets // self._file_bytes * (self._file_bytes // _CHUNK_BYTES + 1)
         numbers += offsets % self._file_bytes // _CHUNK_BYTES
-        bounds = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(offsets)]
-        yield from pairwise(bounds)
+        return [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(offsets)]
 
     def _write_chunk(self, stream: _Stream, places: Table, first: int, stop: int) -> None:
         begin = int(places[first, kernel.PHYSICAL_OFFSET])
@@ -167,7 +154,7 @@ def _streams(tasks: Sequence[WrittenTask], numbers: dict[tuple[str, int], int]) 
     rows = np.concatenate([stream.rows for stream in streams])
     order = np.argsort(rows[:, ORDER_KEY], kind="stable")  # stable sort of sorted runs: it merges them
     addresses = np.concatenate([stream.addresses for stream in streams])
-    yield _Stream(rows[order], addresses[order], [records for stream in streams for records in stream.keep])
+    yield _Stream(rows[order], addresses[order], [records for stream in streams for records in stream.buffers])
 
 
 def _stream(piece: Piece, queues: Table) -> _Stream:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -46,11 +47,7 @@ _DERIVED: Final = ("index", "consumequeue", "consumequeue_ext")
 
 @dataclass(frozen=True, slots=True)
 class ObjectJob:
-    """Handle of a write that has begun, passed to its tasks; see ``WriteJob``.
-
-    Attributes:
-        number: identifies this write into the store.
-    """
+    """Handle of a write that has begun, passed to its tasks; see ``WriteJob``."""
 
     root: str
     number: str
@@ -62,7 +59,7 @@ class ObjectJob:
         return ObjectArea(self.root, WRITE_DIRECTORY)
 
     def write_task(self, batches: Iterable[pa.RecordBatch], options: EncodeOptions) -> WrittenTask:
-        """Do one task on a disk of its machine, and upload its pieces; see ``write_pieces``."""
+        """Write the pieces of one task on a disk of the task's machine, and upload them; see ``write_pieces``."""
         area = self.area
         with tempfile.TemporaryDirectory(prefix="rmq-write-") as directory:
             written = write_pieces(batches, Path(directory), options)
@@ -115,29 +112,26 @@ def fetched(area: ObjectArea, tasks: Sequence[WrittenTask], directory: Path) -> 
     """Download the pieces of tasks into a directory."""
     pieces = [piece for task in tasks for piece in task.pieces]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        list(pool.map(partial(_fetch, area, directory), pieces))
-    return [replace(task, pieces=tuple(_fetched(directory, piece) for piece in task.pieces)) for task in tasks]
+        local_pieces = pool.map(partial(_fetch, area, directory), pieces)
+        return [replace(task, pieces=tuple(islice(local_pieces, len(task.pieces)))) for task in tasks]
 
 
-def _fetched(directory: Path, piece: Piece) -> Piece:
-    return replace(piece, path=str(directory / Path(piece.path).name))
-
-
-def _fetch(area: ObjectArea, directory: Path, piece: Piece) -> None:
+def _fetch(area: ObjectArea, directory: Path, piece: Piece) -> Piece:
+    path = str(directory / Path(piece.path).name)
     for ending in _ENDINGS:
-        area.download(piece.path + ending, Path(_fetched(directory, piece).path + ending))
+        area.download(piece.path + ending, Path(path + ending))
+    return replace(piece, path=path)
 
 
 def publish_objects(
     area: ObjectArea, directory: Path, retired: Sequence[str], dispatch: RebuildOptions | None, *, overwrite: bool
 ) -> None:
-    """Upload the files of a directory, and have them replace the objects of the same names; under the lease.
+    """Upload the files of a directory, and replace the objects of the same names; under the lease.
 
     Args:
-        directory: what is to be in the store, by relative path.
-        retired: names of the old log's objects that go.
-        dispatch: how queues and Index are to be rebuilt; None leaves them.
-        overwrite: whether all that refers to the old log goes, too.
+        retired: names of the old log's objects that are deleted.
+        dispatch: options of the rebuild of queues and Index; None rebuilds neither.
+        overwrite: whether all objects that refer to the old log are deleted, too.
     """
     files = {str(path.relative_to(directory)): path for path in sorted(directory.rglob("*")) if path.is_file()}
     with ThreadPoolExecutor(_AT_ONCE) as pool:
@@ -146,14 +140,14 @@ def publish_objects(
         "retired": [*(_DERIVED_FILES if overwrite else ()), *retired],
         "directories": list(_DERIVED if overwrite else ()),
         "files": list(files),
-        "dispatch": None if dispatch is None else _noted(dispatch),
+        "dispatch": None if dispatch is None else _dispatch_note(dispatch),
     }
     note = sealed(note, area.target)
     write_text(area, PUBLISHING, json.dumps(note))
     _copy_all(area, note)
 
 
-def _noted(dispatch: RebuildOptions) -> dict[str, Any]:
+def _dispatch_note(dispatch: RebuildOptions) -> dict[str, Any]:
     """Return the options of ``dispatch_objects``: a write leaves no topics out, and has no batch queues."""
     return {
         "consumequeue": dispatch.consumequeue, "index": dispatch.index, "sizes": asdict(dispatch.sizes),
@@ -175,11 +169,11 @@ def _copy_all(area: ObjectArea, note: Mapping[str, Any]) -> None:
 
 
 def end_killed_object_write(root: str, runner: Runner, leftover: LeftoverPolicy = LeftoverPolicy.REFUSE) -> bool:
-    """Complete a write that was killed while it was published; False if there is none.
+    """Complete a write that was killed during its publication; False if there is none.
 
     Raises:
-        StoreLockedError: the write is being published, or another process completes it.
-        StoreError: its note cannot be read or is foreign, or the object store cannot be written.
+        StoreLockedError: another process publishes or completes the write.
+        StoreError: the note cannot be read or is foreign, or the object store cannot be written.
     """
     area = ObjectArea(root, WRITE_DIRECTORY)
     is_publishing = area.exists(PUBLISHING)

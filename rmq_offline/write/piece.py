@@ -21,12 +21,11 @@ Table = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Encoded records of one task, in two files: ``NAME.records`` and ``NAME.rows``.
+    """Encoded records of one task, in two files: ``PATH.records`` and ``PATH.rows``.
 
     Attributes:
-        path: of the files, without their endings.
-        first_key: ORDER_KEY of the first.
-        last_key: of the last.
+        first_key: ORDER_KEY of the first record.
+        last_key: ORDER_KEY of the last record.
         is_sorted: whether the keys never go down.
     """
 
@@ -47,12 +46,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class WrittenTask:
-    """Pieces and queues that one task wrote.
-
-    Attributes:
-        pieces: in the order of its rows.
-        queues: (topic, queue id) of the rows of its queue table, to which its records point.
-    """
+    """Pieces that one task wrote, in the order of its rows, and the topics and ids of the queues by their numbers."""
 
     pieces: tuple[Piece, ...]
     queues: tuple[tuple[str, int], ...]
@@ -94,10 +88,6 @@ def write_pieces(batches: Iterable[pa.RecordBatch], directory: Path, options: En
 
     A piece ends when it is large, or when the next rows sort before its last one: such pieces can be put
     into log order without a look at their rows.
-
-    Args:
-        batches: of ``rmq_commitlog``'s columns.
-        directory: where the files go; there must be one.
 
     Raises:
         StoreError: a row that no store can hold, or a disk that is full.

@@ -28,11 +28,7 @@ def topic_config(topic: str, queues: int) -> dict[str, Any]:
 
 
 def read_topics(root: str) -> dict[str, Any]:
-    """Read a store's ``topics.json`` or its ``.bak`` as a broker does; nothing where both are missing.
-
-    Raises:
-        StoreError: neither parses.
-    """
+    """Read a store's ``topics.json`` or its ``.bak`` as a broker does; empty without both. Raises StoreError."""
     return read_config(open_store(root), TOPICS, _parse_topics) or {}
 
 
@@ -43,7 +39,7 @@ def _parse_topics(text: str) -> dict[str, Any]:
 
 
 def queue_counts(queues: Iterable[tuple[str, int]]) -> dict[str, int]:
-    """Compute how many queues each topic must have so that these are among them."""
+    """Compute how many queues each topic must have to include some queues."""
     counts: dict[str, int] = {}
     for topic, queue_id in queues:
         counts[topic] = max(counts.get(topic, 0), queue_id + 1)
@@ -51,11 +47,7 @@ def queue_counts(queues: Iterable[tuple[str, int]]) -> dict[str, int]:
 
 
 def with_topics(document: dict[str, Any], counts: Mapping[str, int], now_ms: int) -> bytes | None:
-    """Build a ``topics.json`` that has topics with at least so many queues; None if they are there already.
-
-    Args:
-        document: the old ``topics.json``; other keys stay.
-    """
+    """Add topics with at least so many queues to a ``topics.json``; None if nothing changes, other keys stay."""
     table = document.get("topicConfigTable") or {}
     changed = False
     for topic, queues in counts.items():
@@ -67,12 +59,8 @@ def with_topics(document: dict[str, Any], counts: Mapping[str, int], now_ms: int
     if not changed:
         return None
     version = document.get("dataVersion") or {}
-    document["dataVersion"] = {
-        "stateVersion": 0,
-        **version,
-        "counter": version.get("counter", 0) + 1,
-        "timestamp": now_ms,
-    }
+    counter = version.get("counter", 0) + 1
+    document["dataVersion"] = {"stateVersion": 0, **version, "counter": counter, "timestamp": now_ms}
     document["topicConfigTable"] = table
     return json.dumps(document, indent=1).encode()
 
