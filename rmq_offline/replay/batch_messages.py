@@ -47,7 +47,7 @@ class Origin:
     """Identity of a store's messages in the property RMQ_ORIGIN.
 
     Attributes:
-        by_queue: whether a message's place is TOPIC/QUEUE/OFFSET, as in a tier, or its physical offset.
+        by_queue: whether TOPIC/QUEUE/OFFSET, as in a tier, or the physical offset identifies a message.
     """
 
     store_id: str
@@ -76,10 +76,9 @@ class QueueBatch:
 
 @dataclass(frozen=True, slots=True)
 class EncodedBatches:
-    """The encoded messages of a batch of rows.
+    """Encoded messages of a batch of rows, in order within each queue.
 
     Attributes:
-        batches: in order within each queue.
         record_bytes: of the stored records.
         refused: number of rows that no broker accepts: without a body, or too large.
     """
@@ -91,12 +90,7 @@ class EncodedBatches:
 
 
 def encode_rows(rows: pa.RecordBatch, origin: Origin, batch_bytes: int) -> EncodedBatches:
-    """Encode rows as batch messages by queue.
-
-    Args:
-        rows: sound records, with the columns COLUMNS.
-        batch_bytes: of a piece, unless a single message has more.
-    """
+    """Encode sound records, with the columns COLUMNS, as batch messages by queue of some bytes, or of one message."""
     properties = join(
         encode_property_maps(rows["properties"], (*SET_BY_BROKERS, ORIGIN)),
         property_entries(ORIGIN, join(*origin.places(rows))),

@@ -1,7 +1,7 @@
 """Checkpoint of a replay: a file that is replaced atomically, bound to one store, choice of messages and target."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
@@ -18,8 +18,8 @@ class ReplayProgress:
     Attributes:
         replay: identity of the replay; a checkpoint of another replay is refused.
         next_physical_offset: the target has all selected records before this offset.
-        messages: number of messages sent in all runs; one that was sent again counts again.
-        fingerprint: of the log before that offset, see ``log_fingerprint``; None where it is not known.
+        messages: number of messages sent in all runs; a message sent twice counts twice.
+        fingerprint: of the log before that offset, see ``log_fingerprint``; None if unknown.
     """
 
     replay: str
@@ -29,18 +29,9 @@ class ReplayProgress:
 
 
 class ReplayCheckpoint:
-    """Loads and saves the progress of a replay.
-
-    Attributes:
-        path: the checkpoint's file.
-    """
+    """Loads and saves the progress of a replay, in a directory that the first write creates."""
 
     def __init__(self, directory: str, replay: str) -> None:
-        """Create the checkpoint of a directory.
-
-        Args:
-            directory: the checkpoint's directory; created on the first write.
-        """
         self.path = Path(directory) / _FILE
         self._replay = replay
 
@@ -48,7 +39,7 @@ class ReplayCheckpoint:
         """Load the progress of the runs before; None before the first run.
 
         Raises:
-            StoreError: the checkpoint cannot be read, or is that of another replay.
+            StoreError: the checkpoint cannot be read, or is another replay's.
         """
         try:
             values = json.loads(self.path.read_text(encoding="utf-8"))
@@ -71,17 +62,10 @@ class ReplayCheckpoint:
 
     def save(self, next_physical_offset: int, messages: int, fingerprint: str | None = None) -> None:
         """Replace the file. Raises StoreError."""
-        text = json.dumps(
-            {
-                "replay": self._replay,
-                "next_physical_offset": next_physical_offset,
-                "messages": messages,
-                "fingerprint": fingerprint,
-            }
-        )
+        progress = ReplayProgress(self._replay, next_physical_offset, messages, fingerprint)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with root_directory(self.path.parent) as directory:
-                replace_file(directory, self.path.name, f"{text}\n".encode())
+                replace_file(directory, self.path.name, f"{json.dumps(asdict(progress))}\n".encode())
         except OSError as error:
             raise StoreError(f"{self.path}: {error.strerror}") from error

@@ -27,7 +27,6 @@ from rmq_formats.codecs.layout import FLAG_INNER_BATCH
 from rmq_formats.errors import ClusterError, StoreLayoutError
 from rmq_formats.read.query import LogKind
 from rmq_offline.replay.batch_messages import COLUMNS, ORIGIN, QueueBatch, encode_rows
-from rmq_offline.replay.selection import ReplaySelection
 from rmq_offline.replay.source import Counts, MissingRanges, Replay, open_log, plan_replay
 
 _log = logging.getLogger("rmq_offline")
@@ -70,11 +69,7 @@ def count(replay: Replay) -> Counts:
 
 
 def _refuse_inner_batches(replay: Replay, rows: pa.RecordBatch) -> None:
-    """Refuse a record with an inner batch: it would be sent as one message with the batch for a body.
-
-    Raises:
-        StoreLayoutError: naming the first one.
-    """
+    """Refuse an inner batch, which would be sent as one message with the batch for a body. Raises StoreLayoutError."""
     is_batch = (np.asarray(rows["sys_flag"]) & FLAG_INNER_BATCH) != 0
     if is_batch.any():
         row = int(np.flatnonzero(is_batch)[0])
@@ -100,13 +95,10 @@ def _begin_counts(replay: Replay) -> Counts:
 
 
 async def send(replay: Replay, counts: Counts) -> Counts:
-    """Send the messages that were counted.
-
-    Returns:
-        What is stored at the target.
+    """Send the messages that were counted; return the counts of the messages that the target has stored.
 
     Raises:
-        ClusterError: a topic that is not there; nothing is sent then.
+        ClusterError: a missing topic; nothing is sent then.
         RemotingError: the cluster does not answer, or refuses.
         StoreError: the store cannot be read, or the checkpoint not written.
     """
@@ -156,8 +148,9 @@ class _SendPass:
         self._pace = None if replay.rate is None else Pace(replay.rate, self._saved_s)
 
     async def run(self) -> Counts:
-        replay, sent = self._replay, self._sent
-        batches = plan_replay(replay, sent, _columns(replay.choice)).rows(sent.missing)
+        sent = self._sent
+        columns = tuple(dict.fromkeys([*COLUMNS, *self._replay.choice.columns()]))
+        batches = plan_replay(self._replay, sent, columns).rows(sent.missing)
         self._save(0.0)  # a directory that cannot be written is an error before the first send
         try:
             # The next rows are decoded while those before them are on their way.
@@ -238,17 +231,13 @@ class _Batch:
     """Rows that are sent together.
 
     Attributes:
-        end: physical offset after the last of them: another record that a cut log gets there is still to be read.
+        end: physical offset after the last row: a record that a cut log gets there later is still to be read.
     """
 
     end: int
     messages: int
     unanswered: int = 0
     is_whole: bool = False
-
-
-def _columns(choice: ReplaySelection) -> tuple[str, ...]:
-    return (*COLUMNS, *(name for name in choice.columns() if name not in COLUMNS))
 
 
 def _filter_sound(rows: pa.RecordBatch, counts: Counts) -> pa.RecordBatch:
@@ -258,21 +247,17 @@ def _filter_sound(rows: pa.RecordBatch, counts: Counts) -> pa.RecordBatch:
 
 
 class Pace:
-    """Pauses between portions of messages, each with a time before which the next one waits.
+    """Pauses between portions of messages, for a rate of messages a second.
 
     Time that passes without sends, as in a long scan or while a broker restarts, gives credit for a single portion.
-
-    Attributes:
-        portion: number of messages in a portion.
     """
 
     def __init__(self, rate: int, now_s: float) -> None:
-        """Create the pace of a rate, which is messages a second."""
         self.portion = max(1, rate // _PORTIONS_PER_S)
         self._rate = rate
         self._due_s = now_s
 
     def pause_s(self, messages: int, now_s: float) -> float:
-        """Return the seconds to wait after a number of messages, which were sent at this time."""
+        """Return the seconds to wait after some messages that were sent now."""
         self._due_s = max(self._due_s, now_s - self.portion / self._rate) + messages / self._rate
         return max(0.0, self._due_s - now_s)

@@ -21,10 +21,10 @@ USER_TOPICS: Final = rf"(?!{RETRY_PREFIX}|{DLQ_PREFIX}|(?:{SYSTEM_TOPIC_PATTERN}
 
 @dataclass(frozen=True, slots=True)
 class ReplaySelection:
-    """The messages to send.
+    """Selection of the messages to send.
 
     Attributes:
-        query: conditions on the log's fields and the well-known properties; it reads queues.
+        query: conditions on the log's fields and the well-known properties.
         sql: an SQL92 expression over properties; None is any.
         ids: offset message ids, in any case of letters, or unique keys; None is any.
     """
@@ -40,11 +40,7 @@ class ReplaySelection:
 
 
 def build_selection(query: Query, sql: str | None, ids: frozenset[str] | None) -> ReplaySelection:
-    """Build a selection; without topics or queues it covers all user topics.
-
-    Raises:
-        OptionError: ``sql`` does not compile.
-    """
+    """Build a selection; without topics or queues it covers all user topics. Raises OptionError for a wrong ``sql``."""
     if sql is not None:
         try:
             compile_expression(sql)
@@ -106,7 +102,7 @@ def filter_rows(batches: Iterator[pa.RecordBatch], choice: ReplaySelection) -> I
 
 
 def _damaged_ranges(rows: pa.RecordBatch) -> pa.BooleanArray:
-    """Return which rows are damaged ranges, without a topic."""
+    """Return which rows have no topic, and so are damaged ranges."""
     if "topic" not in rows.schema.names:
         return pa.repeat(False, rows.num_rows)
     return pc.is_null(rows["topic"])

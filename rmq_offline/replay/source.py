@@ -33,11 +33,11 @@ _PLAIN: Final = Access()
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """The source, the messages and the target of a replay.
+    """Source, messages and target of a replay.
 
     Attributes:
         store_id: the store's name in the property RMQ_ORIGIN.
-        to_topic: the topic to send all messages to; None keeps each message's topic.
+        to_topic: the topic of all sent messages; None keeps each message's topic.
         rate: messages a second; None is no limit.
         logs: the store's logs in reading order: a tier before the CommitLog.
         fail_on_data_loss: whether bytes that were deleted before they were replayed are an error.
@@ -64,12 +64,7 @@ class MissingRanges:
     """Ranges of a store's log that a replay cannot read, because their files were deleted."""
 
     def __init__(self, store: str, *, fails: bool = True) -> None:
-        """Create an empty collection.
-
-        Args:
-            fails: whether a range is an error; else it is a warning.
-        """
-        self._store, self._fails = store, fails
+        self._store, self._fails = store, fails  # else a range is a warning
         self._ranges: set[Range] = set()
 
     def add(self, ranges: Iterable[Range]) -> None:
@@ -95,17 +90,16 @@ class MissingRanges:
 
 @dataclass(slots=True)
 class Counts:
-    """The numbers of messages found, or sent.
+    """Counts of the messages that a replay has found, or sent.
 
     Attributes:
-        by_queue: number of messages by topic and queue id.
-        bytes: size of the records together.
-        damaged: number of records that fail a check, and of damaged ranges; they are not sent.
-        refused: number of records that no broker accepts, or that the target's refuse.
-        begin: the physical offset at which reading starts.
-        end: physical offset of the log's end when the replay began.
         missing: ranges of the log that were deleted before they were read.
-        unknown_ids: ids of the selection that no chosen message has; none where a checkpoint has read a part before.
+        bytes: size of the records together.
+        damaged: number of records that fail a check, and of damaged ranges; neither is sent.
+        refused: number of records that no broker accepts, or that the target's refuse.
+        begin: physical offset at which reading starts.
+        end: physical offset of the log's end when the replay began.
+        unknown_ids: ids of the selection that no chosen message has; empty if a checkpoint has read a part before.
     """
 
     missing: MissingRanges
@@ -121,11 +115,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class ReplayRead:
-    """Planned read of the chosen records.
-
-    Attributes:
-        tasks: in log order; a task reads one file of the log at most.
-    """
+    """Planned read of the chosen records; its tasks, in log order, read one file of the log at most."""
 
     store: str
     choice: ReplaySelection
@@ -133,11 +123,9 @@ class ReplayRead:
     tasks: tuple[Task, ...]
 
     def rows(self, missing: MissingRanges, numbers: Iterable[int] | None = None) -> Iterator[pa.RecordBatch]:
-        """Yield the chosen records of tasks, in log order; a batch may be empty.
+        """Yield the chosen records of tasks, all by default, in log order; a batch may be empty.
 
-        Args:
-            missing: gets the ranges whose files are deleted meanwhile.
-            numbers: numbers of the tasks; None is all.
+        ``missing`` receives the ranges whose files are deleted meanwhile.
 
         Raises:
             StoreError: the store cannot be read, or lacks a range.
@@ -183,11 +171,7 @@ def plan_replay(replay: Replay, counts: Counts, columns: tuple[str, ...]) -> Rep
 
 @dataclass(frozen=True, slots=True)
 class ReplayLog:
-    """CommitLog of a store when a replay begins.
-
-    Attributes:
-        end: physical offset of its end, or of the end of leftovers if messages in no queue are replayed.
-    """
+    """CommitLog of a store when a replay begins, up to its end, or to the end of leftovers if these are replayed."""
 
     store: str
     storage: Storage
@@ -248,7 +232,6 @@ def _log_path(task: Task) -> str | None:
 
 
 def _log_range(task: Task) -> Range:
-    """Return the range of the log that a task reads."""
     if isinstance(task, ScanTask):
         split = task.split
         begin = split.start if task.begin is None else task.begin

@@ -3,12 +3,7 @@
 import logging
 from collections.abc import MutableMapping
 
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceReader,
-    DataSourceStreamReader,
-    DataSourceWriter,
-)
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, DataSourceWriter
 from pyspark.sql.types import StructType
 
 from rmq_formats.spark.commitlog.batch import CommitLogReader
@@ -28,7 +23,6 @@ class CommitLogSource(DataSource):
         self._given = options
 
     def _options(self, schema: StructType) -> SourceOptions:
-        """Options of the read; a write has options of its own."""
         return commitlog_options(table_options(schema, self._given))
 
     @classmethod
@@ -43,8 +37,9 @@ class CommitLogSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """Create the batch reader.
 
-        It takes none of Spark's filters: Spark keeps those of one query with the ``load()``, and reads by them in all
-        other queries over it, and in other parts of the same query; a union of two filters had the rows of one.
+        The reader takes none of Spark's filters: Spark keeps the filters of one query with the ``load()``, and reads by
+        them in all other queries over it, and in other parts of the same query; a union of two filters had the rows of
+        one filter.
         """
         options = batch_only(self._options(schema))
         if options.pushdown:

@@ -50,7 +50,7 @@ def run_job(
     Args:
         body: returns the report and the exit code.
         check: checks the arguments before a session is started, and returns the options; raises RmqError.
-        needs_delta: whether the session has to have Delta, which may have to be fetched; None is never.
+        needs_delta: whether the session needs Delta, which may have to be fetched; None is never.
     """
     parsed = parser.parse_args(arguments)
     try:
@@ -86,17 +86,17 @@ def run_job(
             Path(parsed.report).write_text(line + "\n", encoding="utf-8")
         print(line, flush=True)  # noqa: T201 # the report is the job's output
     except NotAcceptedError as error:
-        _fail(parser, error.with_command(["spark-submit", *sys.argv]))
+        _exit(parser, error.with_command(["spark-submit", *sys.argv]))
     except RmqError as error:
-        _fail(parser, str(error))
+        _exit(parser, str(error))
     except (PySparkException, Py4JError) as error:  # errors of queries, and of tasks outside of queries
-        _fail(parser, spark_cause(error))
+        _exit(parser, spark_cause(error))
     except KeyboardInterrupt:
-        _leave(parser, "interrupted", 130)
+        _exit(parser, "interrupted", 130)
     except BrokenPipeError:
-        _leave(parser, "output closed", EXIT_FAILED)
+        _exit(parser, "output closed")
     except OSError as error:
-        _fail(parser, _os_fault(error, parsed.report))
+        _exit(parser, _os_fault(error, parsed.report))
     sys.stdout.flush()
     sys.exit(code)
 
@@ -160,10 +160,6 @@ def _os_fault(error: OSError, report: str | None) -> str:
     return f"{name}: {error.strerror}" if name and error.strerror else str(error)
 
 
-def _fail(parser: JobParser, message: str) -> NoReturn:
-    _leave(parser, message, EXIT_FAILED)
-
-
-def _leave(parser: JobParser, message: str, code: int) -> NoReturn:
+def _exit(parser: JobParser, message: str, code: int = EXIT_FAILED) -> NoReturn:
     print(f"{parser.prog}: {one_line(message)}", file=sys.stderr, flush=True)  # noqa: T201
     sys.exit(code)

@@ -15,7 +15,7 @@ Kernels are imported where they are first needed, see ``commitlog.batch``.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import (
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from rmq_offline.rebuild.options import RebuildOptions
     from rmq_offline.write.commitlog import WriteOptions
     from rmq_offline.write.derived import DerivedWrite
-    from rmq_offline.write.piece import WrittenTask
 
 _CONSUMEQUEUE: Final = ("consumequeueFileBytes", "consumequeueExtFileBytes", "delayLevels")
 _INDEX: Final = ("indexSlots", "indexEntries")
@@ -71,10 +70,10 @@ _KEYS = StructType(
 
 
 class TaskMessage(WriterCommitMessage):
-    """Commit message of a task: what it wrote."""
+    """Commit message of a task: a ``WrittenTask``, or the paths of the files that the task wrote."""
 
-    def __init__(self, task: "WrittenTask") -> None:
-        self.task = task
+    def __init__(self, written: Any) -> None:
+        self.written = written
 
 
 class CommitLogWriter(DataSourceArrowWriter):
@@ -97,18 +96,11 @@ class CommitLogWriter(DataSourceArrowWriter):
         from rmq_offline.tasks.runner import ProcessRunner  # noqa: PLC0415
         from rmq_offline.write.commitlog import commit_write  # noqa: PLC0415
 
-        tasks = [message.task for message in messages if isinstance(message, TaskMessage)]
+        tasks = [message.written for message in messages if isinstance(message, TaskMessage)]
         commit_write(self._write, tasks, ProcessRunner())
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002 # all of it goes
         self._write.job.abort()
-
-
-class PiecesMessage(WriterCommitMessage):
-    """Commit message of a task: what it wrote."""
-
-    def __init__(self, pieces: list[str]) -> None:
-        self.pieces = pieces
 
 
 class DerivedWriter(DataSourceArrowWriter):
@@ -121,13 +113,13 @@ class DerivedWriter(DataSourceArrowWriter):
         from rmq_offline.write.derived import write_keys, write_units  # noqa: PLC0415
 
         task = write_units if self._write.options.consumequeue else write_keys
-        return PiecesMessage(task(iterator, self._write))
+        return TaskMessage(task(iterator, self._write))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         from rmq_offline.write.derived import commit_derived  # noqa: PLC0415
 
-        task_pieces = [message.pieces for message in messages if isinstance(message, PiecesMessage)]
-        commit_derived(self._write, [piece for pieces in task_pieces for piece in pieces])
+        tasks = [message.written for message in messages if isinstance(message, TaskMessage)]
+        commit_derived(self._write, [path for paths in tasks for path in paths])
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002 # all of it goes
         self._write.job.abort()
@@ -203,11 +195,7 @@ def store_root(parser: OptionParser) -> str:
 
 
 def rebuild_options(parser: OptionParser, what: str, store: str) -> "RebuildOptions":
-    """Parse the rebuild options of a write; ``store`` is looked at for the sizes of ConsumeQueueExt.
-
-    Raises:
-        OptionError: naming the option that has a bad value.
-    """
+    """Parse the rebuild options of a write, with the ConsumeQueueExt size of ``store``. Raises OptionError."""
     from rmq_offline.rebuild.options import options_from_arguments  # noqa: PLC0415
     from rmq_offline.verify.phases.plan import VerifyOptions  # noqa: PLC0415
 
