@@ -28,10 +28,7 @@ from rmq_offline.tasks.publish import start_sync
 
 
 def write_log(storage: Storage, segments: Sequence[Segment], new: Path, file_bytes: int) -> list[Damage]:
-    """Write the CommitLog of a new store.
-
-    Returns:
-        Damage of the DLedger CommitLog, which the new log does not have.
+    """Write the CommitLog of a new store; return the damage of a DLedger CommitLog, which the new log does not have.
 
     Raises:
         OptionError: a record of the DLedger CommitLog does not fit into a file.

@@ -47,13 +47,9 @@ def copy_config(store: StoreFiles, new: Path, *, with_tables: bool, with_timers:
 
 
 def write_json(store: StoreFiles, new: Path, kind: Kind) -> None:
-    """Write a config document of a store as a file of the new store, after its queues; a missing document has no file.
+    """Write a config document, if any, as a file of the new store, after its queues. Raises StoreError, FormatError.
 
-    Where the new store has light queues (LMQ), the offsets get the name and form that a broker with them reads.
-
-    Raises:
-        StoreError: the document cannot be read.
-        FormatError: the document is in a damaged RocksDB.
+    If the new store has light queues (LMQ), the offsets get the name and form that a broker with such queues reads.
     """
     document = stored_document(store, kind)
     if document is None:
@@ -69,12 +65,7 @@ def write_json(store: StoreFiles, new: Path, kind: Kind) -> None:
 
 
 def write_databases(store: StoreFiles, new: Path) -> None:
-    """Write topics, groups and offsets of a store as RocksDB of v1 in the config of a new one.
-
-    Raises:
-        StoreError: a document cannot be read, or the disk does not take a database.
-        FormatError: a document is in a damaged RocksDB.
-    """
+    """Write topics, groups and offsets as RocksDB of v1 of a new store. Raises StoreError, FormatError."""
     for kind in KINDS:
         document = stored_document(store, kind)
         rows: Mapping[str, object] = {} if document is None else table_of(document, kind)

@@ -99,7 +99,6 @@ class Converted:
     """Result of one way of conversion.
 
     Attributes:
-        messages: number of records in the new store.
         bytes: size of the sound records together.
         changes: differences of the new store, as sentences for people.
         findings: faults of the old store for which the new store lacks something.
@@ -112,11 +111,7 @@ class Converted:
 
 
 def convert_to_classic(source: Source, new: Path, runner: Runner) -> Converted:
-    """Make a classic store of one with a DLedger CommitLog, or with queues or config in RocksDB; see ``convert_store``.
-
-    Raises:
-        StoreLayoutError: a classic store.
-    """
+    """Make a classic store of one with a DLedger CommitLog, or with a RocksDB; see ``convert_store``."""
     store, layouts = source.files, source.files.layouts
     if not {StoreLayout.DLEDGER, StoreLayout.ROCKSDB_QUEUES, StoreLayout.ROCKSDB_CONFIG} & set(layouts.evidence):
         raise StoreLayoutError(f"{store.root}: has no DLedger CommitLog and no RocksDB: it is a classic store already")
@@ -144,11 +139,7 @@ def convert_to_classic(source: Source, new: Path, runner: Runner) -> Converted:
 
 
 def convert_to_rocksdb(source: Source, new: Path, runner: Runner) -> Converted:
-    """Make a store whose queues and config are in RocksDB; see ``convert_store``.
-
-    Raises:
-        StoreLayoutError: a store that has them there already, or one with batch queues, which RocksDB has none of.
-    """
+    """Make a store whose queues and config are in RocksDB, which has no batch queues; see ``convert_store``."""
     store, layouts = source.files, source.files.layouts
     if layouts.rebuilds_as_database and StoreLayout.DLEDGER not in layouts:
         raise StoreLayoutError(f"{store.root}: has its ConsumeQueue in RocksDB already")
@@ -295,7 +286,6 @@ def write_expired_queues(store: StoreFiles, database_path: str, new: Path, file_
     Raises:
         StoreLayoutError: another queue would end before its end in the RocksDB.
         FormatError: the RocksDB is damaged.
-        StoreError: a store cannot be read.
     """
     new_store = open_store(str(new))
     log_begin, log_end = log_bounds(store.storage, readable_segments(store))

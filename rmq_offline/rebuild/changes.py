@@ -207,20 +207,15 @@ def find_changes(
     lists_new: bool = True,
     same_queues: set[SameQueue] | None = None,
 ) -> QueueChanges:
-    """Compare the queues below one directory with those below another.
+    """Compare the queues below one directory or URI with those below another. Raises StoreError.
 
     Args:
         store: the store whose groups are compared with the queues.
-        segments: files of the CommitLog, at least one.
-        before: directory or URI that has ``consumequeue`` and ``batchconsumequeue``, as ``after``.
         lost: (begin, end) physical offsets of ranges whose records are lost. The units of these records count for the
             ends of queues only.
         placeholder_ends: by queue, the end that placeholders for lost messages will give the queue.
         lists_new: report new queues as changes even if the store had no queue before.
         same_queues: queues that an earlier comparison found equal; equal queues of this one are added.
-
-    Raises:
-        StoreError: a file cannot be read.
     """
     same_queues = set() if same_queues is None else same_queues
 
@@ -298,12 +293,7 @@ def _in_log_order(units: Units) -> Units:
 
 
 def _moved(old: Units, new: Units) -> int:
-    """Count the units whose message has another queue offset after.
-
-    Args:
-        old: units of the messages that both sides have, in log order.
-        new: units of these messages after, in log order; a message may have several queue offsets.
-    """
+    """Count the units whose message has another queue offset after; both sides have the same messages, in log order."""
     if np.array_equal(old.physical_offsets, new.physical_offsets):
         return int((old.queue_offsets != new.queue_offsets).sum())
     pairs, new_pairs = (np.rec.fromarrays([units.physical_offsets, units.queue_offsets]) for units in (old, new))

@@ -85,11 +85,7 @@ def list_database_queues(database: QueueDatabase | None) -> set[tuple[str, int]]
 def place_by_database(
     database: QueueDatabase | None, topic: str, queue_id: int, rows: Rows, facts: LogFacts
 ) -> Placement:
-    """Place a queue's records for a RocksDB, by the existing units where these can be read.
-
-    Args:
-        rows: the queue's records, int64[n, ROW_COLUMNS], in log order.
-    """
+    """Place a queue's records, int64[n, ROW_COLUMNS] in log order, for a RocksDB, by the existing units if readable."""
     if database is not None:
         with suppress(RmqError):
             offsets, units = database.all_units(topic, queue_id)
@@ -103,14 +99,11 @@ def place_by_database(
 
 
 def expired_units(database: QueueDatabase, topic: str, queue_id: int, end: int | None, log_start: int) -> Units:
-    """Read the units of a queue whose records have expired, before its first record in the log.
+    """Read the units of a queue whose records have expired, before its first record in the log. Raises FormatError.
 
     Args:
         end: queue offset of the queue's first record in the log; None without a record.
         log_start: physical offset of the log's first byte.
-
-    Raises:
-        FormatError: a damaged database.
     """
     offsets, units = database.all_units(topic, queue_id)
     physical, sizes = units["physical_offset"].astype(np.int64), units["size"].astype(np.int64)

@@ -57,11 +57,7 @@ _EXT_DAMAGE: Final = frozenset({
 
 
 def list_existing_queues(store: StoreFiles, options: RebuildOptions, least: int) -> JobSteps[QueuesByPartition | None]:
-    """List the queues that have files in a store, in steps that yield their tasks; None if the log alone decides.
-
-    Args:
-        least: smallest number of partitions.
-    """
+    """List the queues that have files in a store, in steps that yield their tasks; None if the log alone decides."""
     if not options.consumequeue or options.from_log_alone:
         return None
     if options.queue_database and store.layouts.queue_database is not None:
@@ -152,11 +148,7 @@ class ExistingQueues:
         return area.exists(_note_name(partition))
 
     def merge(self, queue: Queue, rows: Rows) -> RetainedQueue | None:
-        """Merge the files of a queue with its records; None if the log alone decides.
-
-        Args:
-            rows: the queue's records, int64[n, ROW_COLUMNS], in log order.
-        """
+        """Merge a queue's files with its records, int64[n, ROW_COLUMNS] in log order; None if the log decides."""
         name, findings = QueueName(*queue), FindingList()
         stored, file_bytes = StoredFiles(self.store, self.sizes, findings), self.sizes.consumequeue_file_bytes
         files = self._queue_files(stored, name, paths.consumequeue_dir(self.store.root), file_bytes)
@@ -214,11 +206,7 @@ class ExistingQueues:
         return replace(state, rows=rows), ext_files
 
     def merge_batches(self, queue: Queue, units: NDArray[np.void]) -> RetainedQueue | None:
-        """Carry a sound batch queue over; None for a queue that is to be made from the log.
-
-        Args:
-            units: BATCH_UNIT_DTYPE[n], of the queue's records, in log order.
-        """
+        """Carry a batch queue over if it has the units of its records, BATCH_UNIT_DTYPE[n]; None to make it anew."""
         name, findings = QueueName(*queue), FindingList()
         stored, file_bytes = StoredFiles(self.store, self.sizes, findings), self.sizes.batchconsumequeue_file_bytes
         files = self._queue_files(stored, name, paths.batch_consumequeue_dir(self.store.root), file_bytes)
@@ -327,12 +315,9 @@ def _name_free_units(numbers: Rows, wants: NDArray[np.bool_], values_of_rows: Ro
 
 
 def set_values(start: int, image: memoryview, values: Rows) -> None:
-    """Set tags code and store timestamp of ext units in the image of their file.
+    """Set tags codes and store timestamps, as of ``assign_ext_addresses``, in the image of a ConsumeQueueExt file.
 
-    Args:
-        start: offset of the file's first byte in the queue's ext files.
-        image: the file's used bytes.
-        values: new values of ext units, as ``assign_ext_addresses`` returns them.
+    The file begins at ``start`` of the queue.
     """
     low, high = np.searchsorted(values[:, 0], [start, start + len(image)]).tolist()
     for offset, tags_code, store_timestamp_ms in values[low:high].tolist():

@@ -47,11 +47,7 @@ def spill_damages(area: Area, split_number: int, damages: Sequence[Damage]) -> N
 def write_log_facts(
     area: Area, splits: Sequence[Split], scans: Sequence[ScannedSplit], lost: Sequence[tuple[int, int]] = ()
 ) -> None:
-    """Write the log's bounds, and the ranges of it that cannot be read: damage, missing and cut files.
-
-    Args:
-        lost: further ranges without messages, over which a repair has written fillers.
-    """
+    """Write the log's bounds, and its unreadable ranges: damage, missing and cut files, ``lost`` ones with fillers."""
     gaps = _file_gaps(splits, scans)
     ranges = []
     end = start = splits[0].file_offset if splits else 0

@@ -120,11 +120,7 @@ def _resolve_sizes(store: str, sizes: VerifyOptions) -> tuple[StoreSizes, str]:
 
 
 def live_topics_path(only_live_topics: bool, topics_json: str | None, store: str) -> str | None:
-    """Return the path of the ``topics.json`` whose topics alone are rebuilt; None is all topics.
-
-    Raises:
-        OptionError: ``topics_json`` without ``only_live_topics``.
-    """
+    """Return the path of the ``topics.json`` whose topics alone are rebuilt; None is all topics. Raises OptionError."""
     if only_live_topics:
         return f"{store}/config/topics.json" if topics_json is None else topics_json
     if topics_json is not None:

@@ -164,10 +164,7 @@ class Publication:
             yield from self._area.finish_publishing(leftover)
 
     def publish(self, directories: Sequence[str], queues: Collection[tuple[str, int]] | None) -> JobSteps[Outcome]:
-        """Compare, publish, and compare again; or only compare, for a plan.
-
-        Args:
-            queues: topics and queue ids that were rebuilt; None is all.
+        """Compare, publish, and compare again; or only compare, for a plan. If ``queues`` is None, all were rebuilt.
 
         Raises:
             NotAcceptedError: messages would leave their queues, or an end be lowered, and nobody has accepted it.
@@ -226,11 +223,7 @@ def lock_if_there(root: str, publishing: PublishOptions) -> Iterator[Callable[[]
 
 
 def link_other_queues(root: Path, new: Path, directories: Sequence[str], rebuilt: Collection[tuple[str, int]]) -> None:
-    """Link the files of all queues that were not rebuilt into the directories of ``new`` that will be exchanged.
-
-    Raises:
-        OSError: a file cannot be linked or copied.
-    """
+    """Link the files of all queues that were not rebuilt into the new directories. Raises OSError."""
     for name in directories:
         if name in _OF_QUEUES and (root / name).is_dir() and not (root / name / "CURRENT").is_file():
             for topic, queue in _queue_directories(root / name):

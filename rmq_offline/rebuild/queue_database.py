@@ -45,13 +45,11 @@ _Maps = dict[str, NDArray[np.uint8]]
 def make_queue_database(
     work: Path, segments: Sequence[Segment], log_end: int, existing: QueueDatabase | None = None
 ) -> None:
-    """Replace the queue files that a rebuild has made by a RocksDB of the same units.
+    """Replace the queue files in ``new/consumequeue`` of a work directory by a RocksDB of the same units.
 
     After a kill the next run resumes. The database is written under another name, and renamed when it is complete.
 
     Args:
-        work: the work directory; the queues are in ``new/consumequeue``.
-        segments: files of the CommitLog, on this machine.
         log_end: physical offset one past the last record.
         existing: the store's database, from which units of expired records and unknown pairs are copied.
 

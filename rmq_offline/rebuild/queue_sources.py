@@ -59,11 +59,7 @@ class QueueSource(Protocol):
     """Port of a source that decides on a queue's units."""
 
     def write(self, queue: Queue, rows: Rows) -> WrittenQueue | None:
-        """Write a queue's files; None where this source does not have the queue.
-
-        Args:
-            rows: the queue's records, int64[n, ROW_COLUMNS], in log order.
-        """
+        """Write a queue of records, int64[n, ROW_COLUMNS] in log order; None for a queue of another source."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +199,6 @@ class LogSource:
     """Source of last resort: the log, which has each queue.
 
     Attributes:
-        place_records: gives the records of a queue their queue offsets.
         is_partial: some topics are not rebuilt, so that light queues lack the units of those topics.
     """
 

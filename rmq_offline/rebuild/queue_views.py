@@ -201,12 +201,11 @@ class Units(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class QueueView:
-    """Messages that consumers get of a queue.
+    """Messages that consumers get of a queue, and the units that point to their records.
 
     Attributes:
-        least: smallest queue offset of a message that the log has; the end where it has none.
+        least: smallest queue offset of a message in the log; the end without a message.
         largest: queue offset one past the last message.
-        units: that point to records of the queue in the log.
     """
 
     least: int
@@ -352,7 +351,7 @@ def fingerprints(root: str) -> dict[QueueIdentity, bytes]:
 
 
 def view(name: QueueIdentity, units: Units | None, heads: RecordHeads) -> QueueView | None:
-    """Return what consumers get of a queue's units; None where there is no queue, or one that never had a message.
+    """Return what consumers get of a queue's units; None without a queue, or for a queue that never had a message.
 
     Source: ``ConsumeQueue#correctMinOffset``, ``#getMaxOffsetInQueue``.
     """

@@ -13,12 +13,10 @@ class RebuildReport:
     """Counts, findings and timings of a rebuild.
 
     Attributes:
-        messages: number of sound records.
         bytes: size of the sound records together.
         index_tags: whether TAGS are indexed, and why.
         phases: seconds of each phase.
-        findings: the first ``MAX_REPORTED`` of each task.
-        finding_counts: number of all findings, by code.
+        findings: the first ``MAX_REPORTED`` of each task; ``finding_counts`` has all.
     """
 
     store: str

@@ -25,14 +25,11 @@ def rebuild_stores(
     leftover: LeftoverPolicy = LeftoverPolicy.REFUSE,
     publishing: PublishOptions = DEFAULT_PUBLISHING,
 ) -> BrokersReport[RebuildReport]:
-    """Rebuild several stores, whose tasks run mixed, and publish each one whole.
+    """Rebuild several stores, whose tasks run mixed, and publish each one whole. Raises RmqError.
 
     Args:
         stores_given: paths, patterns and TOML files, see ``rmq_formats.read.stores``.
         out: directory or URI below which each broker's files are published by its name; None is in the stores.
-
-    Raises:
-        RmqError: the stores cannot be found, or none of them can be rebuilt.
     """
     stores = find_stores(stores_given)
     parallelism = -(-runner.parallelism // len(stores))

@@ -57,12 +57,9 @@ class ScanResult(TaskResult):
     Attributes:
         begin_physical_offset: offset of the first frame.
         end_physical_offset: offset at which the walk ended: the first frame of the next split.
-        message_count: number of sound records.
         record_bytes: size of the sound records together.
         last_physical_offset: offset of the last sound record that is to be dispatched; -1 if none.
-        key_count: number of Index entries of these records.
-        damages: (physical offset, size, code) of the first MAX_REPORTED damaged ranges.
-        damage_count: number of all damaged ranges.
+        damages: (physical offset, size, code) of the first MAX_REPORTED damaged ranges; ``damage_count`` has all.
         batch_topics: topics with inner batches, and so with a BatchConsumeQueue.
         has_end_mark: whether the split contains the file's end mark.
     """
@@ -89,10 +86,8 @@ class WriteResult(TaskResult):
     """Result of a task of the second batch: counts of the written files.
 
     Attributes:
-        queue_count: queues with at least one file.
         unit_count: number of units, without pre-blanks.
-        findings: the first MAX_REPORTED, as ``Finding.to_dict``.
-        finding_counts: number of all findings, by code.
+        findings: the first MAX_REPORTED, as ``Finding.to_dict``; ``finding_counts`` has all.
     """
 
     queue_count: int
@@ -130,11 +125,7 @@ class IndexTask:
 def scan_split(
     split: Split, options: RebuildOptions, area: Area, partitions: int, *, begin: int | None = None
 ) -> ScanResult:
-    """Scan one split, and spill its units and keys; a task of the first batch.
-
-    Args:
-        begin: file position of the split's first frame; None searches it.
-    """
+    """Scan one split, from its first frame, and spill its units and keys; a task of the first batch."""
     done = f"spill/scan-{split.number:06d}.json"
     if begin is None and area.exists(done):
         return ScanResult.from_json(area.read_text(done))
@@ -194,8 +185,7 @@ def write_queues(
 ) -> WriteResult:
     """Write the files of all queues of one partition; a task of the second batch.
 
-    Args:
-        place_records: gives the records of a queue their queue offsets; None: as a broker dispatches the log.
+    Without ``place_records``, which assigns the queue offsets, records are placed as a broker dispatches the log.
     """
     done = f"done/queues-{partition:06d}.json"
     if area.exists(done):

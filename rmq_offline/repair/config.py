@@ -57,11 +57,7 @@ class ConfigFileStep:
 
 @dataclass(frozen=True, slots=True)
 class ConfigReport:
-    """Report of a repair of config files, or of its plan.
-
-    Attributes:
-        directory: quarantine directory with the files that did not parse; None without any.
-    """
+    """Report of a repair of config files, or of its plan; replaced files are in the ``directory``."""
 
     store: str
     is_applied: bool

@@ -57,11 +57,8 @@ UNFINISHED: Final = "unfinished"
 def pending(root: Path, leftover: LeftoverPolicy = LeftoverPolicy.REFUSE) -> tuple[Path, RepairPlan] | None:
     """Return directory and plan of a killed repair; None without one.
 
-    The plan is checked: it may name only what a repair changes, and it is followed if this user's own run left it in
-    this store, or if the operator resumes it.
-
-    Raises:
-        StoreError: the file is no plan, names files that no repair changes, or is foreign.
+    The plan may name only what a repair changes. The plan must be from this user's own run in this store, unless the
+    operator resumes it. Raises StoreError.
     """
     for directory in _repairs(root):
         if os.path.lexists(directory / PLAN):
@@ -114,11 +111,7 @@ def _read_plan(root: Path, number: str, name: str, leftover: LeftoverPolicy | No
 
 
 def begin(root: Path, plan: RepairPlan) -> Path:
-    """Copy the bytes that will be overwritten, and write the plan; return the directory of both.
-
-    Raises:
-        StoreError: a file cannot be read any more, or a link is in the way.
-    """
+    """Copy the bytes that will be overwritten, and write the plan; return the directory of both. Raises StoreError."""
     check_plan(plan)
     last = max((int(path.name) for path in _repairs(root)), default=0)
     unfinished = f"{DIRECTORY}/{UNFINISHED}"

@@ -57,7 +57,6 @@ class RepairPlan:
         queues: topics and queue ids of the queues that are rebuilt; None is all.
         live_topics: if all queues are rebuilt, their topics; None is all topics in the log.
         accept: queues whose messages or ends may be lost, by the operator's consent.
-        entries: DLedger's index and checkpoint that are written anew; None without any.
     """
 
     store_sizes: StoreSizes
@@ -101,8 +100,7 @@ class RepairPlan:
 def log_file_bytes(root: str, options: VerifyOptions) -> int | None:
     """Determine ``mappedFileSizeCommitLog``: from the options, else from the files' sizes and distances.
 
-    Raises:
-        StoreSizeError: the option contradicts the files.
+    Raises StoreSizeError for an option that contradicts the files.
     """
     segments = list_segments(LocalStorage(), paths.commitlog_dir(root))
     file_bytes = options.commitlog_file_bytes
@@ -176,13 +174,9 @@ def _faults(segments: Sequence[Segment], file_bytes: int) -> int:
 
 
 def plan_repair(store: StoreFiles, options: VerifyOptions, report: VerifyReport) -> RepairPlan:
-    """Plan the repair of a store's findings.
+    """Plan the repair of a store's findings; the options have ``log_file_bytes``.
 
-    Args:
-        options: the verification's options, with ``commitlog_file_bytes`` set by ``log_file_bytes``.
-
-    Raises:
-        StoreError: a fault that no repair can remove.
+    Raises StoreError for a fault that no repair can remove.
     """
     root = store.root
     has_entries = bool(store.dledger_directories)

@@ -90,13 +90,9 @@ class PaddedFile:
 
 
 def scan_log(store: StoreFiles, segments: Sequence[Segment], file_bytes: int) -> LogScan:
-    """Scan the log, and choose a fill for each range that ends a reader's walk.
+    """Scan the log, and choose a fill for each range that ends a reader's walk. Raises StoreError.
 
-    Args:
-        segments: the files, in order; no two overlap once each has ``file_bytes``. A file of 0 bytes may be missing.
-
-    Raises:
-        StoreError: a file cannot be read.
+    No two segments may overlap once each has ``file_bytes``. A file of 0 bytes may be missing.
     """
     log_scan = LogScan([], [])
     ends = [_data_end(store.storage, segment, file_bytes) for segment in segments]

@@ -76,12 +76,7 @@ class QueueBatch:
 
 @dataclass(frozen=True, slots=True)
 class EncodedBatches:
-    """Encoded messages of a batch of rows, in order within each queue.
-
-    Attributes:
-        record_bytes: of the stored records.
-        refused: number of rows that no broker accepts: without a body, or too large.
-    """
+    """Encoded messages of a batch of rows; ``refused`` rows are without a body, or too large for a broker."""
 
     batches: list[QueueBatch]
     messages: int

@@ -36,11 +36,7 @@ class ReplayCheckpoint:
         self._replay = replay
 
     def load(self) -> ReplayProgress | None:
-        """Load the progress of the runs before; None before the first run.
-
-        Raises:
-            StoreError: the checkpoint cannot be read, or is another replay's.
-        """
+        """Load the progress of earlier runs of this replay; None before the first one. Raises StoreError."""
         try:
             values = json.loads(self.path.read_text(encoding="utf-8"))
             next_physical_offset, fingerprint = int(values["next_physical_offset"]), values.get("fingerprint")

@@ -41,11 +41,7 @@ _PORTIONS_IN_FLIGHT: Final = 2  # with a rate: those that wait for a broker are 
 
 
 def count(replay: Replay) -> Counts:
-    """Count the messages to send, up to the present end of the log.
-
-    Raises:
-        StoreError: the store cannot be read, a record is an inner batch, or the checkpoint is that of another replay.
-    """
+    """Count the messages to send, up to the present end of the log. Raises StoreError, also for inner batches."""
     counts = _begin_counts(replay)
     found_ids: set[str] = set()
     columns = ("topic", "queue_id", "physical_offset", "size", "sys_flag", "record_error", *replay.choice.columns())

@@ -54,8 +54,7 @@ def build_selection(query: Query, sql: str | None, ids: frozenset[str] | None) -
 def limit_to_backlog(store: str, group: str, query: Query) -> Query:
     """Bound a query to a consumer group's unconsumed messages, by the store's ``consumerOffset.json``.
 
-    Args:
-        query: further conditions; without topics, the topics for which the group has an offset.
+    Without topics, the query gets those for which the group has an offset.
 
     Raises:
         StoreError: the file cannot be read, or is another one.

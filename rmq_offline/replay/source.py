@@ -123,12 +123,9 @@ class ReplayRead:
     tasks: tuple[Task, ...]
 
     def rows(self, missing: MissingRanges, numbers: Iterable[int] | None = None) -> Iterator[pa.RecordBatch]:
-        """Yield the chosen records of tasks, all by default, in log order; a batch may be empty.
+        """Yield the chosen records of tasks, all by default, in log order; a batch may be empty. Raises StoreError.
 
         ``missing`` receives the ranges whose files are deleted meanwhile.
-
-        Raises:
-            StoreError: the store cannot be read, or lacks a range.
         """
         storage = open_store(self.store).storage
         for task in self.tasks if numbers is None else (self.tasks[number] for number in numbers):
@@ -146,11 +143,7 @@ class ReplayRead:
 
 
 def plan_replay(replay: Replay, counts: Counts, columns: tuple[str, ...]) -> ReplayRead:
-    """Plan the read of the chosen records between two physical offsets, and find the ranges that are deleted.
-
-    Raises:
-        StoreError: the store cannot be read, or lacks a range.
-    """
+    """Plan the read of the chosen records, and find the deleted ranges of the log. Raises StoreError."""
     query = replay.choice.query
     query = replace(
         query,

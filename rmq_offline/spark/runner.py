@@ -34,19 +34,11 @@ class SparkRunner:
         return collect(self._context.parallelize(arguments, len(arguments)).map(function).collect(), on_done)
 
     def check_seen(self, option: str, path: str) -> None:
-        """Check that the executors see a path that the driver sees: a store, or an intermediate file.
-
-        Raises:
-            OptionError: some executor does not see it.
-        """
+        """Check that the executors see a path that the driver sees. Raises OptionError."""
         self._check(option, path, path)
 
     def check_shared(self, option: str, directory: str) -> None:
-        """Check that the executors see what the driver writes into a directory, which need not exist yet, or a URI.
-
-        Raises:
-            OptionError: some executor does not see it, or the driver cannot write there.
-        """
+        """Check that the executors see the driver's files in a directory, old or new. Raises OptionError."""
         if "://" in directory or self._is_local():
             return
         place = next(path for path in [Path(directory), *Path(directory).absolute().parents] if path.is_dir())

@@ -34,12 +34,7 @@ Report = TypeVar("Report", bound=StoreReport)
 
 @dataclass(frozen=True, slots=True)
 class BrokersReport(Generic[Report]):
-    """Reports on several stores.
-
-    Attributes:
-        store_names: paths, patterns and TOML files, see ``rmq_formats.read.stores``.
-        outcomes: for each store its report, or the error that ended its job.
-    """
+    """Reports on stores that were named by paths, patterns and TOML files: of each the report, or the job's error."""
 
     job: str
     store_names: Sequence[str]
@@ -90,11 +85,7 @@ class BrokersReport(Generic[Report]):
 def run_on_stores(
     job: str, names: Sequence[str], stores: tuple[BrokerStore, ...], steps: Sequence[JobSteps[Report]], runner: Runner
 ) -> BrokersReport[Report]:
-    """Run a job on several stores.
-
-    Raises:
-        StoreError: the job failed for all stores.
-    """
+    """Run a job on several stores. Raises StoreError if the job failed for all of them."""
     begin = time.perf_counter()
     outcomes = run_together(steps, runner)
     report = BrokersReport(job, names, stores, outcomes, round(time.perf_counter() - begin, 3))

@@ -45,11 +45,7 @@ def run_alone(steps: JobSteps[Report], runner: Runner) -> Report:
 
 
 def run_together(jobs: Sequence[JobSteps[Report]], runner: Runner) -> list[Report | Exception]:
-    """Run some jobs in common batches of tasks.
-
-    Returns:
-        For each job its report, or the RmqError or OSError that has ended it.
-    """
+    """Run jobs in common batches of tasks; return the report, or the RmqError or OSError, of each job."""
     running = [_Running(steps) for steps in jobs]
     try:
         while waiting := [job for job in running if not job.has_ended]:

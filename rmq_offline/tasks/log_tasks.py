@@ -69,11 +69,7 @@ def segment_frames(storage: Storage, segment: Segment, *, verify_crc: bool = Tru
 
 
 def find_ends(storage: Storage, segments: Sequence[Segment]) -> JobSteps[list[End]]:
-    """Find the ends in steps that yield their tasks.
-
-    Returns:
-        For each segment one past its last byte that is not zero, in the file; or why it cannot be read.
-    """
+    """Find the end of the data in each segment, or the error of reading it, in steps that yield their tasks."""
     task = functools.partial(_ends, storage=storage)
     if storage.is_local or len(segments) <= REQUESTS_AT_ONCE:
         return task(segments)

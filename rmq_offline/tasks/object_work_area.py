@@ -143,11 +143,7 @@ class ObjectArea:
         return False  # no object store has symbolic links
 
     def publish(self, directories: Sequence[str]) -> JobSteps[None]:
-        """Replace the target's objects by copies of the new ones in steps, and upload the manifest.
-
-        Raises:
-            StoreLayoutError: the target holds objects that rmq does not know.
-        """
+        """Replace the target's objects by the new ones in steps. Raises StoreLayoutError for unknown objects."""
         refuse_unknown_files(StoreFiles(self._storage, self.target), directories)
         tasks = [entry.name for entry in self._storage.entries(self.path(_FILES))]
         note = sealed({"directories": list(directories), "tasks": tasks}, self.target)

@@ -63,11 +63,7 @@ def seal(note: Mapping[str, Any]) -> str:
 
 
 def check_origin(note: Mapping[str, Any], root: str, path: str | Path, subject: str, leftover: LeftoverPolicy) -> None:
-    """Refuse a note about a ``subject`` that this user's own run did not leave here, unless the operator resumes it.
-
-    Raises:
-        StoreError: the note is foreign.
-    """
+    """Raise StoreError for a foreign note about a ``subject``, unless the operator resumes it."""
     reason = foreign_reason(note, root)
     if reason is not None and leftover is not LeftoverPolicy.RESUME:
         raise StoreError(f"{path}: {subject} {reason}. {_WORDS}")

@@ -21,11 +21,7 @@ def next_directory(root: Path) -> Path:
 
 
 class FormerFiles:
-    """Directory of the quarantine for the files that a publication replaces.
-
-    Attributes:
-        directory: quarantine directory; None as long as nothing was replaced.
-    """
+    """Directory of the quarantine for the files that a publication replaces; None as long as nothing was replaced."""
 
     def __init__(self, root: Path, directory: Path | None = None) -> None:
         """Name a quarantine of the store at ``root``: ``directory``, or that of the next free number."""
@@ -34,16 +30,10 @@ class FormerFiles:
         self.directory: Path | None = directory if directory is not None and directory.is_dir() else None
 
     def retain(self, replaced: Path) -> None:
-        """Move the replaced files from a work directory to the quarantine; may be repeated after a kill.
+        """Move a directory of replaced files to the quarantine; may be repeated after a kill.
 
         A file that the store has as a hard link was not replaced, and is deleted here: a broker that writes to it must
-        not change the quarantine.
-
-        Args:
-            replaced: directory that has ``consumequeue``, ``index`` and so on.
-
-        Raises:
-            StoreError: the quarantine is a link, which may lead anywhere.
+        not change the quarantine. Raises StoreError for a quarantine that is a link, which may lead anywhere.
         """
         if not replaced.is_dir():
             return

@@ -62,11 +62,7 @@ def _text_column(values: list[str]) -> pa.Array:
 
 
 def write_units(path: Path, units: NDArray[np.int64], names: Sequence[tuple[str, int]], partition_count: int) -> None:
-    """Write the units of one split, int64[n, UNIT_COLUMNS], grouped by partition, queue and log order.
-
-    Args:
-        names: topic and queue id of each queue number in the units.
-    """
+    """Write the units of one split, int64[n, UNIT_COLUMNS], grouped by partition, queue and log order."""
     placed = sorted((queue_partition(*name, partition_count), name, row) for row, name in enumerate(names))
     rank = np.empty(len(names), dtype=np.int64)
     rank[[row for _, _, row in placed]] = np.arange(len(names))
@@ -108,11 +104,7 @@ def _open_batches(path: str) -> Iterator[Any]:
 
 
 def read_partition(path: str, partition: int) -> Iterator[tuple[str, int, NDArray[np.int64]]]:
-    """Read one partition of a units file: topic, queue id and rows, int64[n, ROW_COLUMNS], of each queue.
-
-    Raises:
-        SpillError: the file cannot be read.
-    """
+    """Read topic, queue id and rows, int64[n, ROW_COLUMNS], of each queue of a partition. Raises SpillError."""
     with _open_batches(path) as reader:
         batch = reader.get_batch(partition)
         topics, queue_ids, binaries = batch.columns
@@ -137,11 +129,7 @@ def write_keys(path: Path, keys: NDArray[np.int64]) -> None:
 def read_keys(
     path: str, begin: int, end: int
 ) -> Iterator[tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]]:
-    """Read keys ``[begin, end)`` of one keys file: hashes, physical offsets and store timestamps (ms).
-
-    Raises:
-        SpillError: the file cannot be read.
-    """
+    """Read some keys of a keys file: hashes, physical offsets and store timestamps (ms). Raises SpillError."""
     with _open_batches(path) as reader:
         for number in range(begin // KEYS_PER_BATCH, -(-end // KEYS_PER_BATCH)):
             first = number * KEYS_PER_BATCH
@@ -175,11 +163,9 @@ def read_batches(area: Area, split_count: int) -> NDArray[np.int64]:
 
 
 def make_batch_units(rows: NDArray[np.int64], batches: NDArray[np.int64]) -> NDArray[np.void]:
-    """Make the units of a batch queue: one for each record, in log order.
+    """Make the units of a batch queue: one for each of its records, int64[n, ROW_COLUMNS] in log order.
 
-    Args:
-        rows: int64[n, ROW_COLUMNS], of the queue, in log order.
-        batches: see ``read_batches``; a record that is none of them is one message.
+    A record that is not among the inner ``batches`` of ``read_batches`` is one message.
     """
     bases, counts = rows[:, unit_kernel.QUEUE_OFFSET].copy(), np.ones(len(rows), dtype=np.int64)
     if len(batches):

@@ -12,11 +12,7 @@ from rmq_formats.storage.store_files import StoreFiles
 
 
 def refuse_unknown_files(store: StoreFiles, directories: Sequence[str]) -> None:
-    """Refuse to replace directories of a store, such as ``index``, that have unknown files; missing ones pass.
-
-    Raises:
-        StoreError: a directory that cannot be listed.
-    """
+    """Refuse to replace directories of a store, such as ``index``, that have unknown files. Raises StoreError."""
     storage = store.storage
     for name in directories:
         directory = f"{store.root}/{name}"

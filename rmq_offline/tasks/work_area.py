@@ -86,11 +86,7 @@ class LocalArea:
             yield lambda: None
 
     def publish(self, directories: Sequence[str], retain: Callable[[Path], None] | None = None) -> None:
-        """Replace the target's directories by the new ones; see ``tasks.publish.publish``.
-
-        Raises:
-            StoreLayoutError: the target holds files that rmq does not know.
-        """
+        """Replace the target's directories as ``tasks.publish`` does. Raises StoreLayoutError for unknown files."""
         refuse_unknown_files(open_store(self.target), directories)
         publish(self._work, Path(self.target), directories, kind=REBUILT, retain=retain)
 
@@ -109,11 +105,7 @@ WorkArea = LocalArea | ObjectArea
 
 
 def work_area(target: str, directory: str = WORK_DIRECTORY) -> WorkArea:
-    """Return the work area below ``target``, a directory or a URI.
-
-    Raises:
-        StoreError: an object store of an unknown kind, or one that does not answer.
-    """
+    """Return the work area below ``target``, a directory or a URI. Raises StoreError for an unusable object store."""
     storage, root = open_storage(target)
     if isinstance(storage, ArrowStorage):
         return ObjectArea(root, directory)
@@ -121,15 +113,7 @@ def work_area(target: str, directory: str = WORK_DIRECTORY) -> WorkArea:
 
 
 def temporary_area(name: str, work: str | None) -> WorkArea:
-    """Create a work area outside of the store: an empty directory of its own.
-
-    Args:
-        name: prefix of the directory's name.
-        work: parent directory or URI; None is the temporary directory.
-
-    Raises:
-        OptionError: the area cannot be created there.
-    """
+    """Create a work area outside of the store, by default in the temporary directory. Raises OptionError."""
     parent = work or tempfile.gettempdir()
     area = work_area(parent, f"{name}-{uuid.uuid4().hex}")
     try:

@@ -132,10 +132,7 @@ def refuse_write(root: str, *, overwrite: bool) -> None:
 
 
 def commit_write(write: LogWrite, tasks: Sequence[WrittenTask], runner: Runner) -> int:
-    """Commit a write: assign offsets to the records of all tasks, in their order, and publish the store.
-
-    Returns:
-        Number of records written.
+    """Assign offsets to the records of all tasks, in their order, and publish the store; return the number of records.
 
     Raises:
         StoreLockedError: a broker has the store by now.
@@ -188,12 +185,7 @@ def _commit_objects(write: LogWrite, job: objects.ObjectJob, tasks: Sequence[Wri
 
 
 def end_killed(root: str, runner: Runner, leftover: LeftoverPolicy = LeftoverPolicy.REFUSE) -> bool:
-    """Complete a write that was killed during its publication; False without one, or if it was set aside.
-
-    Raises:
-        StoreLockedError: a broker has the store, or another write.
-        StoreError: the write cannot be completed.
-    """
+    """Complete a write that was killed during its publication; False if nothing is published. Raises StoreError."""
     store = open_store(root)
     if store.storage.is_local:
         return end_killed_write(store.root, leftover)
@@ -201,11 +193,7 @@ def end_killed(root: str, runner: Runner, leftover: LeftoverPolicy = LeftoverPol
 
 
 def _write_new_log(write: LogWrite, tasks: Sequence[WrittenTask], directory: Path) -> list[Segment]:
-    """Write the files of the new log; of a log in an object store only changed files.
-
-    Returns:
-        The old log's files that are not part of the new one.
-    """
+    """Write the new log, for an object store only changed files; return the old files that the new log lacks."""
     options, file_bytes = write.options, write.file_bytes
     directory.mkdir()
     workers = len(os.sched_getaffinity(0))

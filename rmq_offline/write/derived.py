@@ -47,12 +47,7 @@ ROWS_PER_PIECE: Final = 1 << 22  # bounds a task's memory
 
 @dataclass(frozen=True, slots=True)
 class DerivedWrite:
-    """State of a write of ConsumeQueues or of an Index, shared by its tasks and its commit.
-
-    Attributes:
-        options: either ``consumequeue`` or ``index`` is set.
-        overwrite: replace the existing files, instead of appending to them.
-    """
+    """State of a write of ConsumeQueues, or of an Index, which replaces existing files or appends to them."""
 
     options: RebuildOptions
     overwrite: bool
@@ -113,11 +108,7 @@ def _index_files(root: str) -> list[Path]:
 
 
 def write_units(batches: Iterable[pa.RecordBatch], write: DerivedWrite) -> list[str]:
-    """Task: spill units beside the store, grouped by queue; return the files' paths.
-
-    Raises:
-        StoreError: a row that is no unit, or a disk that is full.
-    """
+    """Task: spill units beside the store, grouped by queue; return the files' paths. Raises StoreError."""
     table, directory, pieces = UnitRows(), write.job.pieces, []
     for rows in _pieces(map(table.table, batches)):
         path, names = directory / f"{uuid.uuid4().hex}.arrow", table.queue_names()
@@ -130,11 +121,7 @@ def write_units(batches: Iterable[pa.RecordBatch], write: DerivedWrite) -> list[
 
 
 def write_keys(batches: Iterable[pa.RecordBatch], write: DerivedWrite) -> list[str]:
-    """Task: spill keys beside the store, as they come; return the files' paths.
-
-    Raises:
-        StoreError: a row that is no key, or a disk that is full.
-    """
+    """Task: spill keys beside the store, as they come; return the files' paths. Raises StoreError."""
     pieces = []
     for rows in _pieces(map(key_table, batches)):
         path = write.job.pieces / f"{uuid.uuid4().hex}.keys"
@@ -157,10 +144,7 @@ def _pieces(tables: Iterable[Table]) -> Iterator[Table]:
 
 
 def commit_derived(write: DerivedWrite, pieces: Sequence[str]) -> int:
-    """Commit a write: build the files out of all pieces, the tasks' files, and publish them.
-
-    Returns:
-        Number of units in the queues, or of entries added to the Index.
+    """Build the files out of the tasks' pieces, and publish them; return the number of new units or Index entries.
 
     Raises:
         StoreLockedError: a broker has the store by now.

@@ -58,10 +58,7 @@ class WriteJob:
         check_number(self.root, text, self.number)
 
     def abort(self) -> None:
-        """Remove the work directory, unless another write has begun since.
-
-        A publication that has begun is left for the next write to finish.
-        """
+        """Remove the work directory, unless another write, or the publication, has begun since."""
         try:
             self.check_own()
         except StoreError:

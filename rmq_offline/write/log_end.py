@@ -51,11 +51,7 @@ def usual_file_bytes(segments: list[Segment]) -> int | None:
 
 
 def log_file_bytes(segments: list[Segment], file_bytes: int | None) -> int:
-    """Determine the size that a log's files have, or are to have.
-
-    Raises:
-        StoreSizeError: files of another size than ``file_bytes``, of several sizes, or without bytes.
-    """
+    """Determine the size of a log's present or future files. Raises StoreSizeError for files of other sizes."""
     for segment in segments:
         if not segment.size_bytes:
             raise StoreSizeError(f"{segment.path}: the file is empty; run rmq repair, or delete it if it is the last")
@@ -68,11 +64,7 @@ def log_file_bytes(segments: list[Segment], file_bytes: int | None) -> int:
 
 
 def log_end(root: str, segments: list[Segment], file_bytes: int) -> AppendPosition:
-    """Find the end of a store's log, where the next record goes.
-
-    Raises:
-        StoreError: bytes behind the last sound record, which a recovery has to deal with first.
-    """
+    """Find the end of a store's log, where the next record goes. Raises StoreError if a recovery has to come first."""
     if not segments:
         return AppendPosition(0, 0)
     storage, _ = open_storage(root)

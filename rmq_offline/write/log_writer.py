@@ -66,14 +66,9 @@ class LogWriter:
         self._local = threading.local()
 
     def write(self, tasks: Sequence[WrittenTask], queue_ends: dict[tuple[str, int], int]) -> None:
-        """Append all records of some tasks.
+        """Append all records of some tasks, and update the next queue offset of each queue.
 
-        Args:
-            tasks: in the order of their rows, unless keys give another order.
-            queue_ends: the next queue offset of each existing queue; updated.
-
-        Raises:
-            StoreError: records whose kept offsets do not fit each other.
+        Raises StoreError for records whose kept offsets do not fit each other.
         """
         numbers: dict[tuple[str, int], int] = {}
         for task in tasks:

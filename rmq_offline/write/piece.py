@@ -21,13 +21,7 @@ Table = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Encoded records of one task, in two files: ``PATH.records`` and ``PATH.rows``.
-
-    Attributes:
-        first_key: ORDER_KEY of the first record.
-        last_key: ORDER_KEY of the last record.
-        is_sorted: whether the keys never go down.
-    """
+    """Encoded records of one task, in ``PATH.records`` and ``PATH.rows``, with the first and the last ORDER_KEY."""
 
     path: str
     row_count: int
