@@ -85,7 +85,6 @@ class _Sizes:
         self._round_bytes = self._starts.pop()
 
     def before(self, message: int) -> int:
-        """Return the bytes of all records before a message."""
         rounds, topic = divmod(message, len(self._starts))
         return rounds * self._round_bytes + self._starts[topic]
 

@@ -65,7 +65,6 @@ class _LogWriter(ExitStack):
         self._file: BinaryIO = self._made()
 
     def append(self, batch: FrameBatch) -> None:
-        """Append the sound records of a batch."""
         frames = np.ascontiguousarray(batch.frames[batch.frames[:, scan_kernel.CODE] == scan_kernel.SOUND])
         needed = int(frames[:, scan_kernel.SIZE].sum())
         if needed > len(self._out):

@@ -167,7 +167,6 @@ def _refuse_batch_queues(root: str, topics: list[str]) -> None:
 def _make(
     source: Source, new: Path, options: RebuildOptions, runner: Runner, prepare: Callable[[], None]
 ) -> tuple[tuple[Finding, ...], RebuildReport, tuple[str, ...]]:
-    """Write log and config of the new store, then rebuild its queues and Index."""
     store = source.files
     segments = readable_segments(store)
     prepare()  # config is small, and what is wrong with it is told before the log is copied
@@ -222,7 +221,6 @@ def _copy_rest(store: StoreFiles, new: Path, copied: tuple[str, ...]) -> tuple[s
 
 
 def _add_topics(new: Path) -> None:
-    """Add the topics that have queues to ``topics.json``."""
     storage, directory = LocalStorage(), paths.consumequeue_dir(str(new))
     queues = [(topic, int(queue)) for topic, queue in queue_directories(storage.entries, directory)]
     topic_queues = [queue for queue in queues if not queue[0].startswith(LIGHT_QUEUE_PREFIX)]

@@ -254,7 +254,6 @@ def _lacks_last_files(store: StoreFiles, segments: Sequence[Segment], log_end: i
 
 
 def _is_same(name: QueueIdentity, before: QueueTree, after: QueueTree, same_queues: set[SameQueue]) -> bool:
-    """Compare the bytes of a queue's files, unless an earlier comparison found these files equal."""
     states = name, before.file_states(name), after.file_states(name)
     if states not in same_queues:
         if not before.has_same_files(name, after):

@@ -89,7 +89,6 @@ def _note_name(partition: int) -> str:
 
 
 def _consumed_queues(store: StoreFiles) -> Iterator[Queue]:
-    """Yield the queues with a consumer offset above 0."""
     texts = read_config_texts(store.storage, paths.config_dir(store.root), FindingList())
     for name in (committed_offsets.CONSUMER_OFFSETS, committed_offsets.LIGHT_CONSUMER_OFFSETS):
         for committed in committed_offsets.parse_consumer_offsets(texts.get(name, "{}")):

@@ -151,7 +151,6 @@ def _live_topics(live_topics_of: str, store: str) -> frozenset[str]:
 
 
 def _usual_size(files: Sequence[Segment | Entry]) -> int:
-    """Return the size that most files have; 0 without files."""
     sizes = Counter(file.size_bytes for file in files).most_common(1)
     return sizes[0][0] if sizes else 0
 

@@ -123,7 +123,6 @@ def _with_expired_units(
 
 
 def _queue_units(storage: LocalStorage, queue: QueueFiles, segments: Sequence[Segment], maps: _Maps) -> Iterator[Units]:
-    """Read the units of a queue's files, without pre-blanks, with the store times that the log has."""
     for segment in queue.segments:
         with storage.open(segment.path) as file:
             used = -(-file.data_end() // UNIT_BYTES)  # most files are holes but for their begin

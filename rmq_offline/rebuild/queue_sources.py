@@ -89,7 +89,6 @@ class QueueFileWriter:
         return files | self._write_rows(queue, state.rows, lost, end=state.end, keeps_ext=keeps_ext)
 
     def write_batches(self, queue: Queue, units: NDArray[np.void]) -> Files:
-        """Write the files of a batch queue."""
         files = Files()
         directory = paths.queue_dir("batchconsumequeue", *queue)
         for start, image in batch_images(units, self.sizes.batchconsumequeue_file_bytes):

@@ -76,7 +76,6 @@ class RecordHeads:
         return inside
 
     def are_lost(self, physical_offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return which units name a record that begins in a lost range."""
         last = np.searchsorted(self._lost_begins, physical_offsets, side="right") - 1
         is_lost: NDArray[np.bool_] = last >= 0
         is_lost[is_lost] = physical_offsets[is_lost] < self._lost_ends[last[is_lost]]
@@ -121,7 +120,6 @@ def _are_records(
     topic: str,
     queue_id: int,
 ) -> NDArray[np.bool_]:
-    """Compare the heads at some positions of a file with the units of the records."""
     are_valid: NDArray[np.bool_] = at + np.maximum(sizes, _HEAD_COLUMNS) <= len(data)
     rows = np.flatnonzero(are_valid)
     heads = data[at[rows, None] + np.arange(_HEAD_COLUMNS)]
@@ -194,7 +192,6 @@ class Units(NamedTuple):
         return int((self.queue_offsets[rows] + self.counts[rows]).max(initial=0))
 
     def select(self, rows: NDArray[np.bool_] | NDArray[np.int64]) -> "Units":
-        """Return some of the units."""
         columns = [column[rows] for column in self[:4]]
         return Units(columns[0], columns[1], columns[2], columns[3], self.end)
 
@@ -214,7 +211,6 @@ class QueueView:
 
     @property
     def message_count(self) -> int:
-        """Number of messages that consumers can read."""
         return int(self.units.counts.sum())
 
 
@@ -241,7 +237,6 @@ class QueueTree:
         return tuple((file.start_offset, file.size_bytes, file.version) for file in self._files.get(name, ()))
 
     def has_same_files(self, name: QueueIdentity, other: "QueueTree") -> bool:
-        """Return whether a queue has the same files here and in another tree, byte for byte."""
         files, other_files = self._files.get(name, ()), other._files.get(name, ())  # of the same class
         if not files or [(file.start_offset, file.size_bytes) for file in files] != [
             (file.start_offset, file.size_bytes) for file in other_files
@@ -253,7 +248,6 @@ class QueueTree:
         )
 
     def fingerprint(self, name: QueueIdentity) -> bytes:
-        """Hash a queue's files, or its units in RocksDB."""
         digest = hashlib.blake2b(digest_size=16)
         for file in self._files.get(name, ()):
             digest.update(f"{file.start_offset} {file.size_bytes} ".encode())

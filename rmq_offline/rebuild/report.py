@@ -40,7 +40,6 @@ class RebuildReport:
         return not self.finding_counts and self.outcome.is_clean
 
     def _repr_html_(self) -> str:
-        """Render a card for notebooks."""
         rows = [
             ("read", f"{self.messages:,} messages, {bytes_text(self.bytes)}"),
             ("queues", f"{self.queues:,}, {self.units:,} units"),

@@ -117,7 +117,6 @@ def _apply(root: Path) -> ConfigReport:
 
 
 def _steps(root: str) -> Iterator[tuple[ConfigFileStep, bytes]]:
-    """Plan the files that are made anew, with their bytes."""
     faults = {name: fault for name in (TOPICS, GROUPS) if (fault := _fault(root, name)) is not None}
     if not faults:
         return
@@ -158,7 +157,6 @@ def _fault(root: str, name: str) -> str | None:
 
 
 def _queues(store: StoreFiles) -> tuple[dict[str, set[int]], set[str]]:
-    """Collect the queues of each topic, and the topics with batch queues."""
     queues: dict[str, set[int]] = {}
     batch: set[str] = set()
     with opened_tree(store.root) as tree:

@@ -320,7 +320,6 @@ def _units(batch: FrameBatch) -> NDArray[np.void]:
 
 
 def _append(target: Path, units: NDArray[np.void]) -> None:
-    """Write units of ascending indexes to their files."""
     while len(units):
         number, place = divmod(int(units["index"][0]), _PER_FILE)
         count = min(len(units), _PER_FILE - place)

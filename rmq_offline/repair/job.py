@@ -15,13 +15,7 @@ from rmq_formats.storage.store_lock import store_lock
 from rmq_offline.rebuild.changes import ALL, QueueChanges
 from rmq_offline.rebuild.job import rebuild_store
 from rmq_offline.rebuild.options import RebuildOptions
-from rmq_offline.rebuild.publication import (
-    DEFAULT_PUBLISHING,
-    Outcome,
-    PublishOptions,
-    RepairContext,
-    lock_if_there,
-)
+from rmq_offline.rebuild.publication import DEFAULT_PUBLISHING, Outcome, PublishOptions, RepairContext, lock_if_there
 from rmq_offline.rebuild.queue_views import QueueIdentity, fingerprints
 from rmq_offline.repair import journal
 from rmq_offline.repair.checkpoint import write_checkpoint
@@ -93,7 +87,6 @@ class _Repair:
     accept: frozenset[str]
 
     def plan(self) -> RepairReport:
-        """Report the plan without applying it."""
         with lock_if_there(self.root, DEFAULT_PUBLISHING):
             left_over = self._left_over()
             if left_over is not None:
@@ -105,7 +98,6 @@ class _Repair:
             return self._report(plan, verification, plan.left, outcome)
 
     def apply(self) -> RepairReport:
-        """Apply the plan, or finish an interrupted repair."""
         root = Path(self.root)
         verification: VerifyReport | None = None
         before: dict[QueueIdentity, bytes] = {}
@@ -160,7 +152,6 @@ class _Repair:
         return changes[0] if changes else None
 
     def _rebuild(self, directory: Path, plan: RepairPlan) -> Outcome:
-        """Rebuild the planned files, and return the changes of the replaced queues."""
         outcome = Outcome()
         replaced = directory / REPLACED
         publishing = PublishOptions(frozenset({ALL}), replaced, repair=self._repair_context(plan))
@@ -266,7 +257,6 @@ def _rebuild_options(plan: RepairPlan) -> list[RebuildOptions]:
 
 
 def _hash_retained_queues(root: str, plan: RepairPlan) -> dict[QueueIdentity, bytes]:
-    """Hash the queues that a plan does not replace."""
     if plan.rebuild and plan.queues is None:
         return {}
     replaced = set(plan.queues or ())

@@ -209,7 +209,6 @@ def _copy(root: Path, path: str, position: int, size: int, target: Path) -> None
 
 
 def _opened(root: Path, path: str) -> BinaryIO:
-    """Open a log file for writing; a missing one is created."""
     return os.fdopen(open_file(root, path, os.O_RDWR | os.O_CREAT), "r+b")
 
 

@@ -241,7 +241,6 @@ def _odd_properties(report: VerifyReport, ranges: Sequence[tuple[int, int]]) -> 
 
 
 def _faulty_queues(root: str, report: VerifyReport, moves: Sequence[str]) -> set[tuple[str, int]] | None:
-    """Find the queues with findings that a rebuild repairs; None stands for all queues."""
     faults = [
         kind
         for kind in report.counts
@@ -295,7 +294,6 @@ def _plan_entries(root: str, plan: RepairPlan, segments: Sequence[Segment], repo
 
 
 def _plan_log(store: StoreFiles, plan: RepairPlan, segments: Sequence[Segment]) -> RepairPlan:
-    """Plan the changes of the CommitLog."""
     root = store.root
     file_bytes = plan.store_sizes.commitlog_file_bytes
     on_grid = _on_grid(segments, file_bytes)

@@ -95,7 +95,6 @@ def _is_cut(log_range: LogRange) -> bool:
 
 
 def _directories(*trees: Path) -> Iterator[Path]:
-    """List the store's directory trees, down to a queue's directory."""
     for tree in trees:
         yield tree
         if os.access(tree, os.R_OK | os.X_OK):

@@ -76,7 +76,6 @@ def _refuse_inner_batches(replay: Replay, rows: pa.RecordBatch) -> None:
 
 
 def _begin_counts(replay: Replay) -> Counts:
-    """Find where the replay begins and ends in the log. Raises StoreError."""
     log = open_log(replay)
     # What had expired before the first run is not missing.
     first = log.segments[0].start_offset if log.segments else log.end
@@ -108,7 +107,6 @@ async def send(replay: Replay, counts: Counts) -> Counts:
 
 
 async def _targets(replay: Replay, sender: BulkSender, counts: Counts) -> dict[str, Sequence[MessageQueue]]:
-    """Resolve the queues of each target topic; raise ClusterError for a missing topic."""
     target_of = {topic: replay.to_topic or topic for topic, _ in counts.by_queue}
     targets: dict[str, Sequence[MessageQueue]] = {}
     missing = []
@@ -184,7 +182,6 @@ class _SendPass:
             self._save(_SAVE_EVERY_S)  # here: with a rate, what was read at once takes long to send
 
     def _has_few_unfinished(self, most: int) -> bool:
-        """Return whether at most some messages wait for their broker."""
         return sum(batch.messages for batch in self._unfinished) <= most
 
     async def _put(self, piece: QueueBatch, batch: "_Batch") -> None:

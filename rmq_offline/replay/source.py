@@ -203,7 +203,6 @@ def open_log(replay: Replay) -> ReplayLog:
 
 
 def _tasks_of_files(task: Task) -> Iterator[Task]:
-    """Cut a task into tasks of one file of the log each."""
     if isinstance(task, QueuesTask):
         for segment in task.segments:
             begin, end = max(task.begin, segment.start_offset), min(task.end, segment.end_offset)
@@ -218,7 +217,6 @@ def _tasks_of_files(task: Task) -> Iterator[Task]:
 
 
 def _log_path(task: Task) -> str | None:
-    """Return the path of the task's file of the log; None for a task that reads none."""
     if isinstance(task, ScanTask):
         return task.split.path
     return task.segments[0].path if isinstance(task, QueuesTask | PointReadTask) else None

@@ -30,7 +30,6 @@ class CommitLogSource(DataSource):
         return "rmq_commitlog"
 
     def schema(self) -> StructType:
-        """Return the schema: all columns, or those of the option ``columns``."""
         full = schemas.of_read(schemas.COMMITLOG, commitlog_options(get_source_options(self._given)))
         return with_options(full, self._given)
 
@@ -47,14 +46,12 @@ class CommitLogSource(DataSource):
         return CommitLogReader(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 # Spark's name
-        """Create the stream reader, which follows the log."""
         need_spark((4, 2), "a stream of rmq_commitlog")
         from rmq_formats.spark.commitlog.stream import CommitLogStreamReader  # noqa: PLC0415
 
         return CommitLogStreamReader(stream_only(self._options(schema)), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Create the batch writer, which creates or extends a store."""
         from rmq_offline.spark.writers import CommitLogWriter  # noqa: PLC0415
 
         return CommitLogWriter(self._given, schema, overwrite)

@@ -30,7 +30,6 @@ class ConsumeQueueSource(DataSource):
         return "rmq_consumequeue"
 
     def schema(self) -> StructType:
-        """Return the schema: all columns, or those of the option ``columns``."""
         full = schemas.of_read(schemas.CONSUMEQUEUE, consumequeue_options(get_source_options(self._given)))
         return with_options(full, self._given)
 
@@ -61,7 +60,6 @@ class ConsumeQueueReader(DataSourceReader):
         self._columns = schemas.check_read(schemas.CONSUMEQUEUE, schema, options)
 
     def partitions(self) -> list[InputPartition]:
-        """Plan the ranges of units; their ends are frozen here."""
         from rmq_formats.read.derived import plan_units  # noqa: PLC0415 # kernels, see ``commitlog.batch``
         from rmq_formats.spark.options.brokers import (  # noqa: PLC0415
             check_bounded_queues,

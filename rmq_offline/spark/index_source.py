@@ -30,7 +30,6 @@ class IndexSource(DataSource):
         return "rmq_index"
 
     def schema(self) -> StructType:
-        """Return the schema: all columns, or those of the option ``columns``."""
         full = schemas.of_read(schemas.INDEX, index_options(get_source_options(self._given)))
         return with_options(full, self._given)
 
@@ -60,7 +59,6 @@ class IndexReader(DataSourceReader):
         self._columns = schemas.check_read(schemas.INDEX, schema, options)
 
     def partitions(self) -> list[InputPartition]:
-        """Plan the ranges of entries; their ends are frozen here."""
         from rmq_formats.read.derived import plan_entries  # noqa: PLC0415 # kernels, see ``commitlog.batch``
         from rmq_formats.spark.options.brokers import interleave_tasks, plan_store_reads, stores_of  # noqa: PLC0415
 

@@ -64,7 +64,6 @@ class SparkRunner:
 
 
 def _unseen(path: str, _number: int) -> str | None:
-    """Return why this machine does not see a path; None if it does."""
     try:
         store = open_store(path)
         return None if store.storage.exists(store.root) else f"not seen on {socket.gethostname()}"

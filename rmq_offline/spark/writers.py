@@ -163,7 +163,7 @@ def commitlog_write_options(options: Mapping[str, str], overwrite: bool) -> "Wri
 
 
 def leftover_option(parser: OptionParser) -> LeftoverPolicy:
-    """Return the option ``leftover``. Raises OptionError."""
+    """Parse the option ``leftover``. Raises OptionError."""
     return parser.get_or("leftover", _leftover, LeftoverPolicy.REFUSE)
 
 

@@ -108,7 +108,7 @@ class _OwnLease:
             self._write()
 
     def beat(self) -> None:
-        """Write the lease object again, if nobody has deleted it."""
+        """Rewrite the lease object, unless somebody has deleted it."""
         with _talking:
             if self._lease_objects.read(self.name) is not None:
                 self._beats += 1

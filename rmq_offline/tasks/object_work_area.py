@@ -38,7 +38,6 @@ class ObjectArea:
     """Work area of objects below ``<target>/.rmq-rebuild``, or another prefix."""
 
     def __init__(self, target: str, directory: str = WORK_DIRECTORY) -> None:
-        """Name the work prefix below the URI that is published under; nothing is created yet."""
         self.target = target
         self._directory = directory
         self._storage = ArrowStorage(target)
@@ -66,27 +65,22 @@ class ObjectArea:
             self.upload(name, local)
 
     def lock(self, root: str) -> AbstractContextManager[Callable[[], None]]:  # noqa: ARG002 # no broker runs here
-        """Acquire the lease of the target for a rebuild."""
         return self.lease("rebuild")
 
     @contextmanager
     def lease(self, work: str) -> Iterator[Callable[[], None]]:
-        """Acquire the lease of the target, common to rebuilds and writes; see ``object_lease.lease``."""
         with object_lease.lease(_Leases(self), self.target, work) as check:
             yield check
 
     def upload(self, name: str, local: Path) -> None:
-        """Upload a file of this machine as an object of the area."""
         self._put(local, self.path(name))
 
     def download(self, name: str, local: Path) -> None:
-        """Read an object of the area into a file of this machine."""
         with self._storage.open(self.path(name)) as source, local.open("wb") as target:
             for begin in range(0, source.size_bytes, _CHUNK_BYTES):
                 target.write(read_range(source, begin, min(_CHUNK_BYTES, source.size_bytes - begin)))
 
     def put_text(self, text: str, path: str) -> None:
-        """Upload a small object."""
         with tempfile.NamedTemporaryFile("w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
@@ -117,7 +111,6 @@ class ObjectArea:
         self.delete_below(f"{self.target}/{self._directory}")
 
     def remove(self) -> None:
-        """Delete all objects of the work area, as far as possible."""
         with suppress(StoreError):
             self.delete_below(f"{self.target}/{self._directory}")
 
@@ -222,13 +215,11 @@ class ObjectArea:
             self._storage.file_system.copy_file(self._storage.inner(source), self._storage.inner(target))
 
     def delete(self, path: str) -> None:
-        """Delete an object, if it exists."""
         if self._storage.exists(path):
             with self._translate_errors(path):
                 self._storage.file_system.delete_file(self._storage.inner(path))
 
     def delete_below(self, path: str) -> None:
-        """Delete all objects below a path."""
         if self._storage.exists(path):
             with self._translate_errors(path):
                 self._storage.file_system.delete_dir(self._storage.inner(path))

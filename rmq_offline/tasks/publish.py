@@ -272,7 +272,6 @@ def finish_publishing(
 def _read_note(
     work: Path, target: Path, kind: PublishedNames, leftover: LeftoverPolicy
 ) -> tuple[dict[str, int], list[str]]:
-    """Read the note of a publication: inodes by name, and names to retire. Raises StoreError."""
     path = work / _NOTE
     data = read_file(target, f"{work.name}/{_NOTE}")
     try:
@@ -299,7 +298,6 @@ def set_aside(name: str, root: int) -> str:
 
 
 def _complete(publication: _Publication) -> None:
-    """Put all waiting directories in place. Raises StoreError, OSError."""
     work, area = publication.work, publication.area
     if publication.retired and not publication.is_any_in_place():
         _retire(publication)

@@ -20,12 +20,7 @@ from rmq_formats.codecs.hashing import java_string_hash
 from rmq_formats.errors import SpillError, StoreError
 from rmq_formats.kernels import dispatch as dispatch_kernel
 from rmq_formats.kernels import units as unit_kernel
-from rmq_formats.kernels.inner_batches import (
-    BATCH_BASE_OFFSET,
-    BATCH_COLUMNS,
-    BATCH_MESSAGES,
-    BATCH_PHYSICAL_OFFSET,
-)
+from rmq_formats.kernels.inner_batches import BATCH_BASE_OFFSET, BATCH_COLUMNS, BATCH_MESSAGES, BATCH_PHYSICAL_OFFSET
 from rmq_formats.storage.segments import ArrowStorage, open_storage
 from rmq_offline.tasks.work_files import Area, read_longs, write_longs
 
@@ -92,7 +87,6 @@ def _source(path: str) -> Any:
 
 @contextmanager
 def _open_batches(path: str) -> Iterator[Any]:
-    """Open an IPC file's batches. Raises SpillError."""
     try:
         with _source(path) as source, pa.ipc.open_file(source) as reader:
             yield reader

@@ -32,7 +32,6 @@ class LocalArea:
     """Work area in a directory of the file system that is published into, which all tasks must see."""
 
     def __init__(self, target: str, directory: str = WORK_DIRECTORY) -> None:
-        """Name the work directory below a root, which may be published into; nothing is created yet."""
         self.target = target
         self._work = Path(target) / directory
 
@@ -49,7 +48,6 @@ class LocalArea:
         return self.read_bytes(name).decode()
 
     def read_bytes(self, name: str) -> bytes:
-        """Read a small file. Raises StoreError for what is no file."""
         data = read_file(self._work, name)
         if data is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.path(name))
@@ -66,11 +64,9 @@ class LocalArea:
         """Do nothing: a directory is published whole."""
 
     def clear(self, directories: Sequence[str]) -> None:
-        """Clear the work directory, and create the new directories in it."""
         clear_work(self._work, [*_MADE_AHEAD, *(f"new/{name}" for name in directories)])
 
     def remove(self) -> None:
-        """Delete the work directory as far as possible."""
         shutil.rmtree(self._work, ignore_errors=True)
 
     def drop_spills(self) -> None:

@@ -160,7 +160,6 @@ def _commit_files(write: LogWrite, job: WriteJob, tasks: Sequence[WrittenTask], 
 
 
 def _commit_objects(write: LogWrite, job: objects.ObjectJob, tasks: Sequence[WrittenTask], runner: Runner) -> None:
-    """Lay the new log out on this machine's disk, and have its files replace the objects."""
     options, area = write.options, job.area
     with os_errors_as_store_errors(job.root):
         with area.lease("write") as check_lease, tempfile.TemporaryDirectory(prefix="rmq-write-") as temporary:

@@ -132,7 +132,6 @@ def write_keys(batches: Iterable[pa.RecordBatch], write: DerivedWrite) -> list[s
 
 
 def _pieces(tables: Iterable[Table]) -> Iterator[Table]:
-    """Concatenate tables up to a size that fits into memory."""
     waiting: list[Table] = []
     for table in tables:
         waiting.append(table)
@@ -192,7 +191,6 @@ def _write_spill(area: LocalArea, number: int, rows: Table, queue: tuple[str, in
 
 
 def _existing_units(root: str) -> Iterator[tuple[Table, tuple[str, int]]]:
-    """Yield the units of each existing queue, a file at a time, and the queue's topic and id."""
     for queue in _queues_of(root):
         for file in queue.segments:
             image = np.fromfile(file.path, dtype=np.uint8)

@@ -117,7 +117,6 @@ class LogWriter:
             start_sync(file.fileno(), physical_offset - start, len(data))
 
     def _chunk_bounds(self, places: Table) -> list[int]:
-        """Split rows into chunks of one file and a bounded number of bytes."""
         offsets = places[:, kernel.PHYSICAL_OFFSET]
         numbers = offsets // self._file_bytes * (self._file_bytes // _CHUNK_BYTES + 1)
         numbers += offsets % self._file_bytes // _CHUNK_BYTES

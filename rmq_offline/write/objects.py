@@ -228,7 +228,6 @@ def _check_log_file(name: object) -> None:
 def _read_note(
     area: ObjectArea, name: str, check: Callable[[Mapping[str, Any]], object], leftover: LeftoverPolicy
 ) -> dict[str, Any]:
-    """Read a note, and check its names and its origin. Raises StoreError."""
     path = area.path(name)
     if leftover is LeftoverPolicy.START_ANEW:
         raise StoreError(
