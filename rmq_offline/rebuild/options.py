@@ -59,12 +59,7 @@ class RebuildOptions:
 
 
 def options_from_arguments(
-    what: str,
-    sizes: VerifyOptions,
-    store: str,
-    live_topics_of: str | None = None,
-    *,
-    from_log_alone: bool = False,
+    what: str, sizes: VerifyOptions, store: str, live_topics_of: str | None = None, *, from_log_alone: bool = False
 ) -> RebuildOptions:
     """Build the options from the arguments of ``jobs/rebuild.py`` and ``rmq rebuild``.
 

@@ -38,9 +38,9 @@ class ConsumeQueueSource(DataSource):
         return ConsumeQueueReader(batch_only(options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from rmq_offline.spark.writers import consumequeue_writer  # noqa: PLC0415
+        from rmq_offline.spark.writers import derived_writer  # noqa: PLC0415
 
-        return consumequeue_writer(self._given, schema, overwrite)
+        return derived_writer("consumequeue", self._given, schema, overwrite)
 
 
 class UnitPartition(InputPartition):

@@ -37,9 +37,9 @@ class IndexSource(DataSource):
         return IndexReader(index_options(table_options(schema, self._given)), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from rmq_offline.spark.writers import index_writer  # noqa: PLC0415
+        from rmq_offline.spark.writers import derived_writer  # noqa: PLC0415
 
-        return index_writer(self._given, schema, overwrite)
+        return derived_writer("index", self._given, schema, overwrite)
 
 
 class EntryPartition(InputPartition):

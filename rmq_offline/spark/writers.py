@@ -59,7 +59,7 @@ COMMITLOG_OPTIONS: Final = (
     "leftover",
 )
 _CRC_WAYS: Final = ("asgiven", "always", "never")  # indexed by the kernel's CRC_AS_GIVEN and so on
-_KEYS = StructType(
+_KEYS: Final = StructType(
     [
         StructField("topic", StringType()),
         StructField("key", StringType()),
@@ -125,22 +125,17 @@ class DerivedWriter(DataSourceArrowWriter):
         self._write.job.abort()
 
 
-def consumequeue_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DerivedWriter:
-    """Create a writer of units. Raises RmqError for what cannot be written."""
+_DERIVED: Final = {"consumequeue": (("consumequeueFileBytes",), schemas.CONSUMEQUEUE), "index": (_INDEX, _KEYS)}
+
+
+def derived_writer(what: str, options: Mapping[str, str], schema: StructType, overwrite: bool) -> DerivedWriter:
+    """Create a writer of ``consumequeue`` or ``index``. Raises RmqError."""
     from rmq_offline.write.derived import begin_derived  # noqa: PLC0415
 
-    root, sizes, leftover = consumequeue_write_options(options)
-    needed = [name for name in schemas.CONSUMEQUEUE.fieldNames() if name != "batch_size"]
-    check_columns("rmq_consumequeue", schema, schemas.CONSUMEQUEUE, tuple(needed))
-    return DerivedWriter(begin_derived(root, sizes, overwrite=overwrite, leftover=leftover))
-
-
-def index_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DerivedWriter:
-    """Create a writer of keys. Raises RmqError for what cannot be written."""
-    from rmq_offline.write.derived import begin_derived  # noqa: PLC0415
-
-    root, sizes, leftover = index_write_options(options)
-    check_columns("rmq_index", schema, _KEYS, tuple(_KEYS.fieldNames()))
+    source, (size_options, columns) = f"rmq_{what}", _DERIVED[what]
+    parser = OptionParser(f"{source} as a sink", options, ("path", *size_options, "leftover"))
+    root, sizes, leftover = store_root(parser), rebuild_options(parser, what, ""), leftover_option(parser)
+    check_columns(source, schema, columns, tuple(name for name in columns.fieldNames() if name != "batch_size"))
     return DerivedWriter(begin_derived(root, sizes, overwrite=overwrite, leftover=leftover))
 
 
@@ -172,18 +167,6 @@ def _leftover(text: str) -> LeftoverPolicy:
         return LeftoverPolicy(text)
     except ValueError:
         raise ValueError(f"give {', '.join(LeftoverPolicy)}") from None
-
-
-def consumequeue_write_options(options: Mapping[str, str]) -> "tuple[str, RebuildOptions, LeftoverPolicy]":
-    """Parse root and sizes of a write with ``rmq_consumequeue``. Raises OptionError."""
-    parser = OptionParser("rmq_consumequeue as a sink", options, ("path", "consumequeueFileBytes", "leftover"))
-    return store_root(parser), rebuild_options(parser, "consumequeue", ""), leftover_option(parser)
-
-
-def index_write_options(options: Mapping[str, str]) -> "tuple[str, RebuildOptions, LeftoverPolicy]":
-    """Parse root and sizes of a write with ``rmq_index``. Raises OptionError."""
-    parser = OptionParser("rmq_index as a sink", options, ("path", *_INDEX, "leftover"))
-    return store_root(parser), rebuild_options(parser, "index", ""), leftover_option(parser)
 
 
 def store_root(parser: OptionParser) -> str:
