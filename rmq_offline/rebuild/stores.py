@@ -33,21 +33,13 @@ def rebuild_stores(
     """
     stores = find_stores(stores_given)
     parallelism = -(-runner.parallelism // len(stores))
-    steps = [_steps(store, out, options_of, parallelism, leftover, publishing) for store in stores]
-    return run_on_stores("rebuild", stores_given, stores, steps, runner)
 
+    def steps(store: BrokerStore) -> JobSteps[RebuildReport]:
+        target = None if out is None else _below(out, store)
+        options = options_of(store.path)
+        return (yield from rebuild_steps(store.path, target, options, parallelism, None, leftover, publishing))
 
-def _steps(
-    store: BrokerStore,
-    out: str | None,
-    options_of: OptionsOf,
-    parallelism: int,
-    leftover: LeftoverPolicy,
-    publishing: PublishOptions,
-) -> JobSteps[RebuildReport]:
-    target = None if out is None else _below(out, store)
-    options = options_of(store.path)
-    return (yield from rebuild_steps(store.path, target, options, parallelism, None, leftover, publishing))
+    return run_on_stores("rebuild", stores_given, stores, list(map(steps, stores)), runner)
 
 
 def _below(out: str, store: BrokerStore) -> str:

@@ -37,7 +37,6 @@ TOPICS: Final = "topics.json"
 GROUPS: Final = "subscriptionGroup.json"
 _SYSTEM: Final = re.compile(SYSTEM_TOPIC_PATTERN)
 _READ_AND_WRITE: Final = 6
-_Table = dict[str, dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +203,6 @@ def _make_group_config(group: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _document(member: str, table: _Table) -> bytes:
+def _document(member: str, table: dict[str, dict[str, Any]]) -> bytes:
     version = {"counter": 1, "stateVersion": 0, "timestamp": time.time_ns() // 1_000_000}
     return json.dumps({"dataVersion": version, member: table}, indent=1).encode()

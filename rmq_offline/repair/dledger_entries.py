@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, Final, NoReturn
+from typing import Final, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -323,15 +323,9 @@ def _append(target: Path, units: NDArray[np.void]) -> None:
     while len(units):
         number, place = divmod(int(units["index"][0]), _PER_FILE)
         count = min(len(units), _PER_FILE - place)
-        with _open_entry_index(target / paths.segment_name(number * INDEX_FILE_BYTES)) as file:
+        path = target / paths.segment_name(number * INDEX_FILE_BYTES)
+        with path.open("r+b" if path.exists() else "w+b") as file:
+            file.truncate(INDEX_FILE_BYTES)
             file.seek(place * INDEX_UNIT_BYTES)
             file.write(units[:count].tobytes())
         units = units[count:]
-
-
-def _open_entry_index(path: Path) -> BinaryIO:
-    if path.exists():
-        return path.open("r+b")
-    file = path.open("w+b")
-    file.truncate(INDEX_FILE_BYTES)
-    return file

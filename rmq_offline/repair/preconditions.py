@@ -14,7 +14,7 @@ from rmq_formats.storage.segments import list_segments
 from rmq_formats.storage.store_files import StoreFiles, open_store, refuse_no_store
 from rmq_formats.storage.store_layouts import StoreLayout
 from rmq_offline.rebuild.queue_database import refuse_open_database
-from rmq_offline.repair.filler import Fill, LogRange
+from rmq_offline.repair.filler import Fill
 from rmq_offline.repair.journal import DIRECTORY, refuse_links
 from rmq_offline.repair.plan import RepairPlan
 from rmq_offline.repair.scan import dispatch_segment
@@ -69,7 +69,8 @@ def refuse_layouts(store: StoreFiles, plan: RepairPlan) -> None:
     """Refuse a plan with a step that a layout of the store forbids. Raises StoreLayoutError."""
     if plan.rebuild:
         _refuse_unlisted_batch_topics(store)
-    if any(_is_cut(item) for item in plan.stretches):
+    after_blank = finding_kinds.LOG_AFTER_BLANK.code  # other zeros overwrite the log's torn tail
+    if any(item.fill is Fill.ZEROS and item.code != after_blank for item in plan.stretches):
         layout_refusals.refuse(layout_refusals.truncate_refusal(store.layouts))
 
 
@@ -87,11 +88,6 @@ def _refuse_unlisted_batch_topics(store: StoreFiles) -> None:
         batch.update(dispatch_segment(store.storage, segment).marked_topics(MARK_BATCH))
     unlisted = batch - listed if is_listed else batch
     layout_refusals.refuse(layout_refusals.records_refusal(store.root, (), sorted(unlisted)))
-
-
-def _is_cut(log_range: LogRange) -> bool:
-    """Return whether a range is the log's torn tail, after which no record follows."""
-    return log_range.fill is Fill.ZEROS and log_range.code != finding_kinds.LOG_AFTER_BLANK.code
 
 
 def _directories(*trees: Path) -> Iterator[Path]:

@@ -233,12 +233,9 @@ def _joined(bad: Sequence[_Bad]) -> list[_Bad]:
     joined: list[_Bad] = []
     for item in bad:
         before = joined[-1] if joined else None
-        if before is not None and before.end == item.begin and _is_short(before, item):
+        is_short = any(part.end - part.begin < MIN_BYTES for part in (before, item) if part is not None)
+        if before is not None and before.end == item.begin and is_short:
             joined[-1] = replace(before, end=item.end, is_torn=item.is_torn)
         else:
             joined.append(item)
     return joined
-
-
-def _is_short(*bad: _Bad) -> bool:
-    return any(item.end - item.begin < MIN_BYTES for item in bad)

@@ -34,7 +34,7 @@ _BEAT_S: Final = 5.0
 _SILENCE_S: Final = 25.0  # several heartbeats, as a slow network may delay some
 _LOOK_S: Final = 1.0
 _WANTS: Final = "wants"
-_HOLDS: Final = "holds"  # also one of an earlier version, which says nothing of it
+_HOLDS: Final = "holds"  # as a lease without a state does, of an earlier version
 
 # A process forked while this one talks to the object store would inherit locks that nobody unlocks.
 _talking = threading.Lock()
@@ -80,11 +80,11 @@ def lease(lease_objects: LeaseObjectStore, target: str, work: str = "rebuild") -
         own_lease.put(_WANTS)
         try:
             beat.start()
-            other_leases = _OtherLeases(lease_objects, own_lease.name, target, work)
-            other_leases.refuse_others()
+            refusal = f"{target}: another {work} writes there"
+            _wait_for_others(lease_objects, own_lease.name, refusal, is_candidate=True)
             _refuse_lost(lease_objects, own_lease.name, target, work)
             own_lease.put(_HOLDS)
-            other_leases.wait_for_lesser_names()
+            _wait_for_others(lease_objects, own_lease.name, refusal, is_candidate=False)
             yield lambda: _refuse_lost(lease_objects, own_lease.name, target, work)
         finally:
             over.set()
@@ -127,45 +127,28 @@ def _beat(own_lease: _OwnLease, over: threading.Event) -> None:
             own_lease.beat()
 
 
-class _OtherLeases:
-    """Other leases of a target, as one that wants its own sees them."""
+def _wait_for_others(lease_objects: LeaseObjectStore, own_name: str, refusal: str, *, is_candidate: bool) -> None:
+    """Wait until no other lease with a lesser name exists; delete expired leases.
 
-    def __init__(self, lease_objects: LeaseObjectStore, own_name: str, target: str, work: str) -> None:
-        self._lease_objects = lease_objects
-        self._own = own_name
-        self._target = target
-        self._work = work
-
-    def refuse_others(self) -> None:
-        """Wait for expired leases. Raises StoreLockedError for a holder, and for a candidate with a lesser name."""
-        self._wait_for(lambda name, text: name < self._own or _state(text) == _HOLDS, lambda _: True)
-
-    def wait_for_lesser_names(self) -> None:
-        """Wait until no candidate has a lesser name. Raises StoreLockedError for a holder of the lease."""
-        self._wait_for(lambda name, _: name < self._own, lambda text: _state(text) == _HOLDS)
-
-    def _wait_for(self, matters: Callable[[str, str], bool], refuses: Callable[[str], bool]) -> None:
-        """Wait until none that matters is left, by name and text; raises StoreLockedError for one that refuses."""
-        first = {
-            name: text for name in self._lease_objects.names() if (text := self._lease_objects.read(name)) is not None
-        }
-        first.pop(self._own, None)
-        deadline = time.monotonic() + _SILENCE_S
-        while first:
-            for name, text in list(first.items()):
-                now = self._lease_objects.read(name)
-                lives = _lives(text) and not _is_abandoned(name, text)
-                if now is None or lives is False or (time.monotonic() >= deadline and now == text):
-                    self._lease_objects.delete(name)
-                    del first[name]
-                elif not matters(name, now):
-                    del first[name]
-                elif (lives or now != text) and refuses(now):
-                    raise StoreLockedError(
-                        f"{self._target}: another {self._work} writes there ({_who(now)}); let it end first"
-                    )
-            if first:
-                time.sleep(_LOOK_S)
+    Raises StoreLockedError for a holder of the lease. A candidate is refused for any lease with a lesser name, and for
+    each holder.
+    """
+    others = {name: text for name in lease_objects.names() if (text := lease_objects.read(name)) is not None}
+    others.pop(own_name, None)
+    deadline = time.monotonic() + _SILENCE_S
+    while others:
+        for name, text in list(others.items()):
+            now = lease_objects.read(name)
+            lives = _lives(text) and not _is_abandoned(name, text)
+            if now is None or lives is False or (time.monotonic() >= deadline and now == text):
+                lease_objects.delete(name)
+                del others[name]
+            elif not (name < own_name or (is_candidate and _is_held(now))):
+                del others[name]
+            elif (lives or now != text) and (is_candidate or _is_held(now)):
+                raise StoreLockedError(f"{refusal} ({_who(now)}); let it end first")
+        if others:
+            time.sleep(_LOOK_S)
 
 
 def _refuse_lost(lease_objects: LeaseObjectStore, own_name: str, target: str, work: str) -> None:
@@ -200,8 +183,8 @@ def _is_abandoned(name: str, text: str) -> bool:
     return name not in _held and _parse_owner(text)["process"] == _process(os.getpid())
 
 
-def _state(text: str) -> str:
-    return _WANTS if _parse_owner(text).get("state") == _WANTS else _HOLDS
+def _is_held(text: str) -> bool:
+    return _parse_owner(text).get("state") != _WANTS
 
 
 def _who(text: str) -> str:

@@ -85,14 +85,12 @@ def foreign_reason(note: Mapping[str, Any], root: str) -> str | None:
 
 
 def _origin(root: str) -> dict[str, Any]:
-    return {"version": NOTE_VERSION, "root": _root_identity(root), "machine": _machine(), "boot": boot_id()}
-
-
-def _root_identity(root: str) -> str:
     if "://" in root:
-        return without_secrets(root)
-    status = Path(root).stat()
-    return f"{status.st_dev}:{status.st_ino}"
+        identity = without_secrets(root)
+    else:
+        status = Path(root).stat()
+        identity = f"{status.st_dev}:{status.st_ino}"
+    return {"version": NOTE_VERSION, "root": identity, "machine": _machine(), "boot": boot_id()}
 
 
 def boot_id() -> str:

@@ -203,8 +203,10 @@ def _write_new_log(write: LogWrite, tasks: Sequence[WrittenTask], directory: Pat
     segments = [segment for segment in segments if segment.start_offset < end.physical_offset]  # else made ahead, empty
     if segments:
         _link_or_copy_old_files(options.root, directory, segments, end.physical_offset)
-    elif options.keep_offsets:
-        end = _aligned_begin(tasks, file_bytes)
+    elif options.keep_offsets:  # records keep their offsets, and the log begins where a file does
+        first = min((piece.first_key for task in tasks for piece in task.pieces if piece.is_sorted), default=0)
+        begin = first // file_bytes * file_bytes
+        end = AppendPosition(begin, begin)
     writer = LogWriter(directory, end, file_bytes, keep_offsets=options.keep_offsets)
     ends = {} if options.overwrite else queue_ends(options.root, segments, end.physical_offset, workers)
     writer.write(tasks, ends)
@@ -225,13 +227,6 @@ def _link_or_copy_old_files(root: str, new: Path, segments: list[Segment], end: 
             for begin in range(0, used, _COPIED_BYTES):
                 file.write(read_range(source, begin, min(_COPIED_BYTES, used - begin)))
             file.truncate(last.size_bytes)
-
-
-def _aligned_begin(tasks: Sequence[WrittenTask], file_bytes: int) -> AppendPosition:
-    """Return the begin of a log whose records retain their offsets: the start of a file."""
-    first = min((piece.first_key for task in tasks for piece in task.pieces if piece.is_sorted), default=0)
-    begin = first // file_bytes * file_bytes
-    return AppendPosition(begin, begin)
 
 
 def _link_old(old: Path, new: Path, last: Segment, end: int) -> None:
