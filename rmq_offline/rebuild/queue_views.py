@@ -271,12 +271,11 @@ class QueueTree:
     def _file_units(self, file: Segment) -> Units:
         units = read_file_units(self._storage, file.path)
         offsets = file.start_offset // UNIT_BYTES + np.arange(len(units), dtype=np.int64)
-        file_units = Units(offsets, *_places(units), np.ones(len(units), dtype=np.int64), 0)
-        return file_units.select(~(is_unwritten(units) | is_pre_blank(units)))
+        return make_units(offsets, units).select(~(is_unwritten(units) | is_pre_blank(units)))
 
     def _batch_units(self, file: Segment) -> Units:
         units, _ = split_file(read_queue_file(self._storage, file.path))
-        return Units(units["base_offset"].astype(np.int64), *_places(units), units["batch_size"].astype(np.int64), 0)
+        return make_units(units["base_offset"].astype(np.int64), units, units["batch_size"].astype(np.int64))
 
 
 def read_queue_file(storage: Storage, path: str) -> NDArray[np.uint8]:
@@ -304,8 +303,13 @@ def _are_equal(data: NDArray[np.uint8], other: NDArray[np.uint8]) -> bool:
     )
 
 
-def _places(units: NDArray[np.void]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    return units["physical_offset"].astype(np.int64), units["size"].astype(np.int64)
+def make_units(
+    queue_offsets: NDArray[np.int64], units: NDArray[np.void], counts: NDArray[np.int64] | None = None
+) -> Units:
+    """Make columns of units with the fields ``physical_offset`` and ``size``; by default each is one message."""
+    physical_offsets, sizes = (units[name].astype(np.int64) for name in ("physical_offset", "size"))
+    counts = np.ones(len(units), dtype=np.int64) if counts is None else counts
+    return Units(queue_offsets, physical_offsets, sizes, counts, 0)
 
 
 def _joined(parts: list[Units], end: int) -> Units:
@@ -318,9 +322,7 @@ NO_UNITS: Final = _joined([], 0)
 
 
 def _database_units(database: QueueDatabase, name: QueueIdentity) -> Units:
-    parts = []
-    for offsets, units in database.units(name.topic, name.queue_id):
-        parts.append(Units(offsets, *_places(units), np.ones(len(units), dtype=np.int64), 0))
+    parts = [make_units(offsets, units) for offsets, units in database.units(name.topic, name.queue_id)]
     bound = database.bound(name.topic, name.queue_id)
     return _joined(parts, 0 if bound is None else bound.queue_offset + 1)
 

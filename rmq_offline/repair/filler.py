@@ -173,18 +173,8 @@ def filler(physical_offset: int, size: int, store_timestamp_ms: int) -> bytes:
     properties = (_DELIVERY_BYTES, _DUP_INFO_BYTES, b"")
     properties_bytes = next(encoded for encoded in properties if size >= WHOLE_BYTES + len(encoded) or not encoded)
     body_bytes = room - len(topic) - with_crc * CRC_PROPERTY_BYTES - len(properties_bytes)
-    message = MessageToStore(
-        topic=topic,
-        queue_id=0,
-        body=bytes(body_bytes),
-        sys_flag=FLAG_TRANSACTION_ROLLBACK,
-        born_timestamp_ms=store_timestamp_ms,
-        born_host=_NOWHERE,
-        store_host=_NOWHERE,
-        properties_bytes=properties_bytes,
-    )
     return encode_record(
-        message,
+        _message(topic, 0, bytes(body_bytes), FLAG_TRANSACTION_ROLLBACK, store_timestamp_ms, properties_bytes),
         queue_offset=0,
         physical_offset=physical_offset,
         store_timestamp_ms=store_timestamp_ms,
@@ -199,7 +189,7 @@ def placeholder_bytes(lost_message: LostMessage) -> int:
 
 @lru_cache(maxsize=1024)
 def _least_bytes(topic: str, properties_bytes: bytes, *, with_crc: bool = False) -> int:
-    message = _placeholder_message(LostMessage(0, 0, topic, 0, 0), properties_bytes, 0, 0)
+    message = _message(topic, 0, _NO_MESSAGES, _PLACEHOLDER_FLAGS, 0, properties_bytes)
     return record_bytes(message, append_crc_property=with_crc)
 
 
@@ -210,9 +200,9 @@ def placeholder(lost_message: LostMessage, store_timestamp_ms: int) -> bytes:
         properties_bytes = _properties(lost_message)
     with_crc = lost_message.size >= _least_bytes(lost_message.topic, properties_bytes, with_crc=True)
     spare = lost_message.size - _least_bytes(lost_message.topic, properties_bytes, with_crc=with_crc)
-    message = _placeholder_message(lost_message, properties_bytes, store_timestamp_ms, spare)
+    topic, queue_id, body = lost_message.topic, lost_message.queue_id, _NO_MESSAGES + bytes(spare)
     return encode_record(
-        message,
+        _message(topic, queue_id, body, _PLACEHOLDER_FLAGS, store_timestamp_ms, properties_bytes),
         queue_offset=lost_message.queue_offset,
         physical_offset=lost_message.physical_offset,
         store_timestamp_ms=store_timestamp_ms,
@@ -232,14 +222,14 @@ def _properties(lost_message: LostMessage, more: Mapping[str, str] = MappingProx
     return encode_properties(properties)
 
 
-def _placeholder_message(
-    lost_message: LostMessage, properties_bytes: bytes, store_timestamp_ms: int, spare: int
+def _message(
+    topic: str, queue_id: int, body: bytes, sys_flag: int, store_timestamp_ms: int, properties_bytes: bytes
 ) -> MessageToStore:
     return MessageToStore(
-        topic=lost_message.topic,
-        queue_id=lost_message.queue_id,
-        body=_NO_MESSAGES + bytes(spare),
-        sys_flag=_PLACEHOLDER_FLAGS,
+        topic=topic,
+        queue_id=queue_id,
+        body=body,
+        sys_flag=sys_flag,
         born_timestamp_ms=store_timestamp_ms,
         born_host=_NOWHERE,
         store_host=_NOWHERE,

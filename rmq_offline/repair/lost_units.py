@@ -6,7 +6,6 @@ Such units have the queue offsets of lost messages. Their queues and the Index a
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,29 +18,12 @@ from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX, is_consumed_by_broker
 from rmq_formats.errors import FormatError
 from rmq_formats.read.rocksdb_queues import opened_queues
 from rmq_formats.storage.queue_files import walk_queues
-from rmq_formats.storage.segments import LocalStorage, Storage, read_range
+from rmq_formats.storage.segments import LocalStorage, read_range
 from rmq_formats.storage.store_files import open_store
-from rmq_offline.rebuild.queue_views import read_file_units, read_queue_file
+from rmq_offline.rebuild.queue_views import QueueIdentity, Units, make_units, read_file_units, read_queue_file
 from rmq_offline.repair.filler import MIN_BYTES, Fill, LogRange, LostMessage, placeholder_bytes
 
 Ranges = tuple[tuple[int, int], ...]
-
-
-class _Units(NamedTuple):
-    """Units of one queue, as columns int64[n].
-
-    Attributes:
-        sizes: of the records, in bytes.
-        batch_sizes: messages of a unit of a batch queue; 0 in any other queue.
-    """
-
-    topic: str
-    queue_id: int
-    queue_offsets: NDArray[np.int64]
-    physical_offsets: NDArray[np.int64]
-    sizes: NDArray[np.int64]
-    batch_sizes: NDArray[np.int64]
-    is_of_batches: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,17 +43,17 @@ def with_lost_messages(root: str, log_ranges: Sequence[LogRange]) -> list[LogRan
     begins = np.array([log_range.physical_offset for log_range in fillable], dtype=np.int64)
     ends = begins + np.array([log_range.size for log_range in fillable], dtype=np.int64)
     lost_by_range: dict[int, _Lost] = {}
-    for units in read_all_units(root) if fillable else ():
-        if is_consumed_by_broker(units.topic) and not units.is_of_batches:
+    for queue, units in read_all_units(root) if fillable else ():
+        if is_consumed_by_broker(queue.topic) and not queue.is_batch:
             continue
         at = np.searchsorted(begins, units.physical_offsets, side="right") - 1
         is_lost = (at >= 0) & (units.sizes > 0) & (units.physical_offsets + units.sizes <= ends[at])
         for row in np.flatnonzero(is_lost).tolist():
             physical_offset, size = int(units.physical_offsets[row]), int(units.sizes[row])
-            queue_offset, batch_size = int(units.queue_offsets[row]), int(units.batch_sizes[row])
-            message = LostMessage(physical_offset, size, units.topic, units.queue_id, queue_offset, batch_size)
+            queue_offset, batch_size = int(units.queue_offsets[row]), queue.is_batch * int(units.counts[row])
+            message = LostMessage(physical_offset, size, queue.topic, queue.queue_id, queue_offset, batch_size)
             lost = lost_by_range.setdefault(int(at[row]), _Lost([], []))
-            (lost.light if units.topic.startswith(LIGHT_QUEUE_PREFIX) else lost.own_queue).append(message)
+            (lost.light if queue.topic.startswith(LIGHT_QUEUE_PREFIX) else lost.own_queue).append(message)
     places = {id(fillable[number]): _with_light(lost) for number, lost in lost_by_range.items()}
     with_messages: list[LogRange] = []
     for log_range in log_ranges:
@@ -96,42 +78,26 @@ def _joined(message: LostMessage, light: Iterable[LostMessage]) -> LostMessage:
     return joined if placeholder_bytes(joined) <= joined.size else message
 
 
-def read_all_units(root: str) -> Iterator[_Units]:
-    """Read the units of all queues, some at a time."""
+def read_all_units(root: str) -> Iterator[tuple[QueueIdentity, Units]]:
+    """Read the units of all queues, some at a time, with pre-blanks and unwritten units."""
     store = open_store(root)
     for queue in walk_queues(store.storage, paths.consumequeue_dir(root)):
         for file in queue.segments:
             units = read_file_units(store.storage, file.path)
             offsets = file.start_offset // UNIT_BYTES + np.arange(len(units), dtype=np.int64)
-            yield _units_of(queue.topic, queue.queue_id, offsets, units)
+            yield QueueIdentity(queue.topic, queue.queue_id), make_units(offsets, units)
     for queue in walk_queues(store.storage, paths.batch_consumequeue_dir(root)):
         for file in queue.segments:
             units, _ = split_file(read_queue_file(store.storage, file.path))
-            counts = units["batch_size"].astype(np.int64)
-            yield _units_of(queue.topic, queue.queue_id, units["base_offset"].astype(np.int64), units, counts)
+            offsets, counts = units["base_offset"].astype(np.int64), units["batch_size"].astype(np.int64)
+            yield QueueIdentity(queue.topic, queue.queue_id, is_batch=True), make_units(offsets, units, counts)
     database = store.layouts.queue_database
     if database is not None:
-        with suppress(FormatError):  # verify reports the database, and a rebuild replaces it
-            yield from _database_units(store.storage, database)
-
-
-def _database_units(storage: Storage, path: str) -> Iterator[_Units]:
-    with opened_queues(storage, path) as database:
-        for topic, queue_id in database.queues():
-            for offsets, units in database.units(topic, queue_id):
-                yield _units_of(topic, queue_id, offsets, units)
-
-
-def _units_of(
-    topic: str,
-    queue_id: int,
-    offsets: NDArray[np.int64],
-    units: NDArray[np.void],
-    batch_sizes: NDArray[np.int64] | None = None,
-) -> _Units:
-    counts = np.zeros(len(units), dtype=np.int64) if batch_sizes is None else batch_sizes
-    physical_offsets, sizes = (units[name].astype(np.int64) for name in ("physical_offset", "size"))
-    return _Units(topic, queue_id, offsets, physical_offsets, sizes, counts, batch_sizes is not None)
+        # Verify reports a damaged database, and a rebuild replaces it.
+        with suppress(FormatError), opened_queues(store.storage, database) as queues:
+            for topic, queue_id in queues.queues():
+                for offsets, units in queues.units(topic, queue_id):
+                    yield QueueIdentity(topic, queue_id), make_units(offsets, units)
 
 
 def _attach_lost_messages(log_range: LogRange, messages: Sequence[LostMessage]) -> Iterator[LogRange]:
@@ -192,10 +158,10 @@ def placeholder_ends(log_ranges: Iterable[LogRange]) -> dict[tuple[str, int], in
 def touched_queues(root: str, ranges: Ranges) -> set[tuple[str, int]]:
     """Find the queues with units whose records overlap a range."""
     touched = set()
-    for units in read_all_units(root) if ranges else ():
+    for queue, units in read_all_units(root) if ranges else ():
         begins = units.physical_offsets
         if _overlap(ranges, begins, begins + _record_sizes(begins, units.sizes)).any():
-            touched.add((units.topic, units.queue_id))
+            touched.add((queue.topic, queue.queue_id))
     return touched
 
 
