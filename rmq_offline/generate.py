@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from hashlib import shake_256
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -62,9 +62,8 @@ class GeneratedStore:
     files: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Template:
-    """Fields that the records of a generated store share; the arrays are those of `encode_records`."""
+class _Template(NamedTuple):
+    """Fields that the records of a generated store share: the last arguments of `encode_records`, in order."""
 
     epoch_ms: int
     queues: int
@@ -280,21 +279,7 @@ def _write_chunks(
 
 
 def _write_chunk(chunk: _Chunk, template: _Template, buffer: ByteArray) -> None:
-    written = encode_records(
-        buffer,
-        chunk.first,
-        chunk.stop - chunk.first,
-        chunk.physical_offset,
-        template.epoch_ms,
-        template.queues,
-        template.body_bytes,
-        template.head,
-        template.tails,
-        template.tail_bytes,
-        template.text,
-        template.mask,
-        template.from_end,
-    )
+    written = encode_records(buffer, chunk.first, chunk.stop - chunk.first, chunk.physical_offset, *template)
     with chunk.path.open("r+b") as file:  # buffered: continues after a short write
         file.seek(chunk.position)
         file.write(buffer[:written].data)

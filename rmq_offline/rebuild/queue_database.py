@@ -12,20 +12,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from rmq_formats.codecs import rocksdb_queue as codec
 from rmq_formats.codecs.layout import FLAG_BORN_HOST_V6, UNIT_BYTES
 from rmq_formats.codecs.record_layout import RECORD_SYS_FLAG_AT, store_timestamp_at
-from rmq_formats.codecs.rocksdb_queue import (
-    CHECKPOINT_KEY,
-    OFFSETS_FAMILY,
-    UNIT_VALUE_BYTES,
-    UNIT_VALUE_DTYPE,
-    UNITS_FAMILY,
-    QueueBound,
-    bound_key,
-    encode_checkpoint,
-    encode_units,
-    queue_prefix,
-)
 from rmq_formats.errors import FormatError, StoreError, StoreLockedError
 from rmq_formats.read.queues import message_units, read_units
 from rmq_formats.read.rocksdb_queues import QueueDatabase
@@ -68,7 +57,7 @@ def make_queue_database(
         with suppress(FormatError):
             bounds += existing.unknown_pairs()
     units = _encode_units(storage, str(files), segments, bounds, existing)
-    make_rocksdb(database, {UNITS_FAMILY: units, OFFSETS_FAMILY: _encode_bounds(bounds, log_end)})
+    make_rocksdb(database, {codec.UNITS_FAMILY: units, codec.OFFSETS_FAMILY: _encode_bounds(bounds, log_end)})
     shutil.rmtree(new, ignore_errors=True)
     database.rename(new)
     shutil.rmtree(files)
@@ -89,22 +78,22 @@ def _encode_units(
     names.update(list_database_queues(existing))
     maps: _Maps = {}
     for topic, queue_id in sorted(names, key=_key_order):
-        prefix = queue_prefix(topic, queue_id)
+        prefix = codec.queue_prefix(topic, queue_id)
         queue = queues.get((topic, queue_id))
         new = [] if queue is None else _queue_units(storage, queue, segments, maps)
-        last: QueueBound | None = None
+        last: codec.QueueBound | None = None
         for offsets, values in _with_expired_units(existing, topic, queue_id, iter(new), segments[0].start_offset):
-            keys, encoded = encode_units(prefix, offsets, values)
-            yield Pairs(keys, len(prefix) + 8, encoded, UNIT_VALUE_BYTES)
-            last = QueueBound(int(values[-1]["physical_offset"]), int(offsets[-1]))
+            keys, encoded = codec.encode_units(prefix, offsets, values)
+            yield Pairs(keys, len(prefix) + 8, encoded, codec.UNIT_VALUE_BYTES)
+            last = codec.QueueBound(int(values[-1]["physical_offset"]), int(offsets[-1]))
         end = 0 if queue is None else _queue_end(storage, queue)
         if end > (0 if last is None else last.queue_offset + 1):
-            last = QueueBound(0 if last is None else last.physical_offset, end - 1)
+            last = codec.QueueBound(0 if last is None else last.physical_offset, end - 1)
         if last is None and existing is not None:
             with suppress(FormatError):
                 last = existing.bound(topic, queue_id)
         if last is not None:
-            bounds.append((bound_key(topic, queue_id), last.encode()))
+            bounds.append((codec.bound_key(topic, queue_id), last.encode()))
 
 
 def _with_expired_units(
@@ -147,7 +136,7 @@ def _key_order(queue: tuple[str, int]) -> tuple[int, bytes, int]:
 
 def _encode_values(units: NDArray[np.void], segments: Sequence[Segment], maps: _Maps) -> NDArray[np.void]:
     """Encode the values of units; each file of the log is mapped once, since each queue has records in all files."""
-    values = np.empty(len(units), dtype=UNIT_VALUE_DTYPE)
+    values = np.empty(len(units), dtype=codec.UNIT_VALUE_DTYPE)
     for name in ("physical_offset", "size", "tags_code"):
         values[name] = units[name]
     offsets = units["physical_offset"].astype(np.int64)
@@ -178,6 +167,6 @@ def _store_times(data: NDArray[np.uint8], at: NDArray[np.int64], segment: Segmen
 
 def _encode_bounds(bounds: list[Bound], log_end: int) -> Iterator[Pairs]:
     """Encode the family of bounds: keys differ in length, so that each pair is a chunk."""
-    checkpoint = CHECKPOINT_KEY, encode_checkpoint(log_end)
+    checkpoint = codec.CHECKPOINT_KEY, codec.encode_checkpoint(log_end)
     for key, value in sorted([*bounds, checkpoint]):
         yield Pairs(key, len(key), value, len(value))

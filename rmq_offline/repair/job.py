@@ -213,18 +213,14 @@ class _Repair:
         layouts = open_store(self.root).layouts
         return RepairReport(
             store=self.root,
-            is_applied=False,
             is_resumed=is_resumed,
-            directory=None,
             steps=tuple(list_steps(plan)),
             lost=counts.get(finding_kinds.UNIT_LOST, 0),
             before=counts,
             left=gaps.unexplained,
             explained=gaps.quarantined,
             closed=gaps.closed,
-            seconds=0.0,
             outcome=outcome,
-            disturbed=(),
             layouts=tuple(layout.value for layout in layouts.evidence),
         )
 

@@ -45,7 +45,7 @@ class Step:
     size: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RepairReport:
     """Steps, findings and outcome of a repair or of its dry run.
 
@@ -61,9 +61,9 @@ class RepairReport:
     """
 
     store: str
-    is_applied: bool
+    is_applied: bool = False
     is_resumed: bool
-    directory: str | None
+    directory: str | None = None
     steps: tuple[Step, ...]
     lost: int
     before: dict[Kind, int]
@@ -71,9 +71,9 @@ class RepairReport:
     explained: int
     closed: int
     outcome: Outcome
-    disturbed: tuple[str, ...]
+    disturbed: tuple[str, ...] = ()
     layouts: tuple[str, ...]
-    seconds: float
+    seconds: float = 0.0
 
     @property
     def is_clean(self) -> bool:

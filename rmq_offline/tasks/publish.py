@@ -154,9 +154,7 @@ def publish(
         except (OSError, StoreError):
             _roll_back(_Publication(work, target, root, area, inodes, retired, kind))
             raise
-    if retain is not None:
-        retain(work / "new")
-    _remove_work(work, target)
+    _remove_work(work, target, retain)
 
 
 def is_publishing(work: Path) -> bool:
@@ -263,9 +261,7 @@ def finish_publishing(
         if not target.exists():
             return False
         raise
-    if retain is not None:
-        retain(work / "new")
-    _remove_work(work, target)
+    _remove_work(work, target, retain)
     return True
 
 
@@ -335,7 +331,9 @@ def _remove_published(work: Path, root: int) -> None:
             os.unlink(name, dir_fd=root)
 
 
-def _remove_work(work: Path, target: Path) -> None:
+def _remove_work(work: Path, target: Path, retain: Callable[[Path], None] | None) -> None:
+    if retain is not None:
+        retain(work / "new")
     published = f"{work.name}.published"
     with root_directory(target) as root:
         # A half-deleted work directory must not look like one to resume.
