@@ -162,17 +162,11 @@ def make_batch_units(rows: NDArray[np.int64], batches: NDArray[np.int64]) -> NDA
     A record that is not among the inner ``batches`` of ``read_batches`` is one message.
     """
     bases, counts = rows[:, unit_kernel.QUEUE_OFFSET].copy(), np.ones(len(rows), dtype=np.int64)
+    offsets, sizes = rows[:, unit_kernel.PHYSICAL_OFFSET], rows[:, unit_kernel.SIZE]
     if len(batches):
-        offsets = rows[:, unit_kernel.PHYSICAL_OFFSET]
         nearest = np.minimum(np.searchsorted(batches[:, BATCH_PHYSICAL_OFFSET], offsets), len(batches) - 1)
         is_batch = batches[nearest, BATCH_PHYSICAL_OFFSET] == offsets
         bases[is_batch] = batches[nearest[is_batch], BATCH_BASE_OFFSET]
         counts[is_batch] = batches[nearest[is_batch], BATCH_MESSAGES]
-    return batch_units(
-        rows[:, unit_kernel.PHYSICAL_OFFSET],
-        rows[:, unit_kernel.SIZE],
-        rows[:, unit_kernel.TAGS_CODE],
-        rows[:, unit_kernel.STORE_TIMESTAMP],
-        bases,
-        counts,
-    )
+    tags_codes, timestamps = rows[:, unit_kernel.TAGS_CODE], rows[:, unit_kernel.STORE_TIMESTAMP]
+    return batch_units(offsets, sizes, tags_codes, timestamps, bases, counts)
