@@ -62,7 +62,7 @@ class _LogWriter(ExitStack):
         self._out = np.empty(0, dtype=np.uint8)
         self._halves = np.empty((2, 0), dtype=np.int64)  # half messages: where they stood, and where they stand
         self._known = np.array([0, begin], dtype=np.int64)
-        self._file: BinaryIO = self._made()
+        self._file: BinaryIO = self._create_file()
 
     def append(self, batch: FrameBatch) -> None:
         frames = np.ascontiguousarray(batch.frames[batch.frames[:, scan_kernel.CODE] == scan_kernel.SOUND])
@@ -103,9 +103,9 @@ class _LogWriter(ExitStack):
         self._file.write(SIZE_AND_MAGIC.pack(end - self._at, MAGIC_BLANK))
         self._file.close()
         self._at = self._file_begin = end
-        self._file = self._made()
+        self._file = self._create_file()
 
-    def _made(self) -> BinaryIO:
+    def _create_file(self) -> BinaryIO:
         path = self._directory / paths.segment_name(self._file_begin)
         file = self.enter_context(path.open("xb"))
         file.truncate(self._file_bytes)

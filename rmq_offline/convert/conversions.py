@@ -123,7 +123,7 @@ def convert_to_classic(source: Source, new: Path, runner: Runner) -> Converted:
             write_json(store, new, TOPICS)
             write_json(store, new, GROUPS)
 
-    findings, report, changes = _make(source, new, RebuildOptions(True, True, source.sizes), runner, prepare)
+    findings, report, changes = _build_store(source, new, RebuildOptions(True, True, source.sizes), runner, prepare)
     if in_rocksdb:
         write_json(store, new, OFFSETS)
         changes += (_CONFIG_TO_FILES,)
@@ -135,7 +135,7 @@ def convert_to_classic(source: Source, new: Path, runner: Runner) -> Converted:
         changes += (_TO_FILES,)
     else:
         copy_expired_queues(store, new)
-    return _done(new, report, changes, findings)
+    return _finish(new, report, changes, findings)
 
 
 def convert_to_rocksdb(source: Source, new: Path, runner: Runner) -> Converted:
@@ -151,11 +151,11 @@ def convert_to_rocksdb(source: Source, new: Path, runner: Runner) -> Converted:
 
     sizes: StoreSizes = replace(source.sizes, consumequeue_ext_file_bytes=0)
     options = RebuildOptions(True, True, sizes, queue_database=True)
-    findings, report, changes = _make(source, new, options, runner, prepare)
+    findings, report, changes = _build_store(source, new, options, runner, prepare)
     batch = Path(paths.batch_consumequeue_dir(str(new)))
     _refuse_batch_queues(store.root, sorted(path.name for path in batch.iterdir()) if batch.exists() else [])
     queues_change = _FILES_TO_ROCKSDB if _retains_units(store, options) else _TO_ROCKSDB
-    return _done(new, report, (*changes, queues_change, _CONFIG_TO_ROCKSDB), findings)
+    return _finish(new, report, (*changes, queues_change, _CONFIG_TO_ROCKSDB), findings)
 
 
 def _refuse_batch_queues(root: str, topics: list[str]) -> None:
@@ -164,7 +164,7 @@ def _refuse_batch_queues(root: str, topics: list[str]) -> None:
         raise StoreLayoutError(f"{root}: {what}; RocketMQ would lose its queues")
 
 
-def _make(
+def _build_store(
     source: Source, new: Path, options: RebuildOptions, runner: Runner, prepare: Callable[[], None]
 ) -> tuple[tuple[Finding, ...], RebuildReport, tuple[str, ...]]:
     store = source.files
@@ -227,7 +227,7 @@ def _add_topics(new: Path) -> None:
     add_topics(str(new), queue_counts(topic_queues), time.time_ns() // 1_000_000)
 
 
-def _done(new: Path, report: RebuildReport, changes: tuple[str, ...], findings: tuple[Finding, ...]) -> Converted:
+def _finish(new: Path, report: RebuildReport, changes: tuple[str, ...], findings: tuple[Finding, ...]) -> Converted:
     write_checkpoint(new)
     return Converted(report.messages, report.bytes, changes, findings + report.findings)
 

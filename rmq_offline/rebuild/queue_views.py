@@ -263,7 +263,7 @@ class QueueTree:
             files = self._files[name]
             parts = [self._batch_units(file) if name.is_batch else self._file_units(file) for file in files]
             end = 0 if name.is_batch else files[-1].start_offset // UNIT_BYTES
-            return _joined(parts, end)
+            return _join_units(parts, end)
         if name in self._stored and self._database is not None:
             return _database_units(self._database, name)
         return None
@@ -312,19 +312,19 @@ def make_units(
     return Units(queue_offsets, physical_offsets, sizes, counts, 0)
 
 
-def _joined(parts: list[Units], end: int) -> Units:
+def _join_units(parts: list[Units], end: int) -> Units:
     none = np.empty(0, dtype=np.int64)
     columns = [np.concatenate([none, *(part[number] for part in parts)]) for number in range(4)]
     return Units(columns[0], columns[1], columns[2], columns[3], end)
 
 
-NO_UNITS: Final = _joined([], 0)
+NO_UNITS: Final = _join_units([], 0)
 
 
 def _database_units(database: QueueDatabase, name: QueueIdentity) -> Units:
     parts = [make_units(offsets, units) for offsets, units in database.units(name.topic, name.queue_id)]
     bound = database.bound(name.topic, name.queue_id)
-    return _joined(parts, 0 if bound is None else bound.queue_offset + 1)
+    return _join_units(parts, 0 if bound is None else bound.queue_offset + 1)
 
 
 @contextmanager
@@ -374,4 +374,4 @@ def with_placeholders(side: QueueView | None, end: int) -> QueueView | None:
         return side
     if side is not None and len(side.units.queue_offsets):
         return replace(side, largest=end)
-    return QueueView(end, end, _joined([], end))
+    return QueueView(end, end, _join_units([], end))

@@ -35,14 +35,14 @@ def rebuild_stores(
     parallelism = -(-runner.parallelism // len(stores))
 
     def steps(store: BrokerStore) -> JobSteps[RebuildReport]:
-        target = None if out is None else _below(out, store)
+        target = None if out is None else _broker_target(out, store)
         options = options_of(store.path)
         return (yield from rebuild_steps(store.path, target, options, parallelism, None, leftover, publishing))
 
     return run_on_stores("rebuild", stores_given, stores, list(map(steps, stores)), runner)
 
 
-def _below(out: str, store: BrokerStore) -> str:
+def _broker_target(out: str, store: BrokerStore) -> str:
     """Return the path or URI of a broker's files: its name below ``out``."""
     name = str(store.broker)
     if any(part in {"", ".", ".."} for part in name.split("/")):

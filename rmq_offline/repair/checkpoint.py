@@ -38,11 +38,11 @@ def fresh_checkpoint(root: Path) -> Checkpoint:
     store = open_store(str(root))
     latest_ms, log_end = 0, 0
     for segment in reversed(readable_segments(store)):
-        latest_ms, end = _latest(store.storage, segment)
+        latest_ms, end = _scan_end(store.storage, segment)
         log_end = log_end or end
         if latest_ms:
             break
-    before = _before(Path(paths.checkpoint_file(str(root))))
+    before = _read_checkpoint(Path(paths.checkpoint_file(str(root))))
     return Checkpoint(
         physic_msg_timestamp_ms=latest_ms,
         logics_msg_timestamp_ms=latest_ms,
@@ -52,14 +52,14 @@ def fresh_checkpoint(root: Path) -> Checkpoint:
     )
 
 
-def _before(path: Path) -> Checkpoint:
+def _read_checkpoint(path: Path) -> Checkpoint:
     try:
         return Checkpoint.decode(path.read_bytes())
     except (FormatError, OSError):
         return Checkpoint()
 
 
-def _latest(storage: Storage, segment: Segment) -> tuple[int, int]:
+def _scan_end(storage: Storage, segment: Segment) -> tuple[int, int]:
     """Read the latest store timestamp of a file, 0 if there is none, and the physical offset at which its data ends."""
     latest_ms, end = 0, 0
     summary = np.empty(kernel.SUMMARY_COLUMNS, dtype=np.int64)

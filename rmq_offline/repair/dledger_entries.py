@@ -113,7 +113,7 @@ def plan_entries(
     if log.last_index < 0:
         _refuse(log, segments[0], segments[0].start_offset, "no sound entry")
     directory = segments[0].path.rsplit("/", 2)[0]
-    committed = _committed(directory)
+    committed = _read_committed_index(directory)
     if log.bad_at is not None:
         _cut(log, segments, file_bytes, committed)
     text = None
@@ -264,7 +264,7 @@ def _cut(log: _Log, segments: Sequence[Segment], file_bytes: int, committed: int
             log.add_range(segment, begin, size, size, finding_kinds.LOG_TAIL.code, detail)
 
 
-def _committed(directory: str) -> int | None:
+def _read_committed_index(directory: str) -> int | None:
     """Read ``committedIndex``; -1 without a checkpoint, None if neither checkpoint nor .bak can be read."""
     files = [path for path in (Path(directory, "checkpoint"), Path(directory, "checkpoint.bak")) if path.exists()]
     for path in files:

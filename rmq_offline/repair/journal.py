@@ -122,10 +122,10 @@ def begin(root: Path, plan: RepairPlan) -> Path:
         directory = root / unfinished
         for log_range in plan.stretches:
             if log_range.held:
-                _copy(root, log_range.path, log_range.position, log_range.held, _made(directory / log_range.copy))
+                _copy(root, log_range, _create_parents(directory / log_range.copy))
         for config in (*plan.configs, *(["checkpoint"] if plan.checkpoint else [])):
             if config not in plan.moves and (root / config).is_file():
-                _made(directory / config).write_bytes(read_file(root, config) or b"")
+                _create_parents(directory / config).write_bytes(read_file(root, config) or b"")
         sync_file_system(directory)
         note = sealed(json.loads(plan.to_json()), str(root))
         write_file(root, f"{unfinished}/{PLAN}", json.dumps(note, indent=1).encode())
@@ -168,14 +168,14 @@ def change(root: Path, directory: Path, plan: RepairPlan) -> None:
     refuse_links(root, plan)
     moves = [path for path in plan.moves if os.path.lexists(root / path) and not os.path.lexists(directory / path)]
     aside = f"{DIRECTORY}/{directory.name}"
-    for foreign_change in _changed(root, directory, plan, moves):
+    for foreign_change in _foreign_changes(root, directory, plan, moves):
         raise StoreError(f"{foreign_change} since a repair began; delete {aside}/{PLAN} to plan the repair again")
     for path in moves:  # moves come first: a log file may have to be created where a directory stands
         move_aside(root, path, f"{aside}/{path}")
     for log_range in plan.stretches:
         _overwrite(root, log_range)
     for path, size_bytes in plan.sizes:
-        with _opened(root, path) as file:
+        with _open_log(root, path) as file:
             if os.fstat(file.fileno()).st_size != size_bytes:
                 file.truncate(size_bytes)
     for path in plan.configs:
@@ -192,36 +192,37 @@ def move_aside(root: Path, path: str, aside: str) -> None:
         os.rename(name, name, src_dir_fd=parent, dst_dir_fd=target)
 
 
-def _made(path: Path) -> Path:
+def _create_parents(path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     return path
 
 
-def _copy(root: Path, path: str, position: int, size: int, target: Path) -> None:
-    with os.fdopen(open_file(root, path), "rb") as file, target.open("wb") as copy:
-        file.seek(position)
-        while size:
-            piece = file.read(min(size, MAX_BYTES))
+def _copy(root: Path, log_range: LogRange, target: Path) -> None:
+    remaining = log_range.held
+    with os.fdopen(open_file(root, log_range.path), "rb") as file, target.open("wb") as copy:
+        file.seek(log_range.position)
+        while remaining:
+            piece = file.read(min(remaining, MAX_BYTES))
             if not piece:
-                raise StoreError(f"{root / path}: became shorter while it was read")
+                raise StoreError(f"{root / log_range.path}: became shorter while it was read")
             copy.write(piece)
-            size -= len(piece)
+            remaining -= len(piece)
 
 
-def _opened(root: Path, path: str) -> BinaryIO:
+def _open_log(root: Path, path: str) -> BinaryIO:
     return os.fdopen(open_file(root, path, os.O_RDWR | os.O_CREAT), "r+b")
 
 
 def _overwrite(root: Path, log_range: LogRange) -> None:
     if log_range.fill is Fill.NONE:
         return
-    with _opened(root, log_range.path) as file:
+    with _open_log(root, log_range.path) as file:
         file.seek(log_range.position)
         for piece in log_range.image():
             file.write(piece)
 
 
-def _changed(root: Path, directory: Path, plan: RepairPlan, moves: list[str]) -> Iterator[str]:
+def _foreign_changes(root: Path, directory: Path, plan: RepairPlan, moves: list[str]) -> Iterator[str]:
     """Find foreign changes since the plan was made, where the plan would overwrite or truncate a file."""
     for log_range in plan.stretches:
         path = root / log_range.path
@@ -244,7 +245,7 @@ def _changed(root: Path, directory: Path, plan: RepairPlan, moves: list[str]) ->
 def _is_own(root: Path, number: str, log_range: LogRange) -> bool:
     """Return whether a range has the bytes of its copy, or the bytes that this repair wrote."""
     pieces = _zeros(log_range.held) if log_range.fill is Fill.NONE else log_range.image()
-    with os.fdopen(open_file(root, log_range.path), "rb") as file, _opened_copy(root, number, log_range) as old:
+    with os.fdopen(open_file(root, log_range.path), "rb") as file, _open_copy(root, number, log_range) as old:
         file.seek(log_range.position)
         for piece in pieces:
             size = len(piece)
@@ -256,7 +257,7 @@ def _is_own(root: Path, number: str, log_range: LogRange) -> bool:
     return True
 
 
-def _opened_copy(root: Path, number: str, log_range: LogRange) -> BinaryIO:
+def _open_copy(root: Path, number: str, log_range: LogRange) -> BinaryIO:
     if not log_range.held:
         return Path(os.devnull).open("rb")
     return os.fdopen(open_file(root, f"{DIRECTORY}/{number}/{log_range.copy}"), "rb")

@@ -54,14 +54,14 @@ def with_lost_messages(root: str, log_ranges: Sequence[LogRange]) -> list[LogRan
             message = LostMessage(physical_offset, size, queue.topic, queue.queue_id, queue_offset, batch_size)
             lost = lost_by_range.setdefault(int(at[row]), _Lost([], []))
             (lost.light if queue.topic.startswith(LIGHT_QUEUE_PREFIX) else lost.own_queue).append(message)
-    places = {id(fillable[number]): _with_light(lost) for number, lost in lost_by_range.items()}
+    places = {id(fillable[number]): _join_light_queues(lost) for number, lost in lost_by_range.items()}
     with_messages: list[LogRange] = []
     for log_range in log_ranges:
         with_messages += _attach_lost_messages(log_range, places.get(id(log_range), []))
     return with_messages
 
 
-def _with_light(lost: _Lost) -> list[LostMessage]:
+def _join_light_queues(lost: _Lost) -> list[LostMessage]:
     """Join the messages of light queues (LMQ) to the message of the same record in the topic's queue.
 
     A record without a message there, as of a topic that the broker consumes, goes to its first light queue.
@@ -69,11 +69,11 @@ def _with_light(lost: _Lost) -> list[LostMessage]:
     light: dict[tuple[int, int], list[LostMessage]] = {}
     for message in lost.light:
         light.setdefault((message.physical_offset, message.size), []).append(message)
-    joined = [_joined(message, light.pop((message.physical_offset, message.size), [])) for message in lost.own_queue]
-    return joined + [_joined(first, more) for first, *more in light.values()]
+    joined = [_add_light(message, light.pop((message.physical_offset, message.size), [])) for message in lost.own_queue]
+    return joined + [_add_light(first, more) for first, *more in light.values()]
 
 
-def _joined(message: LostMessage, light: Iterable[LostMessage]) -> LostMessage:
+def _add_light(message: LostMessage, light: Iterable[LostMessage]) -> LostMessage:
     joined = replace(message, light=tuple((other.topic, other.queue_offset) for other in light))
     return joined if placeholder_bytes(joined) <= joined.size else message
 
@@ -101,7 +101,7 @@ def read_all_units(root: str) -> Iterator[tuple[QueueIdentity, Units]]:
 
 
 def _attach_lost_messages(log_range: LogRange, messages: Sequence[LostMessage]) -> Iterator[LogRange]:
-    places = _fitting(log_range, messages)
+    places = _select_fitting(log_range, messages)
     if not places or log_range.fill is Fill.FILLER:
         yield replace(log_range, places=places)
         return
@@ -111,7 +111,7 @@ def _attach_lost_messages(log_range: LogRange, messages: Sequence[LostMessage]) 
     yield replace(log_range, physical_offset=begin, size=log_range.size - size, held=held)
 
 
-def _fitting(log_range: LogRange, candidates: Sequence[LostMessage]) -> tuple[LostMessage, ...]:
+def _select_fitting(log_range: LogRange, candidates: Sequence[LostMessage]) -> tuple[LostMessage, ...]:
     """Select the messages that leave room for fillers; damaged units may overlap, or name half a record."""
     places: list[LostMessage] = []
     queue_places: set[tuple[str, int, int]] = set()

@@ -201,13 +201,13 @@ def _sides_of(root: str) -> Iterator[_Sides]:
             if gap.physical_offset is not None:
                 return ((gap.physical_offset, gap.physical_offset + (gap.size or 0)),)
             if not databases:
-                databases.append(_opened_database(root, stack))
+                databases.append(_open_database(root, stack))
             return _sides_in_database(databases[0], gap)
 
         yield sides_of
 
 
-def _opened_database(root: str, stack: ExitStack) -> QueueDatabase | None:
+def _open_database(root: str, stack: ExitStack) -> QueueDatabase | None:
     store = open_store(root)
     path = store.layouts.only_queue_database
     with suppress(RmqError):  # verify reports it

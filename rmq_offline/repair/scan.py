@@ -207,7 +207,7 @@ def _file_ranges(
         start, code = segment.start_offset, bad.kind.code
         return LogRange("", start, begin, end - begin, held, code, bad.detail, fill, bad.before_ms)
 
-    bad = _joined(scan.bad)
+    bad = _merge_short_ranges(scan.bad)
     tail = bad.pop() if bad and bad[-1].is_torn and bad[-1].end >= scan.end and scan.blank_at is None else None
     for item in bad:
         yield build_range(item.begin, item.end, item, Fill.FILLER)
@@ -228,7 +228,7 @@ def _file_ranges(
         yield build_range(begin, begin_of_zeros, behind, Fill.ZEROS)
 
 
-def _joined(bad: Sequence[_Bad]) -> list[_Bad]:
+def _merge_short_ranges(bad: Sequence[_Bad]) -> list[_Bad]:
     """Merge adjacent ranges of which one alone has no room for a filler."""
     joined: list[_Bad] = []
     for item in bad:

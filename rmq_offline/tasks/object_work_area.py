@@ -120,7 +120,7 @@ class ObjectArea:
     def note_files(self, task: str, files: Mapping[str, int]) -> None:
         write_text(self, f"{_FILES}/{task}", json.dumps(files))
 
-    def _noted(self, task: str) -> dict[str, int]:
+    def _read_noted_files(self, task: str) -> dict[str, int]:
         path = f"{_FILES}/{task}"
         try:
             files = json.loads(self.read_text(path))
@@ -186,7 +186,7 @@ class ObjectArea:
         check_origin(note, self.target, path, f"an interrupted publication of {names}", leftover)
         if leftover is LeftoverPolicy.RESUME:
             for name in tasks:  # somebody else's lists are checked before anything is deleted
-                self._noted(name)
+                self._read_noted_files(name)
         return directories, tasks
 
     def _put_manifest(self, directories: Sequence[str], tasks: Sequence[str]) -> None:
@@ -194,7 +194,7 @@ class ObjectArea:
             file.write(f'{{"directories": {json.dumps(directories)}, "files": {{')
             separator = ""
             for task in tasks:
-                if noted := self._noted(task):
+                if noted := self._read_noted_files(task):
                     file.write(separator + json.dumps(noted)[1:-1])
                     separator = ", "
             file.write("}}")
@@ -203,7 +203,7 @@ class ObjectArea:
 
     def copy_noted(self, task: str) -> None:
         """Copy the objects that a task has written to their names in the target."""
-        self.copy_new(list(self._noted(task)))
+        self.copy_new(list(self._read_noted_files(task)))
 
     def copy_new(self, names: Sequence[str]) -> None:
         """Copy objects within the object store from below ``new/`` to their names in the target."""

@@ -167,7 +167,7 @@ def _commit_objects(write: LogWrite, job: objects.ObjectJob, tasks: Sequence[Wri
             pieces, new = Path(temporary) / "pieces", Path(temporary) / "new"
             pieces.mkdir()
             new.mkdir()
-            old = _write_new_log(write, objects.fetched(area, tasks, pieces), new / "commitlog")
+            old = _write_new_log(write, objects.fetch_pieces(area, tasks, pieces), new / "commitlog")
             written = frozenset(queue for task in tasks for queue in task.queues)
             topics = with_topics(read_topics(job.root), queue_counts(written), job.now_ms)
             if topics is not None:

@@ -63,10 +63,10 @@ class ObjectJob:
         area = self.area
         with tempfile.TemporaryDirectory(prefix="rmq-write-") as directory:
             written = write_pieces(batches, Path(directory), options)
-            pieces = tuple(self._uploaded(area, piece) for piece in written.pieces)
+            pieces = tuple(self._upload_piece(area, piece) for piece in written.pieces)
         return replace(written, pieces=pieces)
 
-    def _uploaded(self, area: ObjectArea, piece: Piece) -> Piece:
+    def _upload_piece(self, area: ObjectArea, piece: Piece) -> Piece:
         name = f"pieces-{self.number}/{Path(piece.path).name}"
         for ending in _ENDINGS:
             area.upload(name + ending, Path(piece.path + ending))
@@ -108,15 +108,15 @@ def begin_object_job(root: str) -> ObjectJob:
     return job
 
 
-def fetched(area: ObjectArea, tasks: Sequence[WrittenTask], directory: Path) -> list[WrittenTask]:
+def fetch_pieces(area: ObjectArea, tasks: Sequence[WrittenTask], directory: Path) -> list[WrittenTask]:
     """Download the pieces of tasks into a directory."""
     pieces = [piece for task in tasks for piece in task.pieces]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        local_pieces = pool.map(partial(_fetch, area, directory), pieces)
+        local_pieces = pool.map(partial(_fetch_piece, area, directory), pieces)
         return [replace(task, pieces=tuple(islice(local_pieces, len(task.pieces)))) for task in tasks]
 
 
-def _fetch(area: ObjectArea, directory: Path, piece: Piece) -> Piece:
+def _fetch_piece(area: ObjectArea, directory: Path, piece: Piece) -> Piece:
     path = str(directory / Path(piece.path).name)
     for ending in _ENDINGS:
         area.download(piece.path + ending, Path(path + ending))
