@@ -33,9 +33,14 @@ class SparkRunner:
             return []
         return collect(self._context.parallelize(arguments, len(arguments)).map(function).collect(), on_done)
 
-    def check_seen(self, option: str, path: str) -> None:
-        """Check that the executors see a path that the driver sees. Raises OptionError."""
-        self._check(option, path, path)
+    def check_seen(self, option: str, path: str, location: str | None = None) -> None:
+        """Check that the executors see a path that the driver sees. Raises OptionError about the path or a location."""
+        if self._is_local():
+            return
+        faults = [fault for fault in self.map(functools.partial(_unseen, path), range(self.parallelism)) if fault]
+        if faults:
+            remedy = "give one on a mount that all machines share, or in an object store"
+            raise OptionError(f"{option} {path if location is None else location}: {faults[0]}; {remedy}")
 
     def check_shared(self, option: str, directory: str) -> None:
         """Check that the executors see the driver's files in a directory, old or new. Raises OptionError."""
@@ -45,7 +50,7 @@ class SparkRunner:
         probe = place / f".rmq-probe-{uuid.uuid4().hex}"
         try:
             probe.touch()
-            self._check(option, directory, str(probe))
+            self.check_seen(option, str(probe), directory)
         except OSError as error:
             raise OptionError(f"{option} {directory}: {error.strerror}") from error
         finally:
@@ -53,14 +58,6 @@ class SparkRunner:
 
     def _is_local(self) -> bool:
         return str(self._context.master).partition("[")[0] == "local"
-
-    def _check(self, option: str, location: str, path: str) -> None:
-        if self._is_local():
-            return
-        faults = [fault for fault in self.map(functools.partial(_unseen, path), range(self.parallelism)) if fault]
-        if faults:
-            remedy = "give one on a mount that all machines share, or in an object store"
-            raise OptionError(f"{option} {location}: {faults[0]}; {remedy}")
 
 
 def _unseen(path: str, _number: int) -> str | None:

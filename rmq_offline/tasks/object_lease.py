@@ -133,21 +133,21 @@ def _wait_for_others(lease_objects: LeaseObjectStore, own_name: str, refusal: st
     Raises StoreLockedError for a holder of the lease. A candidate is refused for any lease with a lesser name, and for
     each holder.
     """
-    others = {name: text for name in lease_objects.names() if (text := lease_objects.read(name)) is not None}
-    others.pop(own_name, None)
+    leases = {name: text for name in lease_objects.names() if (text := lease_objects.read(name)) is not None}
+    leases.pop(own_name, None)
     deadline = time.monotonic() + _SILENCE_S
-    while others:
-        for name, text in list(others.items()):
+    while leases:
+        for name, text in list(leases.items()):
             now = lease_objects.read(name)
             lives = _lives(text) and not _is_abandoned(name, text)
             if now is None or lives is False or (time.monotonic() >= deadline and now == text):
                 lease_objects.delete(name)
-                del others[name]
+                del leases[name]
             elif not (name < own_name or (is_candidate and _is_held(now))):
-                del others[name]
+                del leases[name]
             elif (lives or now != text) and (is_candidate or _is_held(now)):
                 raise StoreLockedError(f"{refusal} ({_who(now)}); let it end first")
-        if others:
+        if leases:
             time.sleep(_LOOK_S)
 
 
