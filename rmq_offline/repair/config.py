@@ -1,8 +1,8 @@
 """Makes ``topics.json`` and ``subscriptionGroup.json`` anew, where a store has lost them, from log, queues and offsets.
 
-A topic is one that has queues; where a store has no queues at all, one that has messages in the log. Queue numbers are
-those that occur, so that a topic may have had more. A group is one that has consumed, or has a retry topic. What the
-broker makes by itself at each start, its system topics and groups, is left to it.
+Topics are those with queues; in a store without any queue, those with messages in the log. Queue numbers are those that
+occur, so that a topic may have had more queues. Groups are those that have consumed, or have a retry topic. System
+topics and groups are left to the broker, which makes them at each start.
 """
 
 import json

@@ -1,8 +1,8 @@
 """Repair of a DLedger CommitLog: only changes that Raft allows, after which the group's logs still agree.
 
-Bytes that are certain are written anew: a header is told by its record and its neighbours, a file's end mark by its
-place, DLedger's index by the entries. Entries behind the last sound one are cut off, as the original's recovery does,
-where none of them was committed. Of any other damage the other members have the truth, so that it is refused in words.
+Certain bytes are written anew: a header follows from its record and its neighbours, a file's end mark from its place,
+DLedger's index from the entries. Uncommitted entries behind the last sound one are cut off, as by the original's
+recovery. Other damage is refused, since the other members of the group have the right bytes.
 """
 
 import shutil

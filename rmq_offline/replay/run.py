@@ -1,8 +1,7 @@
 """Replay in two passes over the CommitLog: the first counts, the second sends.
 
-Messages go through one process, since each queue is to stay in order; a queue has one request on its way, and
-all queues have theirs at once. What is sent is the log's order; how far it is answered, without a gap, is the
-checkpoint.
+Messages go through one process in the log's order, since each queue must stay in order. A queue has one request in
+flight, and all queues have theirs at once. The checkpoint is the offset up to which all messages are acknowledged.
 """
 
 import asyncio

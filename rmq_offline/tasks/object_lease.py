@@ -1,19 +1,17 @@
 """Lease by heartbeat objects: one writer at a time under one target of an object store, which has no locks.
 
-Nor does ``pyarrow.fs`` have conditional puts, and not each object store has them. So a rebuild puts a lease object of
-its own below ``.rmq-rebuild-leases``, and an export in a directory beside its table, then lists them, which all large
-object stores answer with what was put before. One that sees another one's hold is refused. Of several that begin at
-once one goes on, by the order of their names, which are random:
+``pyarrow.fs`` has no conditional puts, nor has each object store. So a writer puts a lease object with a random name,
+a rebuild below ``.rmq-rebuild-leases``, an export in a directory beside its table. Then the writer lists all leases:
+large object stores list all objects that were put before. Among writers that begin at once the lesser name wins:
 
-1. It puts its object, which says that it wants the lease, and lists. It is refused by one that holds it, or that wants
-   it and has a lesser name.
-2. It puts that it holds the lease, and lists again. For one with a lesser name it waits: that one has listed before
-   this hold was there, then it will hold the lease itself and this one is refused, or behind it, and is refused.
+1. A writer puts a lease that wants, and lists. A lease that holds refuses the writer, and so does a lesser name.
+2. The writer puts a lease that holds, and lists again. The writer waits for each lesser name: its owner either listed
+   before this hold, and will hold and refuse this writer, or listed after it, and is refused.
 
-So of two that go on the one with the greater name would have seen the other's hold. An owner rewrites its object every
-few seconds. One that has not for longer than ``_SILENCE_S`` is considered dead, and its object deleted; so is one whose
-process ran on this very machine and is gone, or is this one, which no longer holds it and could not delete it. Before
-it publishes, an owner checks that its own object still exists.
+So of two successful writers, the one with the greater name would have seen the other's hold. An owner rewrites its
+lease every few seconds. A lease that stays the same for ``_SILENCE_S`` is deleted. So is the lease of a process of this
+machine that is gone, and a lease that this process has ended and could not delete. Before a publication, the owner
+checks that the lease still exists.
 """
 
 import json

@@ -2,8 +2,8 @@
 
 Tasks upload their pieces. The commit, on the driver, lays the new log out on a disk of its own, uploads its files
 below ``.rmq-write/new``, notes in ``publish.json`` what is to be replaced, and has the object store copy each object
-to its name, whole. While the note is there, readers are refused (``require_readable``), and the next write copies on.
-Then ``dispatch.json`` stands for it, until queues and Index have been rebuilt: the log is whole, and may be read.
+to its name, whole. While the note exists, readers are refused (``require_readable``), and the next write copies on.
+Then ``dispatch.json`` replaces the note until queues and Index are rebuilt; the log is complete and readable.
 """
 
 import json
