@@ -241,7 +241,7 @@ def _queue_directories(tree: Path) -> Iterator[tuple[str, str]]:
 
 
 def _link_or_copy_files(source: Path, target: Path, *, copies: bool) -> None:
-    """Link a queue's files; copy files behind a symbolic link, which may be another store's."""
+    """Link a queue's files, but copy files behind a symbolic link, which may lead to another store."""
     target.mkdir(parents=True, exist_ok=True)
     for file in source.iterdir():
         if copies:

@@ -141,9 +141,9 @@ def _wait_for_others(lease_objects: LeaseObjectStore, own_name: str, refusal: st
             if now is None or lives is False or (time.monotonic() >= deadline and now == text):
                 lease_objects.delete(name)
                 del leases[name]
-            elif not (name < own_name or (is_candidate and _is_held(now))):
+            elif not (name < own_name or (is_candidate and _is_holder(now))):
                 del leases[name]
-            elif (lives or now != text) and (is_candidate or _is_held(now)):
+            elif (lives or now != text) and (is_candidate or _is_holder(now)):
                 raise StoreLockedError(f"{refusal} ({_who(now)}); let it end first")
         if leases:
             time.sleep(_LOOK_S)
@@ -181,7 +181,7 @@ def _is_abandoned(name: str, text: str) -> bool:
     return name not in _held and _parse_owner(text)["process"] == _process(os.getpid())
 
 
-def _is_held(text: str) -> bool:
+def _is_holder(text: str) -> bool:
     return _parse_owner(text).get("state") != _WANTS
 
 
