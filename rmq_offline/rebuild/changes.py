@@ -50,9 +50,9 @@ class QueueChange:
     """Difference between what consumers get of a queue before and after.
 
     Attributes:
-        least_before: min offset, as ``least_after``; None without a queue.
-        largest_before: max offset, as ``largest_after``; None without a queue.
-        messages_before: number of messages that consumers can read, as ``messages_after``.
+        least_before, least_after: min offset; None without a queue.
+        largest_before, largest_after: max offset; None without a queue.
+        messages_before, messages_after: number of messages that consumers can read.
         leaving: number of messages that the queue has before only.
         returning: number of messages that the queue has after only.
         moved: number of messages with another queue offset after.
@@ -211,6 +211,7 @@ def find_changes(
 
     Args:
         store: the store whose groups are compared with the queues.
+        segments: of the CommitLog; at least one.
         lost: (begin, end) physical offsets of ranges whose records are lost. The units of these records count for the
             ends of queues only.
         placeholder_ends: by queue, the end that placeholders for lost messages will give the queue.
@@ -233,7 +234,8 @@ def find_changes(
         for name in sorted(old_tree.names | new_tree.names):
             if name not in selection or _is_same(name, old_tree, new_tree, same_queues):
                 continue
-            old, new = (view(name, tree.units(name), heads()) for tree in (old_tree, new_tree))
+            record_heads = heads()
+            old, new = (view(name, tree.units(name), record_heads) for tree in (old_tree, new_tree))
             new = with_placeholders(new, placeholder_ends.get((name.topic, name.queue_id), 0))
             change = compare_views(name, old, new)
             if change is not None:
@@ -292,7 +294,10 @@ def _in_log_order(units: Units) -> Units:
 
 
 def _moved(old: Units, new: Units) -> int:
-    """Count the units whose message has another queue offset after; both sides have the same messages, in log order."""
+    """Count the units whose message has another queue offset after; both sides have the same messages, in log order.
+
+    A message may have several queue offsets.
+    """
     if np.array_equal(old.physical_offsets, new.physical_offsets):
         return int((old.queue_offsets != new.queue_offsets).sum())
     pairs, new_pairs = (np.rec.fromarrays([units.physical_offsets, units.queue_offsets]) for units in (old, new))

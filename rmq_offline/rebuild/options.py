@@ -155,7 +155,12 @@ def check_existing_sizes(store: StoreFiles, options: RebuildOptions) -> None:
     sizes = options.sizes
     for kind, directory, expected, unit_bytes in (
         ("ConsumeQueue", paths.consumequeue_dir(store.root), sizes.consumequeue_file_bytes, UNIT_BYTES),
-        ("BatchConsumeQueue", paths.batch_consumequeue_dir(store.root), sizes.batchconsumequeue_file_bytes, 1),
+        (
+            "BatchConsumeQueue",
+            paths.batch_consumequeue_dir(store.root),
+            sizes.batchconsumequeue_file_bytes,
+            1,
+        ),  # of any multiple
     ):
         first_queue = next(walk_queues(store.storage, directory), None)  # all queues of a broker have one size
         files = () if first_queue is None else first_queue.segments

@@ -39,6 +39,7 @@ def make_queue_database(
     After a kill the next run resumes. The database is written under another name, and renamed when it is complete.
 
     Args:
+        segments: of the CommitLog, on this machine: they are mapped.
         log_end: physical offset one past the last record.
         existing: the store's database, from which units of expired records and unknown pairs are copied.
 

@@ -115,7 +115,11 @@ class QueueFileWriter:
 
     def _write_image(self, directory: str, start_offset: int, image: bytes | memoryview) -> Files:
         """Write a file's used bytes; the rest of the file stays a hole."""
-        file_bytes: int = getattr(self.sizes, f"{directory.partition('/')[0]}_file_bytes")
+        file_bytes = {
+            "consumequeue": self.sizes.consumequeue_file_bytes,
+            "consumequeue_ext": self.sizes.consumequeue_ext_file_bytes,
+            "batchconsumequeue": self.sizes.batchconsumequeue_file_bytes,
+        }[directory.partition("/")[0]]
 
         def write(target: Path) -> None:
             with target.open("wb", buffering=0) as file:

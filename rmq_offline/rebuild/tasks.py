@@ -56,7 +56,7 @@ class ScanResult(TaskResult):
 
     Attributes:
         begin_physical_offset: offset of the first frame.
-        end_physical_offset: offset at which the walk ended: the first frame of the next split.
+        end_physical_offset: offset at which the walk ended: the first frame of the next split; -1 for an empty split.
         record_bytes: size of the sound records together.
         last_physical_offset: offset of the last sound record that is to be dispatched; -1 if none.
         damages: (physical offset, size, code) of the first MAX_REPORTED damaged ranges; ``damage_count`` has all.
@@ -125,7 +125,11 @@ class IndexTask:
 def scan_split(
     split: Split, options: RebuildOptions, area: Area, partitions: int, *, begin: int | None = None
 ) -> ScanResult:
-    """Scan one split, from its first frame, and spill its units and keys; a task of the first batch."""
+    """Scan one split, and spill its units and keys; a task of the first batch.
+
+    Args:
+        begin: file position of the split's first frame; None searches the first frame.
+    """
     done = f"spill/scan-{split.number:06d}.json"
     if begin is None and area.exists(done):
         return ScanResult.from_json(area.read_text(done))

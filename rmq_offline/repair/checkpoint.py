@@ -81,7 +81,10 @@ def _scan_end(storage: Storage, segment: Segment) -> tuple[int, int]:
 
 
 def _index_end_ms(store: StoreFiles) -> int:
-    """Read the latest end timestamp of IndexFiles in ms, which may be later than the log's end; 0 without one."""
+    """Read the latest end timestamp of IndexFiles in ms; 0 without one.
+
+    It is later than the log's end where the clock went back since.
+    """
     latest_ms = 0
     for entry in index_entries(store):
         with store.storage.open(f"{paths.index_dir(store.root)}/{entry.name}") as file:

@@ -151,7 +151,7 @@ def _fault(root: str, name: str) -> str | None:
             fault = config_fault(config_file, path.read_bytes()) if path.is_file() else "no file"
             if fault is None:
                 return None
-            faults.append(fault or "no file")
+            faults.append(fault)
     return faults[0] if faults else "neither it nor its .bak is there"
 
 

@@ -154,7 +154,7 @@ class _Repair:
     def _rebuild(self, directory: Path, plan: RepairPlan) -> Outcome:
         outcome = Outcome()
         replaced = directory / REPLACED
-        publishing = PublishOptions(frozenset({ALL}), replaced, repair=self._repair_context(plan))
+        publishing = PublishOptions(accept=frozenset({ALL}), quarantine=replaced, repair=self._repair_context(plan))
         for rebuild in _rebuild_options(plan):
             report = rebuild_store(self.root, None, rebuild, self.runner, self.on_progress, self.leftover, publishing)
             new = report.outcome

@@ -82,7 +82,7 @@ def manifests(root: Path) -> list[RepairPlan]:
 
 
 def _repairs(root: Path) -> list[Path]:
-    """List the directories of repairs, the first one first. Raises StoreError for a link."""
+    """List the directories of repairs, the first one first, also those without a plan. Raises StoreError for a link."""
     with root_directory(root) as parent:
         if not is_there(DIRECTORY, parent):
             return []

@@ -241,6 +241,7 @@ def _odd_properties(report: VerifyReport, ranges: Sequence[tuple[int, int]]) -> 
 
 
 def _faulty_queues(root: str, report: VerifyReport, moves: Sequence[str]) -> set[tuple[str, int]] | None:
+    """Return the queues that are to be rebuilt; None stands for all queues."""
     faults = [
         kind
         for kind in report.counts

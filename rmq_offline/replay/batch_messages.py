@@ -85,7 +85,10 @@ class EncodedBatches:
 
 
 def encode_rows(rows: pa.RecordBatch, origin: Origin, batch_bytes: int) -> EncodedBatches:
-    """Encode sound records, with the columns COLUMNS, as batch messages by queue of some bytes, or of one message."""
+    """Encode sound records, with the columns COLUMNS, as batch messages by queue, in order within each queue.
+
+    A batch has at most ``batch_bytes``, unless a single message has more.
+    """
     properties = join(
         encode_property_maps(rows["properties"], (*SET_BY_BROKERS, ORIGIN)),
         property_entries(ORIGIN, join(*origin.places(rows))),

@@ -53,7 +53,10 @@ class UnitPartition(InputPartition):
 
 
 class ConsumeQueueReader(DataSourceReader):
-    """Batch reader: plans once, in the driver, and reads some ranges of units a partition."""
+    """Batch reader: plans once, in the driver, and reads some ranges of units a partition.
+
+    The plan freezes the ends of the files.
+    """
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options

@@ -52,7 +52,10 @@ class EntryPartition(InputPartition):
 
 
 class IndexReader(DataSourceReader):
-    """Batch reader: plans once, in the driver, and reads one range of entries a partition."""
+    """Batch reader: plans once, in the driver, and reads one range of entries a partition.
+
+    The plan freezes the ends of the files.
+    """
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options

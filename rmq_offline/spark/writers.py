@@ -132,9 +132,12 @@ def derived_writer(what: str, options: Mapping[str, str], schema: StructType, ov
     """Create a writer of ``consumequeue`` or ``index``. Raises RmqError."""
     from rmq_offline.write.derived import begin_derived  # noqa: PLC0415
 
-    source, (size_options, columns) = f"rmq_{what}", _DERIVED[what]
+    source = f"rmq_{what}"
+    size_options, columns = _DERIVED[what]
     parser = OptionParser(f"{source} as a sink", options, ("path", *size_options, "leftover"))
-    root, sizes, leftover = store_root(parser), rebuild_options(parser, what, ""), leftover_option(parser)
+    root = store_root(parser)
+    sizes = rebuild_options(parser, what, "")
+    leftover = leftover_option(parser)
     check_columns(source, schema, columns, tuple(name for name in columns.fieldNames() if name != "batch_size"))
     return DerivedWriter(begin_derived(root, sizes, overwrite=overwrite, leftover=leftover))
 

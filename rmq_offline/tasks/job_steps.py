@@ -93,7 +93,7 @@ class _Running:
         self.steps = steps
         self.has_ended = False
         self.outcome: Any = None
-        self._batch = TaskBatch(_attempt, ())
+        self._batch = TaskBatch(_attempt, ())  # no tasks before the first step
         self._results: Any = None  # a generator's first ``send`` must be of None
         self._error: Exception | None = None
 

@@ -62,7 +62,7 @@ class ProcessRunner:
     ) -> list[Result]:
         """Apply ``function`` to each argument."""
         if len(arguments) == 1 or self.parallelism == 1:
-            return collect(map(function, arguments), on_done)
+            return collect((function(argument) for argument in arguments), on_done)
         workers = min(self.parallelism, len(arguments) or 1)
         with ProcessPoolExecutor(workers, get_context("fork"), _end_with, (os.getpid(),)) as pool:
             try:

@@ -57,7 +57,10 @@ def _text_column(values: list[str]) -> pa.Array:
 
 
 def write_units(path: Path, units: NDArray[np.int64], names: Sequence[tuple[str, int]], partition_count: int) -> None:
-    """Write the units of one split, int64[n, UNIT_COLUMNS], grouped by partition, queue and log order."""
+    """Write the units of one split, int64[n, UNIT_COLUMNS], grouped by partition, queue and log order.
+
+    ``names`` has the topic and the queue id of each queue number in the units.
+    """
     placed = sorted((queue_partition(*name, partition_count), name, row) for row, name in enumerate(names))
     rank = np.empty(len(names), dtype=np.int64)
     rank[[row for _, _, row in placed]] = np.arange(len(names))
@@ -123,7 +126,7 @@ def write_keys(path: Path, keys: NDArray[np.int64]) -> None:
 def read_keys(
     path: str, begin: int, end: int
 ) -> Iterator[tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]]:
-    """Read some keys of a keys file: hashes, physical offsets and store timestamps (ms). Raises SpillError."""
+    """Read the keys ``[begin, end)`` of a file: hashes, physical offsets, store timestamps (ms). Raises SpillError."""
     with _open_batches(path) as reader:
         for number in range(begin // KEYS_PER_BATCH, -(-end // KEYS_PER_BATCH)):
             first = number * KEYS_PER_BATCH

@@ -109,9 +109,12 @@ def _index_files(root: str) -> list[Path]:
 
 def write_units(batches: Iterable[pa.RecordBatch], write: DerivedWrite) -> list[str]:
     """Task: spill units beside the store, grouped by queue; return the files' paths. Raises StoreError."""
-    table, directory, pieces = UnitRows(), write.job.pieces, []
+    table = UnitRows()
+    directory = write.job.pieces
+    pieces = []
     for rows in _pieces(map(table.table, batches)):
-        path, names = directory / f"{uuid.uuid4().hex}.arrow", table.queue_names()
+        path = directory / f"{uuid.uuid4().hex}.arrow"
+        names = table.queue_names()
         for topic, _ in names:
             check_topic(topic)
         with os_errors_as_store_errors(directory):

@@ -66,7 +66,7 @@ class LogWriter:
         self._local = threading.local()
 
     def write(self, tasks: Sequence[WrittenTask], queue_ends: dict[tuple[str, int], int]) -> None:
-        """Append all records of some tasks, and update the next queue offset of each queue.
+        """Append all records of some tasks, in the order of their keys, and update the next queue offset of each queue.
 
         Raises StoreError for records whose kept offsets do not fit each other.
         """
@@ -117,6 +117,7 @@ class LogWriter:
             start_sync(file.fileno(), physical_offset - start, len(data))
 
     def _chunk_bounds(self, places: Table) -> list[int]:
+        """Return the first row of each chunk, and the end: a chunk is in one file, and has about _CHUNK_BYTES."""
         offsets = places[:, kernel.PHYSICAL_OFFSET]
         numbers = offsets // self._file_bytes * (self._file_bytes // _CHUNK_BYTES + 1)
         numbers += offsets % self._file_bytes // _CHUNK_BYTES

@@ -21,7 +21,10 @@ Table = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Encoded records of one task, in ``PATH.records`` and ``PATH.rows``, with the first and the last ORDER_KEY."""
+    """Encoded records of one task, in ``PATH.records`` and ``PATH.rows``, with the first and the last ORDER_KEY.
+
+    ``is_sorted`` means that keys never go down.
+    """
 
     path: str
     row_count: int

@@ -47,7 +47,7 @@ def queue_counts(queues: Iterable[tuple[str, int]]) -> dict[str, int]:
 
 
 def with_topics(document: dict[str, Any], counts: Mapping[str, int], now_ms: int) -> bytes | None:
-    """Add topics with at least so many queues to a ``topics.json``; None if nothing changes, other keys stay."""
+    """Add topics with at least so many queues to a ``topics.json``; None if nothing changes. Other keys stay."""
     table = document.get("topicConfigTable") or {}
     changed = False
     for topic, queues in counts.items():
