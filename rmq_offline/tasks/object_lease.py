@@ -1,8 +1,9 @@
 """Lease by heartbeat objects: one writer at a time under one target of an object store, which has no locks.
 
 ``pyarrow.fs`` has no conditional puts, and not every object store has them. So a writer puts a lease object with a
-random name, a rebuild below ``.rmq-rebuild-leases``, an export in a directory beside its table. Then the writer lists all leases:
-large object stores list all objects that were put before. Among writers that begin at once the lesser name wins:
+random name, a rebuild below ``.rmq-rebuild-leases``, an export in a directory beside its table. Then the writer lists
+all leases: large object stores list all objects that were put before. Among writers that begin at once the lesser name
+wins:
 
 1. A writer puts a lease that wants, and lists. A lease that holds refuses the writer, and so does a lesser name.
 2. The writer puts a lease that holds, and lists again. The writer waits for each lesser name: its owner either listed
