@@ -254,7 +254,7 @@ class _ServerConnection(Connection):
             return
         held_bytes = self._parser.buffered_bytes + self.waiting_bytes + self.parked_bytes
         if self._unparsed:
-            held_bytes += sum(map(len, self._unparsed))
+            held_bytes += sum(len(data) for _, data in self._unparsed)
         if self._transport is not None:
             held_bytes += self._transport.get_write_buffer_size()
         if held_bytes != self.held_bytes:

@@ -434,6 +434,18 @@ async def test_who_holds_the_most_is_closed_and_not_who_comes_last(serve: Serve,
     assert [len(answer.body) for answer in await least.read()] == [60_000]
 
 
+async def test_bytes_that_come_while_nothing_is_handled_count_as_held(serve: Serve, connect: Connect) -> None:
+    server, address = await serve()
+    peer = await connect(address)
+    assert (await peer.ask()).code == 0
+    (connection,) = server.connections
+    connection.pause_writing()  # a transport may have data that it has received already
+    connection.data_received((1 << 20).to_bytes(4, "big") + bytes(4) + bytes(60_000))
+    assert server.held_bytes >= 60_000
+    connection.resume_writing()
+    assert server.held_bytes >= 60_000
+
+
 async def test_answers_that_are_not_read_count_as_held(serve: Serve, connect: Connect) -> None:
     def pull(command: RemotingCommand, _connection: Connection) -> RemotingCommand:
         return command.response(0, None, None, bytes(900_000))  # below the limit from which on a peer is not read from

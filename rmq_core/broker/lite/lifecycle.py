@@ -108,9 +108,11 @@ class LiteLifecycleManager:
         delete_topics = base_handlers[RequestCode.DELETE_TOPIC_IN_BROKER_LIST]
 
         def delete_one(request: RemotingCommand, connection: Connection) -> HandlerResponse:
-            parents = self._parents([read_fields(request, Topic).topic])
+            topic = read_fields(request, Topic).topic
+            parents = self._parents([topic])
             if not parents:
                 return delete_topic(request, connection)
+            check_deletable(self._state, topic)  # before a child is deleted
             return self._delete_with_children(parents, delete_topic, request, connection)
 
         def delete_several(request: RemotingCommand, connection: Connection) -> HandlerResponse:
