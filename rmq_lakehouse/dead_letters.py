@@ -54,7 +54,6 @@ class ValueRule(Protocol):
 
     def __call__(self, kind: DataType, value: str, *, may_be_null: bool) -> str | None:
         """Return the condition that a value, as SQL names it, has to meet; None without one."""
-        ...
 
 
 class DeadLetters:

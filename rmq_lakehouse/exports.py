@@ -62,7 +62,6 @@ class ExportTables(Protocol):
 
     def check(self) -> None:
         """Refuse existing tables that do not fit the export. Raises StoreError."""
-        ...
 
     def check_log(self, log: StoreLog) -> None:
         """Refuse a log other than the one that the tables were exported from. Raises StoreError."""
@@ -71,7 +70,6 @@ class ExportTables(Protocol):
 
     def prepare(self) -> None:
         """Create the tables that do not exist. Raises StoreError."""
-        ...
 
     def resume_offset(self) -> int:
         """Return the smallest offset of the first pending row; -1 if nothing was committed. Raises StoreError."""
@@ -80,18 +78,15 @@ class ExportTables(Protocol):
     @property
     def exactly_once_tables(self) -> Sequence[ExactlyOnceTable]:
         """Tables of the export."""
-        ...
 
     def source_options(self) -> dict[str, str]:
         """Return options of the source, in addition to the options of the selection."""
-        ...
 
     def resolve_undecoded(self, accepted: Collection[str]) -> int:
         """Return how many messages are undecoded at the end of a run, counting those of former runs.
 
         Messages that are in the dead-letter table now, and messages of accepted topics, count no longer.
         """
-        ...
 
 
 AnyExport = TypeVar("AnyExport", bound=ExportTables)
@@ -148,30 +143,24 @@ class MessageSource(Protocol[AnyExport, Pending_co]):
     @property
     def parts(self) -> Sequence[SourceExports[AnyExport]]:
         """The stores or brokers of the source, with their exports."""
-        ...
 
     def check(self) -> None:
         """Refuse tables and messages that do not fit, before anything is written. Raises RmqError."""
-        ...
 
     def prepare(self) -> None:
         """Create the tables. Raises StoreError."""
-        ...
 
     def begin_round(self) -> None:
         """Fix where the next round ends. Raises RmqError if no part can be read."""
-        ...
 
     def pending(self, number: int) -> Sequence[tuple[SourceExports[AnyExport], Pending_co]]:
         """Return the messages that the exports of one number lack, by part; the messages are durable.
 
         A part that cannot be exported gets its error. Raises RmqError if the error ends the exports of all parts.
         """
-        ...
 
     def end_round(self, added: Sequence[ExportCounts]) -> bool:
         """Record what the commits of a round have added; return whether more messages are pending. Raises RmqError."""
-        ...
 
 
 class ExportLoop(Generic[AnyExport, Pending]):

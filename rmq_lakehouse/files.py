@@ -68,19 +68,15 @@ class TableFileStore(Protocol):
 
     def open(self, path: str) -> Any:
         """Open a new file for writing, an Arrow stream. Raises OSError."""
-        ...
 
     def finish(self, path: str, sink: Any) -> tuple[int, int]:
         """Close a file and make it durable; return its size in bytes and its time in ms. Raises OSError."""
-        ...
 
     def size(self, path: str) -> int:
         """Return a file's size in bytes. Raises OSError."""
-        ...
 
     def delete(self, path: str) -> None:
         """Delete a file. Raises OSError."""
-        ...
 
 
 class LocalFileStore:

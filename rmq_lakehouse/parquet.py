@@ -128,27 +128,21 @@ class TableFiles(Protocol):
 
     def file_schema(self, schema: pa.Schema, partitions: Sequence[str]) -> pa.Schema:
         """Return the schema of the files, of batches of ``schema``."""
-        ...
 
     def partition_source(self, name: str) -> str:
         """Return the column that a partition is made of."""
-        ...
 
     def partition_values(self, rows: pa.RecordBatch, name: str) -> pa.Array:
         """Compute a partition's values of rows."""
-        ...
 
     def partition_value(self, value: pa.Scalar) -> str | None:
         """Return the text of a partition's value."""
-        ...
 
     def is_counted(self, leaf: str) -> bool:
         """Return whether the footer has the bounds of a leaf column, given by its path in Parquet."""
-        ...
 
     def action(self, file: FinishedFile) -> str:
         """Describe a file for the table's log."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,6 @@ class CommitHistory(Protocol):
 
     def read_commit(self, version: int) -> TableCommit | None:
         """Read a commit; None if it was cleaned up."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,24 +66,19 @@ class PendingMessages(PendingTasks, Protocol):
     @property
     def spark(self) -> SparkSession:
         """The session."""
-        ...
 
     @property
     def topics(self) -> int:
         """Largest possible number of topics, which decides the size of files."""
-        ...
 
     def attempt_frame(self, attempt: CommitAttempt) -> DataFrame:
         """Read the rows of an attempt as a DataFrame."""
-        ...
 
     def union_frame(self, tables: Sequence[ExactlyOnceTable]) -> DataFrame:
         """Read the rows that are pending for any of the tables as one DataFrame."""
-        ...
 
     def belongs_to_attempt(self, attempt: CommitAttempt) -> Column:
         """Return the condition that a row of ``union_frame`` belongs to an attempt."""
-        ...
 
 
 class Export(ExportTables, Protocol):
@@ -91,7 +86,6 @@ class Export(ExportTables, Protocol):
 
     def commit_pending(self, records: PendingMessages) -> ExportCounts:
         """Commit the messages that the tables lack."""
-        ...
 
 
 class RawExport(RawTable):

@@ -36,7 +36,6 @@ class TaskWithRows(Protocol):
     @property
     def rows(self) -> "TaskRows":
         """The rows."""
-        ...
 
 
 AnyTask = TypeVar("AnyTask", bound=TaskWithRows)
@@ -55,7 +54,6 @@ class TaskRows(Protocol):
         Args:
             by_topic: batches may have rows of one topic each; only rows of one topic keep their order then.
         """
-        ...
 
 
 class PendingTasks(Protocol):
@@ -63,15 +61,12 @@ class PendingTasks(Protocol):
 
     def start_attempt(self, table: ExactlyOnceTable) -> StartAttempt:
         """Return the function that starts an attempt to commit the rows that the table lacks."""
-        ...
 
     def tasks(self, attempt: CommitAttempt) -> tuple[Sequence[TaskRows], int]:
         """Plan the rows of an attempt as tasks; also return the bytes that the tasks read."""
-        ...
 
     def expected_messages(self, attempt: CommitAttempt) -> int | None:
         """Return the number of messages of an attempt, if it is known before they are read; else None."""
-        ...
 
 
 class FilesRunner(Runner, Protocol):
@@ -79,7 +74,6 @@ class FilesRunner(Runner, Protocol):
 
     def check_shared(self, option: str, directory: str) -> None:
         """Check that tasks see what this process writes into a directory. Raises OptionError."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,23 +93,18 @@ class TableSnapshot(Protocol):
     @property
     def version(self) -> int:
         """Number that grows with each version; -1 if there is no table."""
-        ...
 
     def transaction_version(self, app_id: str) -> int:
         """Return the last version that was committed for ``app_id``; -1 if none was, or it has expired."""
-        ...
 
     def app_ids(self) -> list[str]:
         """List all application ids that have a transaction version."""
-        ...
 
     def drops_transactions(self) -> bool:
         """Return whether transaction versions expire."""
-        ...
 
     def read_commit(self, version: int) -> TableCommit | None:
         """Read a commit that led to this version; None if it was cleaned up."""
-        ...
 
 
 class TableTransaction(Protocol):
@@ -118,11 +113,9 @@ class TableTransaction(Protocol):
     @property
     def snapshot(self) -> TableSnapshot:
         """Table version that the transaction reads."""
-        ...
 
     def watch(self, app_id: str) -> None:
         """Fail the commit if another writer changes the version of ``app_id`` meanwhile."""
-        ...
 
     def commit(self, adds: Sequence[WrittenFile] | None, versions: Mapping[str, int], metadata: str | None) -> None:
         """Commit data files, transaction versions and metadata atomically.
@@ -134,7 +127,6 @@ class TableTransaction(Protocol):
             one of the log's ``conflicts``: another writer has committed meanwhile; the files belong to no version.
             StoreError: the table cannot be written.
         """
-        ...
 
 
 class SparkTransaction(TableTransaction, Protocol):
@@ -142,7 +134,6 @@ class SparkTransaction(TableTransaction, Protocol):
 
     def write(self, frame: "DataFrame") -> list[WrittenFile]:
         """Write rows as files that no version of the table contains yet. Raises StoreError."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,23 +195,18 @@ class TableLog(Protocol):
 
     def exists(self) -> bool:
         """Return whether the table exists. Raises StoreError."""
-        ...
 
     def snapshot(self) -> TableSnapshot:
         """Return the newest version."""
-        ...
 
     def configuration(self) -> dict[str, str]:
         """Return the table's properties."""
-        ...
 
     def partition_columns(self) -> list[str]:
         """Return the names of the partition columns."""
-        ...
 
     def names_directories(self, properties: Mapping[str, str]) -> bool:
         """Return whether a table with these properties has the values of partitions in the names of directories."""
-        ...
 
     def missing_file(self) -> str | None:
         """Return a data file of the newest version that does not exist; None if all files checked exist.
@@ -228,11 +214,9 @@ class TableLog(Protocol):
         Only a few files are checked, so that the cost does not grow with the table. Raises StoreError if the log is
         unreadable.
         """
-        ...
 
     def other_table(self) -> str | None:
         """Describe another table in the directory of this table; None without one. Raises StoreError."""
-        ...
 
     def check_columns(self, path: str, schema: Any, identity_columns: Sequence[str]) -> None:
         """Refuse columns that the table cannot take, see ``evolution``. Raises StoreError.
@@ -240,39 +224,30 @@ class TableLog(Protocol):
         Args:
             schema: columns to write, as the exports of this log have them: Spark's or Arrow's.
         """
-        ...
 
     def add_missing_columns(self, path: str, schema: Any) -> None:
         """Add the columns that the table lacks, also within structs; arguments as of ``check_columns``."""
-        ...
 
     def has_rows(self, version: int, row_range: RowRange, count: int = 1) -> bool:
         """Return whether a version has at least ``count`` rows of a range."""
-        ...
 
     def create(self, schema: Any, table_spec: TableSpec, properties: Mapping[str, str]) -> None:
         """Create the table, unless another writer was faster. Raises StoreError."""
-        ...
 
     def begin_transaction(self) -> TableTransaction:
         """Begin a transaction on the newest version. A transaction that is not committed changes nothing."""
-        ...
 
     def delete_older(self, time_column: str, days: int) -> None:
         """Delete the rows of messages that were stored more than ``days`` ago, by the column ``time_column``."""
-        ...
 
     def compact(self, time_column: str) -> None:
         """Compact small files up to the target size, with messages in the order of the column ``time_column``."""
-        ...
 
     def vacuum(self, hours: int) -> None:
         """Delete files that no version has had for ``hours``, and the versions that only these files made up."""
-        ...
 
     def fsync(self) -> None:
         """Sync the file system of the table to disk, if this machine has it; see ``sync_file_system``."""
-        ...
 
 
 class SparkTableLog(TableLog, Protocol):
@@ -280,27 +255,21 @@ class SparkTableLog(TableLog, Protocol):
 
     def schema(self) -> "StructType":
         """Return the table's columns."""
-        ...
 
     def former_columns(self) -> dict[str, str | None]:
         """Map the former path of each renamed column to its current path, and that of each dropped column to None."""
-        ...
 
     def storable_schema(self, schema: "StructType") -> "StructType":
         """Return the columns as the format stores them: it may lack a type. Raises StoreError."""
-        ...
 
     def add_columns(self, schema: "StructType") -> None:
         """Add the columns that the table lacks, also within structs."""
-        ...
 
     def widening_refusal(self, narrow: "DataType", wide: "DataType") -> str | None:
         """Return the reason why the table cannot widen a column, with the statement to run; None without a reason."""
-        ...
 
     def widen_column(self, path: Sequence[str], kind: "DataType") -> None:
         """Change the type of a column to a wider type."""
-        ...
 
     def layout(self, table_spec: TableSpec, codec: str, columns: Collection[str]) -> Layout | None:
         """Return how tasks write the files of the table; None if Spark's own writer has to write the rows.
@@ -308,15 +277,12 @@ class SparkTableLog(TableLog, Protocol):
         Args:
             columns: columns that the tasks write.
         """
-        ...
 
     def rows(self, version: int, columns: Sequence[str]) -> "DataFrame | None":
         """Read some columns of a version's rows; None if there are no rows."""
-        ...
 
     def visible_rows(self) -> "DataFrame":
         """Read the newest version's rows, without those that delete files hide. Raises StoreError."""
-        ...
 
     def upsert(
         self,
@@ -338,7 +304,6 @@ class SparkTableLog(TableLog, Protocol):
         Raises:
             StoreError: each attempt lost a race.
         """
-        ...
 
 
 OpenTable = Callable[[str], SparkTableLog]

@@ -28,19 +28,15 @@ class ExportConnection(QueueConnection, Protocol):
 
     def clusters(self) -> Mapping[str, str]:
         """Find the cluster of each broker, by name."""
-        ...
 
     def gaps(self, begins: Offsets, ends: Offsets) -> Sequence[Gap]:
         """List the ranges of deleted messages within ranges of queues: queue, begin, end."""
-        ...
 
     def first_at(self, bounds: Bounds, physical_offset: int) -> Offsets:
         """Find the first message of each queue that begins at a physical offset or after it; else the queue's end."""
-        ...
 
     def physical_end_of(self, queue: ClusterQueue, end: int) -> int:
         """Return a physical offset after all messages below a queue offset; 0 if physical offsets are not unique."""
-        ...
 
 
 class SpanReader(Protocol):
@@ -49,15 +45,12 @@ class SpanReader(Protocol):
     @property
     def has_physical_offsets(self) -> bool:
         """Whether physical offsets identify rows."""
-        ...
 
     def tasks(self, spans: Sequence[Span]) -> tuple[Sequence[TaskRows], int]:
         """Plan the read as tasks, and the bytes that these read."""
-        ...
 
     def frame(self, spark: SparkSession, spans: Sequence[Span]) -> DataFrame:
         """Read the rows as a DataFrame."""
-        ...
 
 
 class QueueExportSource(Protocol):
@@ -66,19 +59,15 @@ class QueueExportSource(Protocol):
     @property
     def name(self) -> str:
         """Name of the source in errors."""
-        ...
 
     def link(self) -> AbstractContextManager[ExportConnection]:
         """Connect to it."""
-        ...
 
     def options(self, read: Mapping[str, str], topics: Iterable[str]) -> ClusterReadOptions:
         """Parse options of the source ``rmq`` that choose queues and offsets. Raises OptionError."""
-        ...
 
     def reader(self, options: ClusterReadOptions, read: Mapping[str, str]) -> SpanReader:
         """Make the reader of ranges, from parsed options and from the same options as text."""
-        ...
 
 
 def span_options(spans: Sequence[Span], key: Callable[[ClusterQueue], Any]) -> dict[str, str]:

@@ -36,23 +36,18 @@ class QueueConnection(Protocol):
 
     def topics(self) -> list[str]:
         """List all topics, sorted."""
-        ...
 
     def queues(self, topic: str) -> list[ClusterQueue]:
         """List the readable queues of a topic; NoTopicError if there is no such topic."""
-        ...
 
     def bounds(self, queues: Iterable[ClusterQueue]) -> Mapping[ClusterQueue, tuple[int, int]]:
         """Find min and max offset of each queue; the max offset is that of its next message."""
-        ...
 
     def at_times(self, times_ms: Mapping[ClusterQueue, int]) -> Mapping[ClusterQueue, int]:
         """Find the first offset of each queue whose message was stored at a time or later."""
-        ...
 
     def committed(self, queues: Iterable[ClusterQueue], group: str) -> Mapping[ClusterQueue, int | None]:
         """Find a consumer group's committed offsets; None where it has none."""
-        ...
 
 
 def chosen_queues(

@@ -38,7 +38,6 @@ class LocalExport(ExportTables, Protocol):
 
     def commit_pending(self, records: PendingRecords) -> ExportCounts:
         """Commit the records that the tables lack."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,22 +30,18 @@ class LocalTableLog(TableLog, Protocol):
         Args:
             columns: columns that the export writes.
         """
-        ...
 
     def layout(self, table_spec: TableSpec, codec: str, columns: Collection[str]) -> Layout:
         """Return how tasks write the files of the table; see ``check_writable``: its owner may have changed it.
 
         Raises NeedsSparkError.
         """
-        ...
 
     def values(self, version: int, row_range: RowRange) -> npt.NDArray[np.int64]:
         """Read the values of a column of integers, of a range of rows."""
-        ...
 
     def type_mismatch(self, schema: pa.Schema) -> str | None:
         """Describe a column that the table has with another name or type, whatever its case; None without one."""
-        ...
 
 
 OpenLocalTable = Callable[[str], LocalTableLog]
