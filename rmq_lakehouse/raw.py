@@ -20,11 +20,7 @@ from rmq_lakehouse.exactly_once import ExactlyOnceTable, commit_with_retry
 from rmq_lakehouse.exports import ExportCounts, ExportTables
 from rmq_lakehouse.files import may_write_apart
 from rmq_lakehouse.parquet import Layout
-from rmq_lakehouse.partition_columns import (
-    check_columns_exist,
-    check_partitions,
-    with_time_columns,
-)
+from rmq_lakehouse.partition_columns import check_columns_exist, check_partitions, with_time_columns
 from rmq_lakehouse.raw_files import (
     ERROR,
     PendingTasks,
@@ -47,13 +43,7 @@ from rmq_lakehouse.table_log import (
     TableSpec,
     TableTransaction,
 )
-from rmq_lakehouse.undecoded import (
-    MESSAGE_COLUMNS,
-    REASON,
-    Undecoded,
-    resolve_refused,
-    with_undecoded,
-)
+from rmq_lakehouse.undecoded import MESSAGE_COLUMNS, REASON, Undecoded, resolve_refused, with_undecoded
 from rmq_offline.spark.job import spark_cause
 from rmq_offline.spark.runner import SparkRunner
 

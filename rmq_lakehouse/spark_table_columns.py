@@ -7,14 +7,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from rmq_formats.errors import StoreError
-from rmq_lakehouse.evolution import (
-    check_columns,
-    column,
-    current_columns,
-    missing,
-    type_mismatches,
-    with_wider_types,
-)
+from rmq_lakehouse.evolution import check_columns, column, current_columns, missing, type_mismatches, with_wider_types
 from rmq_lakehouse.table_log import RowRange, SparkTableLog, check_identity_columns
 
 

@@ -7,11 +7,7 @@ from functools import partial
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    IntegerType,
-    StructField,
-    StructType,
-)
+from pyspark.sql.types import IntegerType, StructField, StructType
 
 from rmq_formats.arrow.schema import BROKER_NAME, CLUSTER
 from rmq_formats.errors import OptionError
@@ -39,10 +35,7 @@ from rmq_lakehouse.decode.spark import build_body_decoder
 from rmq_lakehouse.delta.columns import partition_reason
 from rmq_lakehouse.delta.features import demanding_property
 from rmq_lakehouse.evolution import column, with_wider_types
-from rmq_lakehouse.exactly_once import (
-    ExactlyOnceTable,
-    commit_with_retry,
-)
+from rmq_lakehouse.exactly_once import ExactlyOnceTable, commit_with_retry
 from rmq_lakehouse.exports import ExportCounts, ExportTables
 from rmq_lakehouse.parquet import Layout, counted_columns
 from rmq_lakehouse.partition_columns import check_partitions, time_column, time_fields

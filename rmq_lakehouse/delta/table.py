@@ -56,12 +56,7 @@ from rmq_lakehouse.delta.files import (
 )
 from rmq_lakehouse.delta.local_commits import commit_lock, quarantine_torn_commits
 from rmq_lakehouse.delta.location import DeltaDirectory, DeltaLocation
-from rmq_lakehouse.evolution import (
-    column,
-    ddl,
-    missing,
-    text,
-)
+from rmq_lakehouse.evolution import column, ddl, missing, text
 from rmq_lakehouse.exactly_once import ATTEMPTS
 from rmq_lakehouse.java import java_class, scala_object
 from rmq_lakehouse.parquet import Layout, WrittenFile
