@@ -27,13 +27,9 @@ TIMERS_OPTIONS: Final = (*_STORES, "columns")
 
 @dataclass(frozen=True, slots=True)
 class MetadataOptions:
-    """Parsed options of a read.
+    """Parsed options of a read: of ``stores``, or of the cluster ``namesrv``; None of columns or groups is all.
 
     Attributes:
-        columns: names in the wanted order; None is all.
-        stores: which stores are read; None for a cluster.
-        namesrv: name servers of the cluster; None for stores.
-        groups: consumer groups; None is all.
         access: credentials and TLS, by the options' names; see ``live.client.gather_access``.
     """
 
@@ -45,7 +41,6 @@ class MetadataOptions:
     access: Mapping[str, str] = field(repr=False)
 
     def wants_group(self, group: str) -> bool:
-        """Return whether a group is chosen."""
         return self.groups is None or group in self.groups
 
 

@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Iterator, Mapping, MutableMapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -28,21 +29,19 @@ if TYPE_CHECKING:
     from rmq_lakehouse.live.administration import Master
 
 
+@dataclass
 class StorePartition(InputPartition):
     """Input partition: a task of a store."""
 
-    def __init__(self, store: "BrokerStore", task: Any) -> None:
-        super().__init__(None)
-        self.store = store
-        self.task = task
+    store: "BrokerStore"
+    task: Any
 
 
+@dataclass
 class MasterPartition(InputPartition):
     """Input partition: a master of a cluster."""
 
-    def __init__(self, master: "Master") -> None:
-        super().__init__(None)
-        self.master = master
+    master: "Master"
 
 
 class MetadataReader(DataSourceReader):
@@ -83,11 +82,11 @@ class MetadataReader(DataSourceReader):
             batch = self._table.read_task(store.path, partition.task, self._options)
         else:
             store = BrokerStore("", partition.master.cluster, partition.master.broker)
-            batch = self._of_master(partition.master)
+            batch = self._read_master(partition.master)
         columns = store_columns(self._columns, batch.schema.names[0])
         yield from with_broker([batch.select(list(columns))], store, self._columns)
 
-    def _of_master(self, master: "Master") -> pa.RecordBatch:
+    def _read_master(self, master: "Master") -> pa.RecordBatch:
         from rmq_lakehouse.live.administration import ClusterTables  # noqa: PLC0415
 
         read = self._table.read_master
@@ -99,6 +98,7 @@ class MetadataReader(DataSourceReader):
 class _MetadataSource(DataSource):
     """Data source of a table; a subclass defines its name, its columns and its options."""
 
+    source_name: str
     columns: pa.Schema
     known_options: tuple[str, ...]
 
@@ -106,11 +106,14 @@ class _MetadataSource(DataSource):
         super().__init__(options)
         self._given = dict(options)
 
+    @classmethod
+    def name(cls) -> str:
+        return cls.source_name
+
     def _options(self, options: Mapping[str, str]) -> MetadataOptions:
         return metadata_options(self.name(), options, self.known_options)
 
     def schema(self) -> StructType:
-        """Return the schema: all columns, or those of the option ``columns``."""
         columns = self._options(get_source_options(self._given)).columns
         return with_options(schemas.project(schemas.of_arrow(self.columns), columns), self._given)
 
@@ -124,42 +127,30 @@ class _MetadataSource(DataSource):
 class OffsetsSource(_MetadataSource):
     """Data source of consumer offsets and lag, a row a group and queue."""
 
+    source_name = "rmq_offsets"
     columns = CONSUMER_OFFSETS
     known_options = OFFSETS_OPTIONS
-
-    @classmethod
-    def name(cls) -> str:
-        return "rmq_offsets"
 
 
 class TopicsSource(_MetadataSource):
     """Data source of topics, a row a topic and broker."""
 
+    source_name = "rmq_topics"
     columns = TOPICS
     known_options = TOPICS_OPTIONS
-
-    @classmethod
-    def name(cls) -> str:
-        return "rmq_topics"
 
 
 class GroupsSource(_MetadataSource):
     """Data source of consumer groups, a row a group and broker."""
 
+    source_name = "rmq_groups"
     columns = GROUPS
     known_options = GROUPS_OPTIONS
-
-    @classmethod
-    def name(cls) -> str:
-        return "rmq_groups"
 
 
 class TimersSource(_MetadataSource):
     """Data source of timer messages that are not delivered yet, of stores on local disks."""
 
+    source_name = "rmq_timers"
     columns = TIMERS
     known_options = TIMERS_OPTIONS
-
-    @classmethod
-    def name(cls) -> str:
-        return "rmq_timers"

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """How a table is read.
+    """Functions that read a table.
 
     Attributes:
         plan: makes the tasks of a store, by its path.
-        read_task: reads one of them, with all columns but the broker's.
-        read_master: reads the same of a master of a cluster; None where only stores have it.
+        read_task: reads a task, with all columns but the broker's.
+        read_master: reads the same columns from a master of a cluster; None where only stores have the table.
     """
 
     plan: Callable[[str, MetadataOptions], list[Any]]
@@ -34,15 +34,8 @@ class Table:
     read_master: "Callable[[ClusterTables, Master, MetadataOptions], pa.RecordBatch] | None" = None
 
 
-_WHOLE = None  # the one task of a store whose table is a small file
-
-
 def _plan_offsets(path: str, options: MetadataOptions) -> list[Any]:
     return list(lag.plan_lag(open_store(path), options.groups, options.query))
-
-
-def _read_offsets(path: str, task: lag.LagTask, _: MetadataOptions) -> pa.RecordBatch:
-    return lag.read_lag(path, task)
 
 
 def _offsets_of_master(tables: "ClusterTables", master: "Master", options: MetadataOptions) -> pa.RecordBatch:
@@ -56,30 +49,14 @@ def _offsets_of_master(tables: "ClusterTables", master: "Master", options: Metad
     )
 
 
-def _plan_whole(_path: str, _options: MetadataOptions) -> list[Any]:
-    return [_WHOLE]
-
-
-def _read_topics(path: str, _: None, options: MetadataOptions) -> pa.RecordBatch:
-    return _topics(stored_topics(open_store(path)) or {}, options)
-
-
-def _topics_of_master(tables: "ClusterTables", master: "Master", options: MetadataOptions) -> pa.RecordBatch:
-    return _topics(tables.topics(master), options)
+def _plan_one_task(_path: str, _options: MetadataOptions) -> list[None]:
+    """Plan a table that is a small file of the store: one task, without parameters."""
+    return [None]
 
 
 def _topics(configs: Mapping[str, Any], options: MetadataOptions) -> pa.RecordBatch:
-    """Make the table of ``StoredTopicConfig``, or of the configs that brokers answer, which have the same members."""
     rows = (config for topic, config in configs.items() if options.query.wants_topic(topic))
     return _batch(rows, TOPICS, {"topic": "topic_name"})
-
-
-def _read_groups(path: str, _: None, options: MetadataOptions) -> pa.RecordBatch:
-    return _groups(stored_groups(open_store(path)), options)
-
-
-def _groups_of_master(tables: "ClusterTables", master: "Master", options: MetadataOptions) -> pa.RecordBatch:
-    return _groups(tables.groups(master), options)
 
 
 def _groups(configs: Mapping[str, Any], options: MetadataOptions) -> pa.RecordBatch:
@@ -90,7 +67,11 @@ def _groups(configs: Mapping[str, Any], options: MetadataOptions) -> pa.RecordBa
 def _batch(
     configs: "Iterable[StoredTopicConfig | StoredGroupConfig]", schema: pa.Schema, members: Mapping[str, str]
 ) -> pa.RecordBatch:
-    """Make a batch of configs, whose members have the columns' names but for some."""
+    """Make a batch of stored configs, or of those that brokers answer, which have the same members.
+
+    Args:
+        members: names of members by column, where the two differ.
+    """
     config_schema = pa.schema(list(schema)[2:])
     rows = list(configs)
     columns = {}
@@ -100,16 +81,23 @@ def _batch(
     return pa.RecordBatch.from_pydict(columns, schema=config_schema)
 
 
-def _read_timers(path: str, _: None, _options: MetadataOptions) -> pa.RecordBatch:
-    timers = pending_timers.pending_timers(path).combine_chunks()
-    batches = timers.to_batches()
+def _timers(path: str) -> pa.RecordBatch:
+    batches = pending_timers.pending_timers(path).combine_chunks().to_batches()
     return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=pending_timers.PENDING)
 
 
 TABLES: Final = {
-    "rmq_offsets": Table(_plan_offsets, _read_offsets, _offsets_of_master),
-    "rmq_topics": Table(_plan_whole, _read_topics, _topics_of_master),
-    "rmq_groups": Table(_plan_whole, _read_groups, _groups_of_master),
-    "rmq_timers": Table(_plan_whole, _read_timers),
+    "rmq_offsets": Table(_plan_offsets, lambda path, task, _: lag.read_lag(path, task), _offsets_of_master),
+    "rmq_topics": Table(
+        _plan_one_task,
+        lambda path, _, options: _topics(stored_topics(open_store(path)) or {}, options),
+        lambda tables, master, options: _topics(tables.topics(master), options),
+    ),
+    "rmq_groups": Table(
+        _plan_one_task,
+        lambda path, _, options: _groups(stored_groups(open_store(path)), options),
+        lambda tables, master, options: _groups(tables.groups(master), options),
+    ),
+    "rmq_timers": Table(_plan_one_task, lambda path, *_: _timers(path)),
 }
 """By the name of the source."""

@@ -21,7 +21,7 @@ _REQUESTS_AT_ONCE: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class Master:
-    """A master of a cluster."""
+    """Master of a cluster."""
 
     cluster: str
     broker: str

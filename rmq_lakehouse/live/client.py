@@ -9,7 +9,7 @@ import logging
 import os
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -84,7 +84,6 @@ class ClusterConnection:
         self.close()
 
     def close(self) -> None:
-        """Close all connections."""
         self._runner.run(self._reader.__aexit__())
         self._runner.close()
 
@@ -99,11 +98,12 @@ class ClusterConnection:
     def queues(self, topic: str) -> list[ClusterQueue]:
         """List the readable queues of a topic; NoTopicError if there is no such topic."""
         try:
-            return [_queue_of(queue) for queue in self._request(partial(self._reader.queues, topic))]
+            queues = self._request(partial(self._reader.queues, topic))
         except ClusterError as error:
             if isinstance(error.__cause__, NoRouteError):
                 raise NoTopicError(f"no topic {topic!r} at the name server {self._namesrv}") from None
             raise
+        return [ClusterQueue(queue.topic, queue.broker_name, queue.queue_id) for queue in queues]
 
     def bounds(self, queues: Iterable[ClusterQueue]) -> dict[ClusterQueue, tuple[int, int]]:
         """Query min and max offset of each queue; the max offset is that of its next message."""
@@ -151,7 +151,11 @@ class ClusterConnection:
             Records, in pieces; and the offset before which messages were deleted, if the broker says so.
         """
         answers = self._reader.read(_message_queue(queue), begin, end, tags, sql=sql)
-        while (pulled := self._run(partial(_next, answers))) is not None:
+
+        async def pull_next() -> list[BulkPulled] | None:
+            return await anext(answers, None)
+
+        while (pulled := self._run(pull_next)) is not None:
             records = [pull.records for pull in pulled if pull.records]
             next_offsets = [pull.next_offset for pull in pulled if pull.status is PullStatus.OFFSET_ILLEGAL]
             yield records, next_offsets[-1] if next_offsets else None
@@ -206,7 +210,6 @@ class ClusterSink:
 
     @property
     def messages(self) -> int:
-        """Number of messages stored so far."""
         return self._sender.messages
 
     def uniq_keys(self, count: int) -> NDArray[np.uint8]:
@@ -254,8 +257,8 @@ class ClusterSink:
         """Send messages, and wait until they are stored.
 
         Args:
-            chunks: topic, broker and queue id where they are given, messages as a batch request
-                carries them, their number, and the ``sys_flag`` of all of them.
+            chunks: topic, broker and queue id (None leaves the choice), messages as a batch request carries them, their
+                number, and the ``sys_flag`` of all of them.
         """
         placed = [
             (self._queue(topic, broker, number), data, count, sys_flag)
@@ -291,10 +294,6 @@ def access_arguments(settings: Mapping[str, str]) -> dict[str, Any]:
     return {"options": ClientOptions(tls=access.tls), "credentials": access.credentials}
 
 
-async def _next(answers: AsyncIterator[list[BulkPulled]]) -> list[BulkPulled] | None:
-    return await anext(answers, None)
-
-
 @contextmanager
 def translate_errors(namesrv: str) -> Iterator[None]:
     """Translate errors of the client to ClusterError."""
@@ -307,7 +306,3 @@ def translate_errors(namesrv: str) -> Iterator[None]:
 
 def _message_queue(queue: ClusterQueue) -> MessageQueue:
     return MessageQueue(topic=queue.topic, broker_name=queue.broker, queue_id=queue.queue_id)
-
-
-def _queue_of(queue: MessageQueue) -> ClusterQueue:
-    return ClusterQueue(queue.topic, queue.broker_name, queue.queue_id)

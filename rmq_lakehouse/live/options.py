@@ -60,7 +60,6 @@ class ClusterQueue(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Name of the queue within its topic: ``broker:number``."""
         return f"{self.broker}:{self.queue_id}"
 
 
@@ -78,23 +77,18 @@ _NONE: Final[ByQueue] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class ClusterReadOptions:
-    """Parsed options of a read.
+    """Parsed options of a read. One of ``topics``, ``pattern`` and ``assigned`` chooses queues; the others are None.
 
     Attributes:
-        topics: subscribed to by name; None if they are chosen otherwise.
-        assigned: queues assigned by the option; None if they are chosen otherwise.
         starting: EARLIEST, LATEST or GROUP, for queues that ``starts`` leaves out.
         starts: offsets by queue.
-        ends: likewise; queues that it leaves out are read to their end.
+        ends: offsets by queue, exclusive; other queues are read to their end.
         first_ms: smallest store timestamp.
-        end_ms: one past the largest.
-        first_times_ms: the same by queue.
-        end_times_ms: likewise.
+        end_ms: one past the largest store timestamp.
         commits: whether a stream commits its offsets to the group.
         min_partitions: number of partitions at least, about.
         max_trigger_offsets: messages of a stream's micro batch.
         tags: ``*``, or tags with ``||`` between them.
-        columns: the wanted ones; None is all.
         access: credentials and TLS, by the options' names; see ``client.resolve_access``.
     """
 
@@ -124,7 +118,6 @@ class ClusterReadOptions:
 
     @property
     def has_end(self) -> bool:
-        """Whether the options bound the end of the read."""
         return bool(self.ends or self.end_times_ms) or self.end_ms is not None
 
 

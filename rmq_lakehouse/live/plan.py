@@ -20,11 +20,7 @@ Offsets = dict[ClusterQueue, int]
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Offset range of a queue: one task.
-
-    Attributes:
-        end: one past the last.
-    """
+    """Offset range of a queue, which one task reads; ``end`` is exclusive."""
 
     queue: ClusterQueue
     begin: int
@@ -165,7 +161,7 @@ def _resolve_queues(queues: list[ClusterQueue], by_name: ByQueue) -> Offsets:
 def find_deleted_ranges(
     begins: Offsets, bounds: Mapping[ClusterQueue, tuple[int, int]]
 ) -> list[tuple[ClusterQueue, int, int]]:
-    """List queues whose first messages were deleted, or that have become shorter: queue, from, up to where."""
+    """List the offset ranges of queues whose first messages were deleted, or that have become shorter."""
     ranges = []
     for queue, begin in begins.items():
         low, high = bounds[queue]
@@ -179,7 +175,7 @@ def find_deleted_ranges(
 def check_present(
     begins: Offsets, bounds: Mapping[ClusterQueue, tuple[int, int]], fails: bool
 ) -> tuple[Offsets, list[str]]:
-    """Move starting offsets to what exists; return these, and the ranges that were lost. Raises ClusterError."""
+    """Move starting offsets into the queues' bounds; describe the lost ranges. Raises ClusterError."""
     lost = [deleted_offsets_message(queue, first, last) for queue, first, last in find_deleted_ranges(begins, bounds)]
     if lost and fails:
         raise ClusterError(f"{lost[0]}; with failOnDataLoss=false the rest is read")

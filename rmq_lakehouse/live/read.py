@@ -24,10 +24,7 @@ _log = logging.getLogger("rmq_formats.spark")
 
 
 def read_span(span: Span, options: ClusterReadOptions, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Read the messages of an offset range, in queue order.
-
-    Args:
-        columns: of the batches, in this order.
+    """Read the messages of an offset range, in queue order, as batches of some columns.
 
     Raises:
         ClusterError: the cluster does not answer or refuses, or messages are gone and failOnDataLoss is true.

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -17,20 +18,15 @@ if TYPE_CHECKING:
     from rmq_lakehouse.live.plan import Span
 
 # The client and the kernels are imported where they are first needed, as in ``commitlog``.
-
 _log = logging.getLogger("rmq_formats.spark")
 COLUMNS: Final = StructType([*schemas.COMMITLOG.fields, StructField(BROKER_NAME, StringType())])
 
 
+@dataclass
 class SpanPartition(InputPartition):
     """Input partition: one offset range of a queue."""
 
-    def __init__(self, span: "Span") -> None:
-        super().__init__(None)
-        self.span = span
-
-    def __repr__(self) -> str:
-        return f"SpanPartition({self.span!r})"
+    span: "Span"
 
 
 class ClusterReader(DataSourceReader):

@@ -19,8 +19,6 @@ from rmq_lakehouse.live.options import batch_only, read_options, stream_only, wr
 from rmq_lakehouse.live.reader import COLUMNS, ClusterReader
 
 # The client and the kernels are imported where they are first needed, as in ``commitlog``.
-
-
 _OUTAGE_S: Final = 15.0  # a restarting broker is back after some seconds
 
 
@@ -36,7 +34,6 @@ class ClusterSource(DataSource):
         return "rmq"
 
     def schema(self) -> StructType:
-        """Return the schema: all columns, or those of the option ``columns``."""
         columns = read_options(get_source_options(self._given)).columns
         return with_options(schemas.project(COLUMNS, columns), self._given)
 

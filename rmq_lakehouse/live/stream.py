@@ -61,7 +61,7 @@ class ClusterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _as_json(self._check_present(begins, bounds))
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Freeze the ends for ``Trigger.AvailableNow`` where the first batch is planned: the rest is the next run's."""
+        """Freeze the queues' ends when the first batch is planned: messages after them are for the next run."""
         self._freezes = True
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -135,7 +135,7 @@ class ClusterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def commit(self, end: dict[str, Any]) -> None:
         """Commit the processed offsets for the consumer group, if the options enable that.
 
-        A queue whose offset cannot be committed is warned of: its group stands where it stood until the next messages.
+        A queue whose offset cannot be committed is logged: the group's offset stays until the next messages.
         """
         if not self._options.commits or self._options.group is None:
             return

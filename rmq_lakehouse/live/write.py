@@ -70,7 +70,7 @@ _SLICE_BYTES: Final = 32 << 20  # bytes of bodies that are encoded at once
 
 @dataclass
 class Written(WriterCommitMessage):
-    """Commit message of a task: how many messages it has sent."""
+    """Commit message of a task: the number of messages that the task has sent."""
 
     messages: int
 
@@ -110,7 +110,7 @@ def check_target(
 
 
 class ClusterWriter(DataSourceArrowWriter):
-    """Batch writer: sends a batch's rows; what a failed task has sent stays."""
+    """Batch writer; messages that a failed task has sent stay."""
 
     def __init__(self, options: ClusterWriteOptions) -> None:
         self._options = options

@@ -10,7 +10,7 @@ from rmq_lakehouse.live.write import write_rows
 
 
 class ClusterStreamWriter(DataSourceStreamArrowWriter):
-    """Stream writer: sends the rows of micro batches; a batch that is run again is sent again."""
+    """Stream writer; a micro batch that runs again is sent again."""
 
     def __init__(self, options: ClusterWriteOptions) -> None:
         self._options = options
