@@ -74,12 +74,7 @@ class QueueRanges:
 
 @dataclass(frozen=True)
 class TierQueues:
-    """Queues of a store and its tier, as they were at the first look-up; see ``sources.ExportConnection``.
-
-    Attributes:
-        store: root of the store, a path or URI.
-        tier: the broker's ``tieredStoreFilePath``.
-    """
+    """Queues of a store and its tier, as they were at the first look-up; ``tier`` is ``tieredStoreFilePath``."""
 
     store: str
     tier: str
@@ -146,7 +141,7 @@ class TierQueues:
         return {queue: self._queue_ranges(queue).bounds for queue in queues}
 
     def gaps(self, begins: Offsets, ends: Offsets) -> list[Gap]:
-        """See ``ExportConnection``: messages that the log had no more when the tier had not got them yet."""
+        """List the ranges of messages that the log had deleted before the tier had them."""
         gaps_ = []
         for queue, begin in begins.items():
             first, last = self._queue_ranges(queue).gap
@@ -156,20 +151,19 @@ class TierQueues:
         return gaps_
 
     def at_times(self, times_ms: Mapping[ClusterQueue, int]) -> dict[ClusterQueue, int]:
-        """See ``QueueConnection``. Raises OptionError for any time."""
         if times_ms:
             raise OptionError(_NO_TIMES)
         return {}
 
     def committed(self, queues: Iterable[ClusterQueue], group: str) -> dict[ClusterQueue, int | None]:  # noqa: ARG002
-        """See ``QueueConnection``: offsets of groups are never read here."""
         return dict.fromkeys(queues)
 
-    def first_at(self, bounds: Bounds, physical_offset: int) -> Offsets:  # noqa: ARG002 # see ``physical_end_of``
+    # Physical offsets in the tier are not those of the log.
+
+    def first_at(self, bounds: Bounds, physical_offset: int) -> Offsets:  # noqa: ARG002
         return {queue: low for queue, (low, _) in bounds.items()}
 
     def physical_end_of(self, queue: ClusterQueue, end: int) -> int:  # noqa: ARG002
-        """See ``ExportConnection``: physical offsets in the tier are not those of the log."""
         return 0
 
     def log_range(self) -> tuple[Storage, Sequence[Segment], int, int]:
@@ -215,7 +209,7 @@ class TierQueues:
 
 @dataclass(frozen=True, slots=True)
 class TierExportSource:
-    """The queues of a store and its tier; see ``sources.QueueExportSource``."""
+    """The queues of a store and its tier."""
 
     store: str
     tier: str
@@ -225,7 +219,7 @@ class TierExportSource:
         return f"{self.store} and {self.tier}"
 
     def link(self) -> AbstractContextManager[ExportConnection]:
-        """See ``QueueExportSource``: reads the queues again."""
+        """Read the queues again."""
         return TierQueues(self.store, self.tier)
 
     def options(self, read: Mapping[str, str], topics: Iterable[str]) -> ClusterReadOptions:
@@ -239,11 +233,7 @@ class TierExportSource:
 
 @dataclass(frozen=True, slots=True)
 class TieredSpans:
-    """Reads ranges of queues of a store and its tier; see ``sources.SpanReader``.
-
-    Attributes:
-        read: options of the source ``rmq_commitlog``: columns, and decompression of bodies.
-    """
+    """Reader of ranges of queues of a store and its tier; ``read`` has ``columns`` and ``decompress``."""
 
     store: str
     tier: str

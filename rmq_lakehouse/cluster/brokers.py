@@ -25,10 +25,10 @@ class ClusterExportOptions:
 
     Attributes:
         topics: topics of all exports together; None is all topics that are not excluded.
-        excluded_topics: RocketMQ's own topics; None if system topics are exported.
+        excluded_topics: None if system topics are exported.
         options: options of the source ``rmq``, in addition to those of the exports.
         table_id: identifier of the clusters in the table; None is made of their names.
-        max_messages: largest number of messages of a round; None is no limit.
+        max_messages: limit of a round.
         follows: whether later rounds export messages that arrived after the first round.
     """
 
@@ -76,7 +76,6 @@ class BrokerQueues:
 
     @property
     def parts(self) -> list[BrokerExports]:
-        """The brokers, by name."""
         return [self._brokers[name] for name in sorted(self._brokers)]
 
     def check(self) -> None:

@@ -50,8 +50,7 @@ class QueueProgress:
 def queue_progress(table: ExactlyOnceTable) -> QueueProgress:
     """Read the progress of a broker's queues from the newest version of its table.
 
-    Raises:
-        StoreError: the table does not contain the messages that were committed.
+    Raises StoreError: the table does not contain the messages that were committed.
     """
     return _decode_progress(table, table.progress(table.queues_id), table.progress())
 
@@ -98,7 +97,6 @@ class PendingQueueMessages:
         planned_progress: progress by which ``begins`` were found, by the path of the table.
         reconciled_offset: physical offset of the store's progress that ``ends`` account for, by the path of the table.
         pulled_end: physical offset after all pending messages.
-        topics: largest possible number of topics, which decides the size of files.
     """
 
     spark: SparkSession
@@ -168,7 +166,7 @@ class PendingQueueMessages:
         return condition
 
     def expected_messages(self, attempt: CommitAttempt) -> int | None:
-        """See ``PendingMessages``: a broker reports deleted messages, files at rest do not."""
+        """Count the messages of files at rest; a broker itself reports deleted messages."""
         return None if self.reader.has_physical_offsets else sum(span.end - span.begin for span in attempt.spans)
 
     def _frame(self, spans: Sequence[Span]) -> DataFrame:

@@ -80,8 +80,8 @@ def span_options(spans: Sequence[Span], key: Callable[[ClusterQueue], Any]) -> d
         queues.setdefault(topic, []).append(queue)
         begins.setdefault(topic, {})[str(queue)] = span.begin
         ends.setdefault(topic, {})[str(queue)] = span.end
-    offsets = {"startingOffsets": json.dumps(begins), "endingOffsets": json.dumps(ends)}
-    return {"assign": json.dumps(queues), **offsets}
+    options = {"assign": queues, "startingOffsets": begins, "endingOffsets": ends}
+    return {name: json.dumps(value) for name, value in options.items()}
 
 
 class ClusterQueues(ClusterConnection):
@@ -119,11 +119,7 @@ class ClusterQueues(ClusterConnection):
 
 @dataclass(frozen=True, slots=True)
 class ClusterExportSource:
-    """The queues of a running cluster.
-
-    Attributes:
-        access: credentials and TLS, by the options' names; files are read once.
-    """
+    """The queues of a running cluster; ``access`` is as of ``live.client.resolve_access``."""
 
     namesrv: str
     access: Mapping[str, str] = field(repr=False)
@@ -167,11 +163,7 @@ class PulledRows:
 
 @dataclass(frozen=True, slots=True)
 class PulledSpans:
-    """Reads ranges of a running cluster's queues; see ``SpanReader``.
-
-    Attributes:
-        read: ``options`` as those of the source ``rmq``, without topics.
-    """
+    """Reader of ranges of a running cluster's queues; ``read`` is ``options`` as text, without topics."""
 
     options: ClusterReadOptions
     access: Mapping[str, str] = field(repr=False)
@@ -179,7 +171,6 @@ class PulledSpans:
 
     @property
     def has_physical_offsets(self) -> bool:
-        """A broker's messages have unique physical offsets."""
         return True
 
     def tasks(self, spans: Sequence[Span]) -> tuple[list[PulledRows], int]:
