@@ -15,7 +15,8 @@ from rmq_lakehouse.table_name import placed
 Unit = Literal["s", "ms", "us", "ns"]
 TOPIC_PROPERTY: Final = "rmq.topic"
 """Property of typed tables and dead-letter tables. Raw tables do not have this property."""
-_REGISTRY_HEADER_BYTES: Final = 5
+REGISTRY_HEADER_BYTES: Final = 5
+"""Bytes of a schema registry's header: a zero, and the schema's id, big-endian."""
 _REGISTRY_TYPE: Final = "AVRO"  # of a schema, if a registry's answer names no other
 _MAX_SPEC_BYTES: Final = 64 << 20  # limit: a spec is written by hand, but descriptors of large systems have megabytes
 METADATA: Final = ("topic", "queue_id", "queue_offset", "physical_offset", "store_timestamp", "keys", "tags")
@@ -126,10 +127,10 @@ def _placed(path: str, beside: Path, topic: TypedTopic) -> TypedTopic:
         raise OptionError(f"{path}: topic {topic.topic!r}: unknown_fields is of format protobuf")
     if topic.writer_schemas is not None and topic.format != "avro":
         raise OptionError(f"{path}: topic {topic.topic!r}: writer_schemas is of format avro")
-    if topic.writer_schemas is not None and topic.header_bytes not in {0, _REGISTRY_HEADER_BYTES}:
+    if topic.writer_schemas is not None and topic.header_bytes not in {0, REGISTRY_HEADER_BYTES}:
         raise OptionError(
             f"{path}: topic {topic.topic!r}: header_bytes {topic.header_bytes} does not go with writer_schemas, whose "
-            f"headers have {_REGISTRY_HEADER_BYTES}"
+            f"headers have {REGISTRY_HEADER_BYTES}"
         )
     file = None if topic.schema_file is None else str(beside / topic.schema_file)
     directory = None if topic.writer_schemas is None else str(beside / topic.writer_schemas)

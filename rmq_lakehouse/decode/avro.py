@@ -10,9 +10,7 @@ from rmq_lakehouse.decode.avro_resolution import JSON_TEXT, NamedTypes, ReaderCo
 from rmq_lakehouse.decode.avro_schemas import check_unions, parse_schema, widen_types
 from rmq_lakehouse.decode.columns import list_of
 from rmq_lakehouse.decode.mismatch import DEAD_LETTER, Mismatch, Refused, with_rescued
-
-HEADER_BYTES: Final = 5
-"""Bytes of a schema registry's header: a zero, and the schema's id, big-endian."""
+from rmq_lakehouse.spec import REGISTRY_HEADER_BYTES
 
 _TIMESTAMPS: Final = {
     f"{local}timestamp-{unit}": None if local else "UTC" for local in ("", "local-") for unit in ("millis", "micros")
@@ -39,13 +37,12 @@ def decoder(
 
     Args:
         schema: of the table, in Avro's JSON.
-        writer_schemas: schemas by the id in a registry's header, which each body has then: a zero, and the id in four
-            bytes. A schema that cannot be used is the reason of its bodies alone. None decodes bodies by ``schema``,
-            without a header.
-        on_mismatch: what a value becomes that its column cannot hold: see ``rmq_lakehouse.decode.mismatch``.
-        selected: paths of the columns that are wanted; None is all.
+        writer_schemas: schemas by the id in a registry's header, which each body then has. A schema that cannot be used
+            fails its bodies alone. None decodes bodies by ``schema``, without a header.
+        on_mismatch: see ``rmq_lakehouse.decode.mismatch``.
+        selected: paths of the selected columns; None is all.
         explode: whether a body may be an array of records, and becomes a list of rows.
-        table_columns: columns of the schema with the types that the table has; None is the schema's own.
+        table_columns: columns of the schema with the types that the table has; None is the schema's types.
     """
     reader = parse_schema(schema)
     check_unions(reader)
@@ -57,13 +54,13 @@ def decoder(
     readers = {number: _writer_reader(rows, number, text) for number, text in writer_schemas.items()}
 
     def decode(body: bytes) -> Any:
-        if len(body) < HEADER_BYTES or body[0] != 0:
-            raise UndecodableError(f"the body begins with no registry header: {body[:HEADER_BYTES].hex(' ')}")
-        number = int.from_bytes(body[1:HEADER_BYTES], "big")
+        if len(body) < REGISTRY_HEADER_BYTES or body[0] != 0:
+            raise UndecodableError(f"the body begins with no registry header: {body[:REGISTRY_HEADER_BYTES].hex(' ')}")
+        number = int.from_bytes(body[1:REGISTRY_HEADER_BYTES], "big")
         try:
             if number not in readers:
                 raise UndecodableError(f"the registry header names schema {number}, which writer_schemas lacks")
-            value, end = readers[number](body, HEADER_BYTES)
+            value, end = readers[number](body, REGISTRY_HEADER_BYTES)
             if end != len(body):
                 raise UndecodableError(f"{len(body) - end} bytes after the value")
         except UndecodableError as error:
@@ -75,7 +72,7 @@ def decoder(
 
 
 def _writer_reader(rows: "_BodyRows", number: int, text: str) -> ReadRows:
-    """Compile the reader of a writer's bodies; it raises where the schema cannot be used."""
+    """Compile the reader of a writer's bodies; the reader raises if the schema cannot be used."""
     try:
         return rows.compile(parse_schema(text, has_field_defaults=False))
     except ValueError as error:
@@ -88,14 +85,14 @@ def _writer_reader(rows: "_BodyRows", number: int, text: str) -> ReadRows:
 
 
 def _without_header(read: ReadRows) -> Callable[[bytes], Any]:
-    """Return a decoder of bodies without a header; a reason names the header where it is all that is in the way."""
+    """Return a decoder of bodies without a header; a reason names the header if the rest of the body decodes."""
 
     def decode(body: bytes) -> Any:
         try:
             value, end = read(body, 0)
         except Mismatch as error:
             if str(error).startswith(("column ", "element ")) and has_header(body):
-                reason = f"{error}; it looks like a registry header: header_bytes = {HEADER_BYTES}"
+                reason = f"{error}; it looks like a registry header: header_bytes = {REGISTRY_HEADER_BYTES}"
                 raise type(error)(reason) from None
             raise
         if end != len(body):
@@ -103,10 +100,10 @@ def _without_header(read: ReadRows) -> Callable[[bytes], Any]:
         return value
 
     def has_header(body: bytes) -> bool:
-        if len(body) <= HEADER_BYTES or body[0] != 0:
+        if len(body) <= REGISTRY_HEADER_BYTES or body[0] != 0:
             return False
         try:
-            _, end = read(body, HEADER_BYTES)
+            _, end = read(body, REGISTRY_HEADER_BYTES)
         except (Mismatch, RecursionError):
             return False
         return end == len(body)
@@ -115,11 +112,7 @@ def _without_header(read: ReadRows) -> Callable[[bytes], Any]:
 
 
 class _BodyRows:
-    """Rows of bodies, of the table's schema and of any writer's.
-
-    Args:
-        schema: of the table, parsed.
-    """
+    """Rows of bodies, of the table's parsed schema and of any writer's."""
 
     def __init__(self, schema: Any, on_mismatch: str, selected: frozenset[str] | None, *, explode: bool) -> None:
         self._schema = schema
@@ -194,11 +187,9 @@ class _BodyRows:
 
 
 def columns(schema: str, *, explode: bool = False) -> pa.Schema:
-    """Convert the schema of a record to columns; a record within itself is a JSON text. Raises ValueError.
+    """Convert the schema of a record, or with ``explode`` of an array of records, to columns. Raises ValueError.
 
-    Args:
-        schema: in Avro's JSON.
-        explode: whether it may be an array of records, whose columns these are then.
+    A record within itself is a JSON text.
     """
     parsed = parse_schema(schema)
     check_unions(parsed)
@@ -212,7 +203,7 @@ def columns(schema: str, *, explode: bool = False) -> pa.Schema:
 
 
 def _type(schema: Any, named: dict[str, pa.DataType]) -> pa.DataType:
-    """Convert a parsed schema to the type that Spark has for it; ``named`` has types by their names."""
+    """Convert a parsed schema to a column's type; ``named`` has types by their names."""
     if isinstance(schema, list):
         kinds = [_type(kind, named) for kind in schema if kind != "null"]
         if not kinds:

@@ -11,7 +11,7 @@ import numpy as np
 
 Read = Callable[[bytes, int], tuple[Any, int]]
 ReadItems = Callable[[bytes, int, int], tuple[list[Any], int]]
-"""Reads so many items from a position on."""
+"""Reads a number of items from a position on."""
 
 _MAX_BITS: Final = 64
 _SHIFTS: Final = tuple(range(7, _MAX_BITS, 7))  # of the bytes of a number after the first
@@ -69,11 +69,7 @@ def read_long(body: bytes, position: int) -> tuple[int, int]:
 
 
 def int_reader(check: Callable[[int], object]) -> Read:
-    """Return a reader of numbers of 32 bits.
-
-    Args:
-        check: raises for a longer number.
-    """
+    """Return a reader of numbers of 32 bits; ``check`` raises for a longer number."""
 
     def read(body: bytes, position: int) -> tuple[int, int]:
         number = body[position]
@@ -130,7 +126,7 @@ def _beyond_end(length: int, rest: int) -> CorruptBytesError:
 
 
 def fixed_reader(size: int) -> Read:
-    """Return a reader of so many bytes."""
+    """Return a reader of ``size`` bytes."""
 
     def read(body: bytes, position: int) -> tuple[bytes, int]:
         end = position + size
@@ -142,11 +138,7 @@ def fixed_reader(size: int) -> Read:
 
 
 def index_reader(count: int, kind: str) -> Read:
-    """Return a reader of an index below ``count``.
-
-    Args:
-        kind: what the index is of, for the reason.
-    """
+    """Return a reader of an index below ``count``; ``kind`` names the index in reasons."""
 
     def read(body: bytes, position: int) -> tuple[int, int]:
         index, position = read_long(body, position)
@@ -252,11 +244,7 @@ _ITEM_READERS: Final[dict[Read, ReadItems]] = {
 
 
 def array_reader(read_items: ReadItems, item_bytes: int) -> Read:
-    """Return a reader of blocks of items.
-
-    Args:
-        item_bytes: least number of bytes of an item.
-    """
+    """Return a reader of blocks of items of at least ``item_bytes`` bytes."""
 
     def read(body: bytes, position: int) -> tuple[list[Any], int]:
         if body[position] == 0:

@@ -74,7 +74,7 @@ _SHOWN_BYTES: Final = 64  # limit of a decimal that a reason, or the JSON of ref
 
 
 class UndecodableError(Mismatch):
-    """Body that cannot be read as its schema says: a dead letter for any ``on_mismatch``."""
+    """Body that does not follow its schema: a dead letter for any ``on_mismatch``."""
 
 
 class IncompatibleTypesError(Mismatch, SchemaResolutionError):
@@ -82,7 +82,7 @@ class IncompatibleTypesError(Mismatch, SchemaResolutionError):
 
 
 class Form(Enum):
-    """Form of values: of columns; in the JSON of a record within itself; as they were sent; not wanted."""
+    """Form of values: of columns; in the JSON of a record within itself; as sent; skipped."""
 
     COLUMN = auto()
     JSON = auto()
@@ -136,14 +136,13 @@ def _named_types(schema: Any) -> Iterator[tuple[str, Any]]:
 
 
 class ReaderCompiler:
-    """Compiler of a writer's and a table's schema to readers.
+    """Compiler of a writer's and a table's parsed schemas to readers.
 
     Args:
-        schema: of the table, parsed.
-        column_schema: likewise; records within themselves are ``JSON_TEXT``.
-        refused: takes the values that their columns cannot hold, by path; None makes them a ``Mismatch``.
+        column_schema: schema of the table in which records within themselves are ``JSON_TEXT``.
+        refused: collects the values that their columns cannot have, by path; None makes them a ``Mismatch``.
         selected: paths of the selected columns; None is all.
-        levels: of the readers that call those that are compiled; None counts from 0.
+        levels: levels of the calling readers; None counts from 0.
     """
 
     def __init__(
@@ -167,15 +166,10 @@ class ReaderCompiler:
         self._skipping: ReaderCompiler | None = None
 
     def compile_columns(self) -> Read:
-        """Compile the schemas as a whole."""
         return self.compile(self._writer, self._column_schema, "", Form.COLUMN)
 
     def compile_elements(self) -> Callable[[Callable[[Read], Read]], Read] | None:
-        """Compile two schemas of arrays to a function from a wrapper of element readers to a reader.
-
-        Returns:
-            The function; None for other schemas.
-        """
+        """Compile two schemas of arrays to a function from a wrapper of element readers to a reader; else None."""
         writer, kind = self._writer_types.resolve(self._writer), self._column_types.resolve(self._column_schema)
         if not (isinstance(writer, dict) and isinstance(kind, dict) and writer["type"] == kind["type"] == "array"):
             return None
@@ -184,10 +178,9 @@ class ReaderCompiler:
         return lambda wrap: array_reader(items_reader(wrap(read_element)), least_bytes)
 
     def compile(self, writer: Any, schema: Any, path: str, form: Form, *, is_repeated: bool = False) -> Read:
-        """Compile a type of the writer and one of the table.
+        """Compile a type of the writer and a type of the table's column ``path``.
 
         Args:
-            path: of the column.
             is_repeated: whether the value is within an array or a map, which is refused as a whole.
         """
         writer = self._writer_types.resolve(writer)
@@ -218,7 +211,6 @@ class ReaderCompiler:
         return self._scalar_reader(writer, kind, path, form)
 
     def _compile_part(self, writer: Any, schema: Any, path: str, form: Form) -> Read:
-        """Compile the type of an array's items or of a map's values."""
         self._parts_around += form is not Form.COLUMN
         read = self.compile(writer, schema, path, form, is_repeated=True)
         self._parts_around -= form is not Form.COLUMN
@@ -398,15 +390,14 @@ class _LaterReader:
 
 
 class _Levels:
-    """Records, and all parts of them, that the readers of a body are within."""
+    """Numbers of nested records, and of all nested parts, around the value that is being read."""
 
-    def __init__(self) -> None:
-        self.records = 0
-        self.parts = 0
+    records = 0
+    parts = 0
 
 
 def _is_compatible(writer: Any, kind: Any) -> bool:
-    """Return whether a type of the writer becomes one of the table; of what is within them each has its own reader."""
+    """Return whether a type of the writer becomes a type of the table; nested types have readers of their own."""
     sent, target = writer["type"], kind["type"]
     if sent != target:
         return target in _PROMOTIONS.get(sent, ())
@@ -482,7 +473,7 @@ def _raising(error: Mismatch) -> Read:
 
 
 def _refusing(read: Read, read_sent: Read, path: str, refused: Refused) -> Read:
-    """Return a reader that gives null for a value that does not fit, and adds the sent value to ``refused``."""
+    """Return a reader that replaces a value that does not fit by null, and adds the sent value to ``refused``."""
 
     def attempt(body: bytes, position: int) -> tuple[Any, int]:
         try:
@@ -532,8 +523,7 @@ def _levelled(record: _LaterReader, parts: int, levels: _Levels) -> Read:
     """Return a reader of records that are at most ``MAX_LEVELS`` within each other.
 
     Args:
-        parts: the record, and the arrays and maps between it and the record around it.
-        levels: shared by all readers of a body.
+        parts: number of the record, and of the arrays and maps between it and the record around it.
     """
 
     def read_level(body: bytes, position: int) -> tuple[Any, int]:
@@ -561,7 +551,7 @@ def _raise_longer(path: str, number: int) -> None:
 
 
 def _count(path: str, sent: str, meant: str, form: Form) -> Callable[[int], int]:
-    """Return what converts a number of a unit to microseconds (COLUMN), or to the unit of the table's schema (JSON)."""
+    """Return a converter of a number to microseconds (COLUMN), or to the unit of the table's schema (JSON)."""
     is_time = form is Form.COLUMN and meant in _MICROS
     nanos, wanted_nanos = _COUNTS[sent][1], _NANOS["micros"] if is_time else _COUNTS[meant][1]
     factor, divisor = max(nanos // wanted_nanos, 1), max(wanted_nanos // nanos, 1)
@@ -586,7 +576,7 @@ def _count(path: str, sent: str, meant: str, form: Form) -> Callable[[int], int]
 
 
 def _decimal(path: str, writer: Any, kind: Any) -> Callable[[bytes], Decimal]:
-    """Return what converts bytes of the writer's scale to a decimal of the column's, exactly."""
+    """Return a converter of bytes of the writer's scale to a decimal of the column's scale, exactly."""
     scale, wanted_scale = writer.get("scale", 0), kind.get("scale", 0)
     factor, divisor = 10 ** max(wanted_scale - scale, 0), 10 ** max(scale - wanted_scale, 0)
     bound = 10 ** kind["precision"]

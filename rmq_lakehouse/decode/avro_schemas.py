@@ -17,11 +17,11 @@ _WIDENED: Final = (frozenset(["int", "long"]), frozenset(["float", "double"]))
 
 
 def parse_schema(text: str, *, has_field_defaults: bool = True) -> Any:
-    """Parse a schema; its records have their full names wherever they are named. Raises ValueError.
+    """Parse a schema to full names of records. Raises ValueError.
 
     Args:
-        has_field_defaults: whether the defaults of fields are of use. A writer's are not: a reader takes its own, and
-            old producers have invalid ones.
+        has_field_defaults: False drops the defaults of a writer's fields: readers do not use these, and old producers
+            have invalid ones.
     """
     try:
         schema = _repair(json.loads(text), "the schema", has_field_defaults=has_field_defaults)
@@ -42,13 +42,9 @@ def parse_schema(text: str, *, has_field_defaults: bool = True) -> Any:
 
 
 def _repair(schema: Any, place: str, *, has_field_defaults: bool) -> Any:
-    """Return a schema in JSON without errors as records, invalid logical types, and defaults that are of no use.
+    """Return a schema in JSON without errors as records, invalid logical types, and unused defaults.
 
-    Args:
-        place: of the schema, for reasons.
-
-    Raises:
-        SchemaParseException: the library does not notice the fault.
+    Raises SchemaParseException where the library does not notice a fault; ``place`` is the schema in its text.
     """
     if isinstance(schema, list):
         if any(isinstance(kind["type"] if isinstance(kind, dict) else kind, list) for kind in schema):
@@ -118,13 +114,7 @@ def check_unions(schema: Any) -> None:
 
 
 def widen_types(schema: Any, kind: pa.DataType, types: NamedTypes) -> Any:
-    """Return a schema of columns with the types that the owner of the table has widened.
-
-    Args:
-        schema: parsed, without recursion.
-        kind: of the column.
-        types: of the schema.
-    """
+    """Return a parsed schema, without recursion, with the wider types of the table's column."""
     if isinstance(schema, list):
         is_single = sum(branch != "null" for branch in schema) == 1
         return [widen_types(branch, kind, types) if is_single and branch != "null" else branch for branch in schema]

@@ -44,17 +44,13 @@ def check_types(columns: pa.Schema) -> None:
             raise ValueError(
                 f"column {path} is {kind}, which tables have not. Select the others by columns of the spec"
             )
-        if pa.types.is_struct(kind):
-            _check_members(path, [field.name for field in kind])
-
-
-def _check_members(path: str, names: list[str]) -> None:
-    members: dict[str, str] = {}
-    for name in names:
-        if name.lower() in members:
-            pair = f"{members[name.lower()]!r} and {name!r}"
-            raise ValueError(f"column {path} has members {pair}: one name to tables. Select one by columns of the spec")
-        members[name.lower()] = name
+        members: dict[str, str] = {}
+        for name in [field.name for field in kind] if pa.types.is_struct(kind) else ():
+            if name.lower() in members:
+                pair = f"{members[name.lower()]!r} and {name!r}"
+                problem = f"column {path} has members {pair}: one name to tables"
+                raise ValueError(f"{problem}. Select one by columns of the spec")
+            members[name.lower()] = name
 
 
 def _is_void(kind: pa.DataType) -> bool:
@@ -67,11 +63,7 @@ def _is_void(kind: pa.DataType) -> bool:
 
 
 def select_columns(topic: str, columns: pa.Schema, paths: Sequence[str]) -> pa.Schema:
-    """Return the columns of some paths, with all that is within them; all columns without paths. Raises OptionError.
-
-    Args:
-        paths: members of structs are after dots, elements of arrays ``element``, values of maps ``value``.
-    """
+    """Return the columns of some paths, with all that is within them; all columns without paths. Raises OptionError."""
     schema_paths = {path for path, _ in column_types(columns)}
     unknown = [path for path in paths if path not in schema_paths]
     if unknown:

@@ -67,10 +67,9 @@ def decoder(
     """Return a function that decodes one body; members that the schema does not name are passed over.
 
     Args:
-        units: of numbers in columns of times.
-        zone: of times without one.
-        on_mismatch: what a value becomes that its column cannot hold: see ``rmq_lakehouse.decode.mismatch``.
-        schema: all columns that bodies may have, of which ``columns`` are decoded; None if these are all.
+        zone: time zone of times without a zone.
+        on_mismatch: see ``rmq_lakehouse.decode.mismatch``.
+        schema: all columns that bodies may have, of which ``columns`` are decoded; None if ``columns`` are all.
         explode: whether a body may be an array of objects, and becomes a list of rows.
 
     Raises:
@@ -116,10 +115,7 @@ def decoder(
 def _converter(
     kind: pa.DataType, schema: Any, path: str, units: TimeUnits, zone: str, refused: Refused | None
 ) -> Convert:
-    """Return what converts a JSON value, which is not null, to a column's; ``schema`` as of ``decoder``.
-
-    Raises ValueError.
-    """
+    """Return a converter of JSON values other than null to a column's values. Raises ValueError."""
     if pa.types.is_struct(kind):
         return _struct(kind, schema, path, units, zone, refused)
     if pa.types.is_list(kind):
@@ -280,19 +276,19 @@ def _binary(path: str) -> Convert:
 
 def _time(kind: pa.DataType, path: str, units: TimeUnits, zone: str) -> Convert | None:
     """Return the converter of a column of times; None if it is another type."""
-    own = units.of_column(path)
+    column_unit = units.of_column(path)
     if pa.types.is_timestamp(kind) and kind.tz is not None:
-        unit = own or units.default or "s"
+        unit = column_unit or units.default or "s"
         expected = f"TIMESTAMP: a text, or a number of {unit}, of {YEARS}"
         return _timed(path, expected, lambda text: text_us(text, zone), lambda text: number_us(text, unit))
     if pa.types.is_timestamp(kind):
-        unit_ntz = own or units.default
+        unit_ntz = column_unit or units.default
         numbers = None if unit_ntz is None else (lambda text: number_us(text, unit_ntz))
         expected = f"TIMESTAMP_NTZ: a text without a zone{_or_number(unit_ntz)}, of {YEARS}"
         return _timed(path, expected, lambda text: text_us(text, None), numbers)
     if kind == pa.date32():
-        days = None if own is None else (lambda text: number_days(text, own))
-        return _timed(path, f"DATE: a text{_or_number(own)}, of {YEARS}", text_days, days)
+        days = None if column_unit is None else (lambda text: number_days(text, column_unit))
+        return _timed(path, f"DATE: a text{_or_number(column_unit)}, of {YEARS}", text_days, days)
     return None
 
 
@@ -304,14 +300,14 @@ def _timed(
     path: str, expected: str, of_text: Callable[[str], int | None], of_number: Callable[[str], int | None] | None
 ) -> Convert:
     def convert(value: Any) -> int:
-        found = None
+        time = None
         if type(value) is str:
-            found = of_text(value)
+            time = of_text(value)
         elif type(value) is NumberText and of_number is not None:
-            found = of_number(value)
-        if found is None:
+            time = of_number(value)
+        if time is None:
             raise mismatch(path, described(value), expected)
-        return found
+        return time
 
     return convert
 

@@ -12,6 +12,7 @@ import base64
 import binascii
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from decimal import Context, Decimal, Inexact, InvalidOperation
 from functools import partial, reduce
 from types import GenericAlias
@@ -36,12 +37,12 @@ _ISO_DATE: Final = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
 _NULL: Final = msgspec.Raw(b"null")
 
 
+@dataclass(slots=True)
 class _Doubts:
     """Bodies of a batch, and the rows whose meaning is not certain."""
 
-    def __init__(self, bodies: Sequence[bytes]) -> None:
-        self.bodies = bodies
-        self.rows: set[int] = set()
+    bodies: Sequence[bytes]
+    rows: set[int] = field(default_factory=set)
 
 
 Build = Callable[[Sequence[Any], Sequence[int], _Doubts], pa.Array]
@@ -73,11 +74,7 @@ class StructDecoder:
 def bodies_decoder(
     columns: pa.StructType, units: TimeUnits, zone: str, decode: Decode, value_type: pa.StructType, header_bytes: int
 ) -> DecodeBodies:
-    """Return the function that decodes JSON bodies, by structs if msgspec has some for the columns.
-
-    Args:
-        decode: decodes one body with its header, see ``json_body``.
-    """
+    """Return the function that decodes JSON bodies, by structs if msgspec has structs for the columns."""
     try:
         structs = StructDecoder(columns, units, zone)
     except ValueError:
@@ -91,10 +88,8 @@ def decoded_by_structs(
     """Decode bodies to a struct of ``value`` and ``reason`` each, as ``bodies.decoded`` does.
 
     Args:
-        bodies: binary.
         structs: decodes the bodies whose meaning is certain.
-        decode: decodes the others, with their headers.
-        value_type: of the values: the columns, and ``_rescued`` where it is one.
+        decode: decodes the other bodies, with their headers.
     """
     values, doubtful = structs.certain(_without_headers(bodies, header_bytes))
     rescued = [pa.nulls(len(bodies), field.type) for field in list(value_type)[values.type.num_fields :]]

@@ -17,7 +17,7 @@ _SHOWN_CHARS: Final = 48  # of a value
 
 
 class Mismatch(ValueError):  # noqa: N818 # no fault of the program: a message that its column cannot hold
-    """Value that its column cannot hold unchanged; the text is the reason of a dead letter.
+    """Value that its column cannot have unchanged; the text is the reason of a dead letter.
 
     Attributes:
         header_is_known: whether the header of a schema registry was read, so that no reason has to suspect one.
@@ -27,12 +27,7 @@ class Mismatch(ValueError):  # noqa: N818 # no fault of the program: a message t
 
 
 def mismatch(path: str, value: str, wanted: str) -> Mismatch:
-    """Return the error of a value.
-
-    Args:
-        path: of the column, members of structs behind dots.
-        value: its kind, and what it is.
-    """
+    """Return the error of a value, which is given by its kind and itself: ``number 7``."""
     return Mismatch(f"column {path}: {value}, wanted {wanted}")
 
 
@@ -52,12 +47,7 @@ Refused = dict[str, Any]
 
 
 def null_where_refused(convert: Callable[[Any], Any], path: str, refused: Refused | None) -> Callable[[Any], Any]:
-    """Return a converter that gives null for a value that its column cannot hold, and notes the value.
-
-    Args:
-        convert: raises ``Mismatch``.
-        refused: takes the values; None leaves the error.
-    """
+    """Return a converter that adds values of a ``Mismatch`` to ``refused``, and returns null; None leaves the error."""
     if refused is None:
         return convert
 

@@ -20,8 +20,7 @@ _NUL: Final = "\0"  # ends a path
 class PartitionTexts:
     """Columns of texts that become partitions of a Delta table.
 
-    Attributes:
-        names_directories: whether a partition's value is in the name of its directory, whose length is limited.
+    ``names_directories`` says that a partition's value is in the name of its directory, whose length is limited.
     """
 
     columns: tuple[str, ...] = ()
@@ -32,12 +31,7 @@ NO_PARTITION_TEXTS: Final = PartitionTexts()
 
 
 def partition_fault(name: str, text: str, *, names_directories: bool = True) -> str | None:
-    """Return why a text is no value of a partition; None if the text is a value.
-
-    Args:
-        name: of the partition's column.
-        names_directories: see ``PartitionTexts``.
-    """
+    """Return why a text is no value of a partition; None if the text is a value."""
     if not text:
         return f"column {name}: an empty text, which a partition of a Delta table makes null"
     if text == NULL_PARTITION:

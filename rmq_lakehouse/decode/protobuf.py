@@ -115,10 +115,9 @@ def decoder(
     Args:
         descriptors: a FileDescriptorSet.
         message: full name.
-        on_mismatch: what a field becomes whose value its column cannot hold: see ``rmq_lakehouse.decode.mismatch``. A
-            column is null as a whole if a field of a nested message has another type, a number out of its type's range,
-            or several values instead of one.
-        selected: paths of the columns that are wanted; None is all.
+        on_mismatch: see ``rmq_lakehouse.decode.mismatch``. A column is null as a whole if a field of a nested message
+            has another type, a number out of its type's range, or several values instead of one.
+        selected: paths of the selected columns; None is all.
         unknown_fields: whether rows have the column ``UNKNOWN_FIELDS``: fields that the schema lacks, as a JSON text.
         explode: whether a body is a list of messages, see ``list_field``, and becomes a list of rows.
     """
@@ -149,7 +148,8 @@ def _row_reader(
         if faults and refused is None:
             raise mismatch(faults[0].path, faults[0].sent, faults[0].wanted)
         if not scan.has_known_field:
-            raise _another_message(message, scan)
+            numbers = shown(", ".join(map(str, sorted(scan.numbers))))
+            raise Mismatch(f"the body has none of the fields of {message.full_name}; it has numbers {numbers}")
         row = read(parse.without_unknown(body) if scan.has_extended_map_entry else parsed)
         if faults and refused is not None:
             _empty_columns(row, refused, faults)
@@ -275,11 +275,6 @@ def _list_decoder(
     return decode_all
 
 
-def _another_message(message: Descriptor, scan: WireScan) -> Mismatch:
-    numbers = shown(", ".join(str(number) for number in sorted(scan.numbers)))
-    return Mismatch(f"the body has none of the fields of {message.full_name}; it has numbers {numbers}")
-
-
 def _column_of(path: str) -> str:
     """Return the outermost column of a path."""
     return path.partition(".")[0]
@@ -365,7 +360,7 @@ def _is_selected(path: str, selected: frozenset[str]) -> bool:
 def _reader(
     message: Descriptor, around: str, refused: Refused | None, above: tuple[str, ...], selected: Selected
 ) -> Callable[[Any], dict[str, Any]]:
-    """Build a reader of a message's fields; what each one is, is decided once."""
+    """Build a reader of a message's fields, once for all messages."""
     fields = []
     above = (*above, message.full_name)
     for field in message.fields:

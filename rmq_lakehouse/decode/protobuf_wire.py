@@ -170,12 +170,11 @@ class _FieldPlan:
     """Check of a field's values.
 
     Attributes:
-        path: of the values, below the path of the message.
-        wire_type: of a value, or of an element of a packed field.
-        examined_from: varints below fit the type; 0 where each value is examined.
-        limits: of varints, see ``_LIMITS``.
-        numbers: of a closed enum; None of other types.
-        message: type of the values, if it is a message.
+        path: path of the values, below the path of the message.
+        wire_type: wire type of a value, or of an element of a packed field.
+        examined_from: varints below this number fit the type; 0 where each value is examined.
+        limits: see ``_LIMITS``.
+        numbers: numbers of a closed enum; None for other types.
     """
 
     field: FieldDescriptor
@@ -189,7 +188,7 @@ class _FieldPlan:
     message: Descriptor | None
 
     def out_of_range(self, body: bytes, varint: int, start: int, end: int) -> int | None:
-        """Return the first number that the field's type cannot hold; None if it holds all."""
+        """Return the first number outside of the field's type; None if all are within the type."""
         if not self.is_packed:
             return None if self._fits(varint) else _integer(self.field, varint)
         for element, _, _ in _iterate_packed(body, self.wire_type, start, end):
@@ -219,10 +218,9 @@ class _MessagePlan:
 
 @dataclass(frozen=True, slots=True)
 class WireFault:
-    """Value of a field that its type cannot hold.
+    """Value outside of its field's type.
 
     Attributes:
-        path: of the column, members behind dots.
         sent: kind of the value, and the value.
         wanted: type of the field.
     """
@@ -251,11 +249,7 @@ class WireScan:
 
 
 class WireScanner:
-    """Scanner of the bodies of one message type.
-
-    Attributes:
-        message: type of the bodies.
-    """
+    """Scanner of the bodies of one message type."""
 
     def __init__(self, message: Descriptor) -> None:
         self.message = message

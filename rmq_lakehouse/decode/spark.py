@@ -37,7 +37,7 @@ _JSON_TYPES: Final = (
     TimestampType,
 )  # fmt: skip
 WidenColumns = Callable[[StructType], StructType]
-"""Gives columns the wider types that the table has."""
+"""Replaces the types of columns by the wider types that the table has."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ _MAX_DEPTH: Final = 64  # limit: far more than a schema has, and far less than P
 
 
 class UnknownSchemaError(ValueError):
-    """Schema outside of the DDL of this parser; Spark's parser may know it."""
+    """Schema outside of the DDL of this parser; Spark's parser may accept the schema."""
 
 
 def json_columns(text: str) -> pa.Schema:
@@ -66,19 +66,18 @@ class _Ddl:
         self._next = 0
 
     def columns(self) -> pa.Schema:
-        """Parse the whole text."""
-        fields = self._fields("end", depth=0)
-        return pa.schema(_checked(fields))
+        return pa.schema(_checked(self._fields("end", depth=0)))
 
     def _fields(self, end: str, depth: int) -> list[pa.Field]:
         """Parse members of a struct up to the token ``end``."""
         fields = []
         while True:
-            name, is_quoted = self._name()
+            is_quoted = self._tokens[self._next][0] == "quoted"
+            name = self._expect("quoted" if is_quoted else "word")
             self._accept(":")
             kind = self._type(depth)
             self._accept_words("not", "null")
-            comment = self._text() if self._accept_words("comment") else None
+            comment = self._expect("text") if self._accept_words("comment") else None
             fields.append(pa.field(name.replace("``", "`") if is_quoted else name, kind, metadata=_metadata(comment)))
             if not self._accept(","):
                 self._expect(end)
@@ -111,13 +110,6 @@ class _Ddl:
             scale = int(self._expect("number")) if self._accept(",") else 0
             self._expect(")")
         return _decimal(precision, scale)
-
-    def _name(self) -> tuple[str, bool]:
-        is_quoted = self._tokens[self._next][0] == "quoted"
-        return self._expect("quoted" if is_quoted else "word"), is_quoted
-
-    def _text(self) -> str:
-        return self._expect("text")
 
     def _accept(self, sign: str) -> bool:
         """Return whether the next token is a sign, and pass it then."""

@@ -36,15 +36,15 @@ class TimeUnits:
     """Units of numbers in columns of times.
 
     Attributes:
-        default: of all columns; None takes seconds for TIMESTAMP, and no numbers for other types.
-        by_column: of columns by their paths, of what is within them too.
+        default: None reads seconds for TIMESTAMP, and no numbers for other types.
+        by_column: units of columns by their paths; nested columns have them too.
     """
 
     default: str | None = None
     by_column: Mapping[str, str] = field(default_factory=dict)
 
     def of_column(self, path: str) -> str | None:
-        """Return the unit that is named for a column, or for a column around it; None if none is."""
+        """Return the unit for a column, or for a column around it; None without one."""
         while path:
             if path in self.by_column:
                 return self.by_column[path]
@@ -78,8 +78,8 @@ def text_us(text: str, zone: str | None) -> int | None:
     """Convert an ISO text to microseconds since 1970, cut to them; None if it is none of the years 1 to 9999.
 
     Args:
-        text: as Spark's cast to TIMESTAMP takes it; a time without a date is none.
-        zone: of texts without one; None is for TIMESTAMP_NTZ: wall clock, and a text with a zone is none.
+        text: as of Spark's cast to TIMESTAMP; a time without a date gives None.
+        zone: zone of texts without one; None is for TIMESTAMP_NTZ: wall clock, and a text with a zone gives None.
     """
     match = _TIME_TEXT.fullmatch(text.strip())
     if match is None:
@@ -134,8 +134,6 @@ def _offset_us(local_us: int, zone: str) -> int | None:
     try:
         wall = datetime.datetime(1970, 1, 1) + datetime.timedelta(microseconds=local_us)  # of the zone
         ahead_of = wall.replace(tzinfo=ZoneInfo(zone)).utcoffset()
-    except (ValueError, OverflowError, OSError):  # ZoneInfoNotFoundError is a KeyError
-        return None
-    except KeyError:
+    except (ValueError, OverflowError, OSError, KeyError):  # ZoneInfoNotFoundError is a KeyError
         return None
     return None if ahead_of is None else ahead_of // datetime.timedelta(microseconds=1)

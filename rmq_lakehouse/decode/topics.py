@@ -45,11 +45,10 @@ def read_schema(topic: TypedTopic) -> bytes:
 
 
 def build_decoder(topic: TypedTopic, columns: pa.Schema, selected_columns: pa.Schema, zone: str) -> BodyDecoder:
-    """Build the decoder of a topic's bodies. Raises OptionError, ValueError.
+    """Build the decoder of a topic's bodies to the columns that the table has. Raises OptionError, ValueError.
 
     Args:
-        selected_columns: those of them that the table has.
-        zone: of times in JSON that have none.
+        zone: time zone of times in JSON without a zone.
     """
     check_types(selected_columns)
     if topic.format == "json":
