@@ -68,7 +68,7 @@ class KeyColumn:
     Attributes:
         paths: into a row; of an envelope into its members ``after`` and ``before``.
         after_path: path of the member ``after`` of an envelope; None if the key is in no envelope.
-        all_in_after: paths of all parts of the key in that ``after``; where all are null, ``before`` has the key.
+        all_in_after: paths of all parts of the key in ``after``; where all are null, ``before`` has the key.
     """
 
     name: str
@@ -92,7 +92,6 @@ class KeyColumn:
 
     @property
     def columns(self) -> list[str]:
-        """Columns of the table that it is a part of."""
         return [path[0] for path in self.paths]
 
 
@@ -216,15 +215,10 @@ def with_tombstone_keys(messages: DataFrame, key: KeyColumn) -> DataFrame:
 def key_text_checker(key: KeyColumn, zone: str) -> Callable[[str], str | None]:
     """Return a function that returns the reason why KEYS are no value of a key; None if they are one.
 
-    KEYS are decoded as a JSON value of the column. Times have to be in full: JSON takes ``2024`` for its first day.
-
-    Args:
-        zone: of times without one.
-
-    Raises:
-        OptionError: the type of the key has no JSON.
+    KEYS are decoded as a JSON value of the column; ``zone`` is the zone of times without one. Times have to be in full:
+    in JSON ``2024`` is the first day of that year. Raises OptionError: the type of the key has no JSON.
     """
-    name, kind, wanted = key.name, key.kind, _wanted(key.kind)
+    name, kind, expected = key.name, key.kind, _wanted(key.kind)
     (arrow_kind,) = arrow_schema(StructType([StructField(name, kind)])).types
     try:
         decode = decoder(pa.struct([(name, arrow_kind)]), TimeUnits(), zone)
@@ -242,7 +236,7 @@ def key_text_checker(key: KeyColumn, zone: str) -> Callable[[str], str | None]:
                 return None
         except Mismatch:
             pass
-        return f"column {name}: a tombstone with KEYS {shown(text)!r}, wanted {wanted}"
+        return f"column {name}: a tombstone with KEYS {shown(text)!r}, wanted {expected}"
 
     return find_reason
 
@@ -266,7 +260,6 @@ def _wanted(kind: DataType) -> str:
 
 
 def _cast_key(text: Column, kind: DataType) -> Column:
-    """Convert checked KEYS to the type of the key."""
     if isinstance(kind, BinaryType):
         return F.unbase64(text)
     # The decoder of JSON rounds a FLOAT twice, too.
@@ -275,27 +268,23 @@ def _cast_key(text: Column, kind: DataType) -> Column:
 
 def tombstone_value(columns: StructType, path: Path, key: Column) -> Column:
     """Build a decoded body that has nothing but its key."""
-    members = [
-        (F.lit(None) if field.name != path[0] else key if len(path) == 1 else _within(field.dataType, path[1:], key))
-        .cast(field.dataType)
-        .alias(field.name)
-        for field in columns
-    ]
-    return F.struct(*members)
 
+    def member(field: StructField) -> Column:
+        if field.name != path[0]:
+            return F.lit(None)
+        if len(path) == 1:
+            return key
+        assert isinstance(field.dataType, StructType)  # the key was found by this path
+        return tombstone_value(field.dataType, path[1:], key)
 
-def _within(kind: DataType, path: Path, key: Column) -> Column:
-    assert isinstance(kind, StructType)  # the key was found by this path
-    return tombstone_value(kind, path, key)
+    return F.struct(*(member(field).cast(field.dataType).alias(field.name) for field in columns))
 
 
 def with_former_keys(frame: DataFrame, value_name: str, key: Sequence[KeyColumn]) -> DataFrame:
     """Add a deletion to each row of an envelope that changes the key: a row of the key that ``before`` has.
 
     Args:
-        frame: rows with a decoded body and the column ``DELETED``.
-        value_name: column of the body.
-        key: parts of the key.
+        frame: rows with the column ``DELETED``, and the decoded body as the column ``value_name``.
     """
     after_paths = {part.after_path for part in key if part.after_path is not None}
     if not after_paths:
@@ -327,9 +316,9 @@ class MergeRows:
 
     Attributes:
         key: parts of the key, none of which is null in a row.
-        order: names of columns by which of two messages one is the later; the last is the physical offset.
+        order: names of the columns that order messages; the last is the physical offset.
         deletes: whether rows may be deletions; see ``signed_offset``.
-        element: name of the column by which rows of one message are ordered; None if a message is one row.
+        element: name of the column that orders the rows of one message; None if a message is one row.
     """
 
     key: Sequence[KeyColumn]
@@ -339,7 +328,6 @@ class MergeRows:
 
     @property
     def order_columns(self) -> list[str]:
-        """Names of all columns by which rows are ordered."""
         return [*self.order, *([] if self.element is None else [self.element])]
 
     def same_key(self, left: str, right: str) -> str:

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from pyspark.sql.types import StructField, StructType
+    from pyspark.sql.types import StructType
 
 COMMENTS: Final = {
     "topic": "topic of the message",
@@ -40,19 +40,12 @@ COMMENTS: Final = {
 
 
 def with_comments(schema: "StructType", prefix: str = "") -> "StructType":
-    """Add the known comments to columns without a comment.
+    """Add the comments of ``COMMENTS`` to columns without a comment, whose names begin with a prefix."""
+    from pyspark.sql.types import StructField, StructType  # noqa: PLC0415 # a second to load
 
-    Args:
-        schema: the columns; columns outside ``COMMENTS`` stay unchanged.
-    """
-    from pyspark.sql.types import StructType  # noqa: PLC0415 # a second to load
-
-    return StructType([_with_comment(field, prefix) for field in schema])
-
-
-def _with_comment(field: "StructField", prefix: str) -> "StructField":
-    from pyspark.sql.types import StructField  # noqa: PLC0415
-
-    comment = COMMENTS.get(field.name.removeprefix(prefix)) if field.name.startswith(prefix) else None
-    own_comment = {} if comment is None else {"comment": comment}
-    return StructField(field.name, field.dataType, field.nullable, {**own_comment, **(field.metadata or {})})
+    fields = []
+    for field in schema:
+        comment = COMMENTS.get(field.name.removeprefix(prefix)) if field.name.startswith(prefix) else None
+        metadata = ({} if comment is None else {"comment": comment}) | (field.metadata or {})
+        fields.append(StructField(field.name, field.dataType, field.nullable, metadata))
+    return StructType(fields)

@@ -59,7 +59,6 @@ class DeadLetters:
         self.table = SparkExactlyOnceTable(path, log, selection, DEAD_LETTER_TABLE)
 
     def check(self) -> None:
-        """Refuse a table of another store, or of other columns. Raises StoreError."""
         self.table.check(self.columns)
 
     def prepare(self) -> None:
@@ -184,7 +183,6 @@ def _elements_condition(rule: ValueRule, kind: DataType, array: str, contains_nu
 
 
 def _all_of(conditions: Iterable[str | None]) -> str | None:
-    """Join conditions by AND; None without any."""
     present_conditions = [condition for condition in conditions if condition is not None]
     if len(present_conditions) < 2:
         return next(iter(present_conditions), None)

@@ -88,9 +88,9 @@ class ExactlyOnceTable:
         path: path of the table, or its name in a catalog.
         offset: name of the column of physical offsets.
         broker_columns: names of the columns of cluster and broker, in a table of several brokers.
-        order_column: first column by which the later of two rows wins, in a table with a key: ``offset``, or the store
-            time with several brokers. Only a later row replaces a row. So unless rows were removed, the table has a
-            row as late as the latest row committed.
+        order_column: first column that orders rows in a table with a key: ``offset``, or the store time with several
+            brokers. Only a later row replaces a row. So unless rows were removed, the table has a row as late as the
+            latest row committed.
     """
 
     def __init__(
@@ -141,13 +141,9 @@ class ExactlyOnceTable:
             return "another table"
         return f"--from-offset {offset}" if self.broker_id is None else "--namesrv with --from-offset 0"
 
-    def is_store_id(self, app_id: str) -> bool:
-        """Return whether an application id belongs to any selection of the store."""
-        return self.selection.is_own_id(app_id)
-
     def is_other_selection_id(self, app_id: str, own_ids: Collection[str]) -> bool:
         """Return whether an application id shows that another selection of the store has committed rows."""
-        return self.is_store_id(app_id) and app_id not in own_ids and not app_id.endswith(UNDECODED)
+        return self.selection.is_own_id(app_id) and app_id not in own_ids and not app_id.endswith(UNDECODED)
 
     # Before the first commit: the table and the log must fit.
 
@@ -158,10 +154,7 @@ class ExactlyOnceTable:
             check_files(self.path, self.log)
 
     def prepare(self, schema: Any) -> None:
-        """Create the table if it does not exist, and add the columns that it lacks, again after a lost race.
-
-        Raises StoreError.
-        """
+        """Create the table, or add the columns that it lacks, again after a lost race. Raises StoreError."""
         log, table_spec = self.log, self._table_spec
         if not log.exists():
             owner = source_property(self.selection)
@@ -182,9 +175,8 @@ class ExactlyOnceTable:
     def check_log(self, log: StoreLog) -> None:
         """Refuse a log other than the one that the table was exported from, unless the export is a backfill.
 
-        Raises:
-            StoreError: the log was cut off, or is another store's. In a backfill: the table has rows after the end of
-                the log. Once the log has grown, they would be taken for its rows.
+        A backfill refuses a table with rows after the end of the log: once the log has grown, they would pass for its
+        rows. Raises StoreError.
         """
         progress = self.progress()
         if not self.is_backfill:
@@ -195,7 +187,7 @@ class ExactlyOnceTable:
         elif self.log.exists():
             log_end = snapshot_log(log.store).end
             exported_end = max(progress.recorded_offset or 0, fingerprint_end(self._last_metadata()))
-            if exported_end > log_end and self._has_rows_from(log_end):
+            if exported_end > log_end and self._watermarks.has_offsets(self.log.snapshot().version, log_end):
                 raise StoreError(
                     f"{self.path}: holds rows behind {log_end}, where the CommitLog ends; delete them first"
                 )
@@ -204,9 +196,6 @@ class ExactlyOnceTable:
         """Return the metadata of the last commit of any selection: all selections share the offsets of the table."""
         snapshot = self.log.snapshot()
         return broker_metadata(last_metadata(snapshot, snapshot.version, f"{self.selection.lock_id}:"), self.broker_id)
-
-    def _has_rows_from(self, offset: int) -> bool:
-        return self._watermarks.has_offsets(self.log.snapshot().version, offset)
 
     # Step 2: start an attempt from the progress that the table records.
 
@@ -233,10 +222,7 @@ class ExactlyOnceTable:
         if self.is_backfill:
             is_lost = self._watermarks.find_lost_row(snapshot, self.app_id) is not None
             watermark = WATERMARK_LOST if is_lost else snapshot.transaction_version(self.watermark_id)
-        versions = {
-            selection.app_id: max(end, verified_end),
-            selection.lock_id: snapshot.version + 1,
-        }
+        versions = {selection.app_id: max(end, verified_end), selection.lock_id: snapshot.version + 1}
         return CommitAttempt(
             transaction,
             begin,
@@ -271,15 +257,16 @@ class ExactlyOnceTable:
         other_ids = [
             name
             for name in snapshot.app_ids()
-            if name.endswith(WATERMARK_SUFFIX) and name != self.watermark_id and (by_time or self.is_store_id(name))
+            if name.endswith(WATERMARK_SUFFIX)
+            and name != self.watermark_id
+            and (by_time or self.selection.is_own_id(name))
         ]
         return self._watermarks.lost_watermarks(snapshot, other_ids, begin, end) if begin < end else {}
 
     def resume_offset(self) -> int:
         """Return the physical offset of the first pending row; -1 if nothing was committed yet.
 
-        Raises:
-            StoreError: the table does not contain the rows that were committed, and ``--from-offset`` is not given.
+        Raises StoreError: without ``--from-offset`` the table does not contain the rows that were committed.
         """
         return self._resume_offset(self.progress())
 
@@ -302,15 +289,11 @@ class ExactlyOnceTable:
         return ExportProgress(-1, -1) if snapshot.version < 0 else self.progress_in(snapshot, app_id or self.app_id)
 
     def progress_in(self, snapshot: TableSnapshot, app_id: str) -> ExportProgress:
-        """Read the progress of the selection from a snapshot.
-
-        Args:
-            app_id: application id of the progress by physical offsets, or by queue offsets.
-        """
+        """Read the progress of the selection, by physical offsets or by queue offsets, from a snapshot."""
         recorded = snapshot.transaction_version(app_id)
         key = (app_id, snapshot.version, recorded)
         if key not in self._progress_cache:
-            has_store_ids = any(map(self.is_store_id, snapshot.app_ids()))
+            has_store_ids = any(map(self.selection.is_own_id, snapshot.app_ids()))
             is_complete = has_store_ids and not snapshot.drops_transactions()
             find_lost_row = partial(self._watermarks.find_lost_row, snapshot)
             progress = read_progress(

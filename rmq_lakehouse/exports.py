@@ -110,7 +110,6 @@ class SourceExports(Generic[AnyExport]):
 
     @property
     def total(self) -> ExportCounts:
-        """Counts of all exports together."""
         return sum(self.counts.values(), ExportCounts())
 
     @property

@@ -3,10 +3,6 @@
 A file store is a directory of a file system that all machines share, or an object store.
 """
 
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 import os
 import socket
 import time
@@ -14,12 +10,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
 from rmq_formats.errors import StoreError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 TARGET_FILE_BYTES: Final = 128 << 20
 FEW_TOPICS: Final = 8  # with so few topics each task writes files of the target size without a shuffle
@@ -32,10 +31,10 @@ OBJECT_SCHEMES: Final = frozenset({"s3", "s3a", "s3n"})
 
 
 def may_write_apart(topics: int, span_bytes: int, tasks: int) -> bool:
-    """Return whether each task may write its own files without a shuffle, so that they do not become many small ones.
+    """Return whether each task may write its own files without a shuffle, and these are not many small ones.
 
     Args:
-        topics: number of topics at most.
+        topics: largest possible number of topics.
         span_bytes: bytes of the log to export.
     """
     return tasks <= 1 or topics <= FEW_TOPICS or span_bytes // (tasks * topics) >= _LEAST_APART_BYTES
@@ -44,8 +43,8 @@ def may_write_apart(topics: int, span_bytes: int, tasks: int) -> bool:
 def set_file_sizes(spark: "SparkSession", topics: int) -> None:
     """Configure Delta so that it writes files of about the target size.
 
-    Each task writes a file for each topic that it meets. With many topics these files would be many and small:
-    Delta then shuffles rows by partition first; for few topics the shuffle is left out.
+    Each task writes a file for each topic of its rows. With many topics, where these files would be many and small,
+    Delta shuffles rows by partition first.
     """
     spark.conf.set("spark.databricks.delta.optimizeWrite.enabled", str(topics > FEW_TOPICS).lower())
     spark.conf.set("spark.databricks.delta.optimizeWrite.binSize", f"{TARGET_FILE_BYTES >> 20}m")
@@ -56,11 +55,10 @@ def split_bytes(topics: int, span_bytes: int, processors: int) -> int:
     """Return the split size in bytes: a file of the target size for each topic, if all processors then have work.
 
     Args:
-        topics: number of topics at most; the more, the more files a task writes.
-        processors: parallelism of the session.
+        topics: largest possible number of topics.
     """
-    wanted = TARGET_FILE_BYTES * min(max(topics, 1), FEW_TOPICS)
-    return max(_LEAST_SPLIT_BYTES, min(wanted, -(-span_bytes // max(1, processors))))
+    target_bytes = TARGET_FILE_BYTES * min(max(topics, 1), FEW_TOPICS)
+    return max(_LEAST_SPLIT_BYTES, min(target_bytes, -(-span_bytes // max(1, processors))))
 
 
 class TableFileStore(Protocol):
@@ -86,7 +84,7 @@ class LocalFileStore:
         self._directory = Path(directory)
 
     def open(self, path: str) -> Any:
-        """See ``TableFileStore``. Raises StoreError where there is no directory."""
+        """Open a new file. Raises StoreError if the table's directory does not exist."""
         if not self._directory.is_dir():
             raise StoreError(f"{self._directory}: the table's directory does not exist on {socket.gethostname()}")
         Path(path).parent.mkdir(parents=True, exist_ok=True)
@@ -130,11 +128,6 @@ class ObjectFileStore:
 
     def delete(self, path: str) -> None:
         _file_system(self.connect).delete_file(_inner(path))
-
-
-def file_store_of(directory: str, connect: Connect | None) -> TableFileStore:
-    """Return the file store of a directory; ``connect`` is None for a directory of a file system."""
-    return LocalFileStore(directory) if connect is None else ObjectFileStore(connect)
 
 
 @lru_cache(maxsize=8)  # connections are kept; a run has a few tables

@@ -6,15 +6,11 @@ from pyspark.sql import SparkSession
 
 from rmq_lakehouse.command.options import check_installed
 from rmq_lakehouse.delta.table import DeltaTableLog
-from rmq_lakehouse.table_log import OpenTable, SparkTableLog
+from rmq_lakehouse.table_log import OpenTable
 
 
 def table_format(spark: SparkSession, name: str, options: Mapping[str, str]) -> OpenTable:
-    """Return the function that opens tables of a format. Raises OptionError.
-
-    Args:
-        name: ``delta`` or ``iceberg``.
-    """
+    """Return the function that opens tables of the format ``delta`` or ``iceberg``. Raises OptionError."""
     if name == "delta":
         # Spark's default, INT96, other engines read in nanoseconds, which end in 2262, or not at all.
         spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
@@ -23,7 +19,4 @@ def table_format(spark: SparkSession, name: str, options: Mapping[str, str]) -> 
     from rmq_lakehouse.iceberg.catalog import IcebergLocation  # noqa: PLC0415
     from rmq_lakehouse.iceberg.table import IcebergTableLog  # noqa: PLC0415 # an extra of the wheel
 
-    def open_iceberg(table: str) -> SparkTableLog:
-        return IcebergTableLog(spark, IcebergLocation(table, options))
-
-    return open_iceberg
+    return lambda table: IcebergTableLog(spark, IcebergLocation(table, options))

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from rmq_formats.errors import StoreError
-from rmq_lakehouse.files import TARGET_FILE_BYTES, Connect, TableFileStore, file_store_of
+from rmq_lakehouse.files import TARGET_FILE_BYTES, Connect, LocalFileStore, ObjectFileStore, TableFileStore
 
 CODECS: Final = {
     "none": "none", "uncompressed": "none", "snappy": "snappy", "zstd": "zstd", "gzip": "gzip", "lz4_raw": "lz4",
@@ -105,13 +105,7 @@ def _has_bounds(kind: pa.DataType) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class FinishedFile:
-    """Facts of a finished file.
-
-    Attributes:
-        path: of the file, or its URI.
-        relative: the same, below the layout's directory.
-        partitions: text of each partition's value.
-    """
+    """Finished file: its path or URI, its path below the layout's directory, and the text of each partition's value."""
 
     path: str
     relative: str
@@ -151,12 +145,11 @@ class Layout:
 
     Attributes:
         table: directory of the files, or its URI.
-        partitions: names of the partitions, which become directories.
         stats: columns with minimum and maximum in the table's log.
         codec: one of ``CODECS``.
-        target_bytes: file size, about. Rows of an eighth of it become a row group; at most twice as much is buffered,
-            whatever the number of partitions.
-        connect: opens the object store of the files; None if they are in a file system.
+        target_bytes: file size, about. Rows of an eighth of this size become a row group; at most twice this size is
+            buffered, whatever the number of partitions.
+        connect: opens the object store of the files; None for a file system.
     """
 
     table: str
@@ -169,17 +162,12 @@ class Layout:
 
     @property
     def file_store(self) -> TableFileStore:
-        """File store of the files."""
-        return file_store_of(self.table, self.connect)
+        return LocalFileStore(self.table) if self.connect is None else ObjectFileStore(self.connect)
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """Finished file that no version of the table contains yet.
-
-    Attributes:
-        action: description for the table's log, as JSON.
-    """
+    """Finished file that no version of the table contains yet; ``action`` is its description for the log, as JSON."""
 
     action: str
     path: str
@@ -219,7 +207,6 @@ class PartitionedFiles:
                 self._flush(key)
 
     def close(self) -> list[WrittenFile]:
-        """Write the buffered rows, and return all files."""
         for key in list(self._pending):
             self._flush(key)
         for key in list(self._open):
@@ -227,7 +214,6 @@ class PartitionedFiles:
         return self._written
 
     def abort(self) -> None:
-        """Delete all files."""
         for file in self._open.values():
             file.discard()
         for path in self._paths:
@@ -254,7 +240,7 @@ class PartitionedFiles:
 
 
 class _ParquetFile:
-    """A Parquet file that is being written."""
+    """Parquet file that is being written."""
 
     def __init__(self, layout: Layout, schema: pa.Schema, key: Key) -> None:
         self._layout, self._key = layout, key
@@ -300,7 +286,6 @@ class _ParquetFile:
             raise _store_error(self.path, error) from error
 
     def close(self) -> WrittenFile:
-        """Finish the file, and describe it for the table's log."""
         try:
             self._writer.close()
             size, modified_ms = self._file_store.finish(self.path, self._sink)
@@ -403,7 +388,6 @@ def _leaves(path: str, kind: pa.DataType) -> Iterator[str]:
 
 
 def _split(batch: pa.RecordBatch, layout: Layout) -> Iterator[tuple[Key, pa.RecordBatch]]:
-    """Split a batch by its partitions' values."""
     if not batch.num_rows:
         return
     codes = np.zeros(batch.num_rows, dtype=np.int64)

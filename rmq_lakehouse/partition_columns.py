@@ -23,7 +23,7 @@ from pyspark.sql.types import (
 
 from rmq_formats.errors import OptionError
 from rmq_lakehouse.evolution import column
-from rmq_lakehouse.partitions import TIME_COLUMNS, TIME_TRANSFORMS, parse_partition
+from rmq_lakehouse.partitions import TIME_COLUMNS, TIME_TRANSFORMS, check_columns_exist, parse_partition
 
 _NESTED: Final = (ArrayType, MapType, StructType)
 _SOURCES: Final[Mapping[str, tuple[type[DataType], ...]]] = {
@@ -36,12 +36,8 @@ _SOURCES: Final[Mapping[str, tuple[type[DataType], ...]]] = {
 
 
 def check_partitions(partitions: Sequence[str], schema: StructType, option: str) -> None:
-    """Refuse partitions that no table can have.
-
-    Raises:
-        OptionError: an unknown column, or a column of another type.
-    """
-    check_columns_exist([parse_partition(text).column for text in partitions], schema)
+    """Refuse partitions by unknown columns, or by columns of another type. Raises OptionError."""
+    check_columns_exist([parse_partition(text).column for text in partitions], schema.fieldNames())
     for text in partitions:
         partition = parse_partition(text)
         kind = schema[partition.column].dataType
@@ -52,13 +48,6 @@ def check_partitions(partitions: Sequence[str], schema: StructType, option: str)
             what = "of single values" if isinstance(kind, _NESTED) else "of another type"
             problem = f"{option} {text}: {partition.column} is {kind.simpleString()}"
             raise OptionError(f"{problem}. Give {partition.transform} a column {what}")
-
-
-def check_columns_exist(names: Sequence[str], schema: StructType) -> None:
-    """Refuse columns that the table does not have. Raises OptionError."""
-    for name in names:
-        if name not in schema.fieldNames():
-            raise OptionError(f"unknown column {name!r}; there are {', '.join(schema.fieldNames())}")
 
 
 def time_fields(names: Sequence[str]) -> list[StructField]:

@@ -1,7 +1,7 @@
 """Partitions of a table by columns, by days and hours of its times, and by Iceberg's transforms."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,18 +23,14 @@ TIME_TRANSFORMS: Final = ("year", "month", "day", "hour")
 
 @dataclass(frozen=True, slots=True)
 class TimeColumn:
-    """Day or hour of a message's time.
-
-    Attributes:
-        unit_us: length of a day or an hour, in microseconds.
-    """
+    """Day or hour of a message's time; ``unit_us`` is its length in microseconds."""
 
     source: str
     unit_us: int
 
     @property
     def is_day(self) -> bool:
-        """Whether values are dates; an hour is the time at which it begins."""
+        """Values are dates; else they are the times at which hours begin."""
         return self.unit_us == _DAY_US
 
 
@@ -94,7 +90,6 @@ class Partition:
 
     @property
     def iceberg_transform(self) -> str:
-        """Name of the transform in Iceberg's metadata."""
         return self.transform if self.width is None else f"{self.transform}[{self.width}]"
 
 
@@ -125,6 +120,13 @@ def partition_texts(text: str) -> tuple[str, ...]:
         parts.append(str(parse_partition(part)))
         position += 1
     return tuple(parts)
+
+
+def check_columns_exist(names: Iterable[str], columns: Collection[str]) -> None:
+    """Refuse columns that the table does not have. Raises OptionError."""
+    for name in names:
+        if name not in columns:
+            raise OptionError(f"unknown column {name!r}; there are {', '.join(columns)}")
 
 
 def check_distinct(partitions: Sequence[str], option: str) -> None:

@@ -20,7 +20,8 @@ from rmq_lakehouse.exactly_once import ExactlyOnceTable, commit_with_retry
 from rmq_lakehouse.exports import ExportCounts, ExportTables
 from rmq_lakehouse.files import may_write_apart
 from rmq_lakehouse.parquet import Layout
-from rmq_lakehouse.partition_columns import check_columns_exist, check_partitions, with_time_columns
+from rmq_lakehouse.partition_columns import check_partitions, with_time_columns
+from rmq_lakehouse.partitions import check_columns_exist
 from rmq_lakehouse.raw_files import (
     ERROR,
     PendingTasks,
@@ -43,7 +44,7 @@ from rmq_lakehouse.table_log import (
     TableSpec,
     TableTransaction,
 )
-from rmq_lakehouse.undecoded import MESSAGE_COLUMNS, REASON, Undecoded, resolve_refused, with_undecoded
+from rmq_lakehouse.undecoded import MESSAGE_COLUMNS, REASON, Undecoded, resolve_undecoded, with_undecoded
 from rmq_offline.spark.job import spark_cause
 from rmq_offline.spark.runner import SparkRunner
 
@@ -72,7 +73,7 @@ class PendingMessages(PendingTasks, Protocol):
 
 
 class Export(ExportTables, Protocol):
-    """Interface of an export, which commits a selection of a store's messages to its own tables."""
+    """Export by Spark, which commits a selection of a store's messages to its own tables."""
 
     def commit_pending(self, records: PendingMessages) -> ExportCounts:
         """Commit the messages that the tables lack."""
@@ -82,8 +83,7 @@ class RawExport(RawTable):
     """Export of messages to a raw table, by tasks that write files, or by Spark.
 
     Args:
-        columns: columns of the source, in the order of the table; None is all.
-        dead_letters: messages that a constraint of the table refuses; None leaves them out.
+        dead_letters: table of the messages that a constraint refuses; None leaves them out.
     """
 
     table: SparkExactlyOnceTable
@@ -102,13 +102,13 @@ class RawExport(RawTable):
         super().__init__(path, selection, columns, table_spec, decompresses=decompresses)
         self._dead_letters = dead_letters
         self._schema = with_comments(from_arrow_schema(self.file_schema))
-        check_columns_exist(table_spec.clusters, self._schema)
+        check_columns_exist(table_spec.clusters, self._schema.fieldNames())
         check_partitions(table_spec.partitions, self._schema, "--partition-by")
         self.table = SparkExactlyOnceTable(path, log, selection, self.table_spec)
 
     def resolve_undecoded(self, accepted: Collection[str]) -> int:
         dead = self._dead_letters
-        return resolve_refused(self.table, None if dead is None else dead.table, accepted)
+        return resolve_undecoded(self.table, None if dead is None else dead.table, accepted)
 
     def _constraints(self) -> dict[str, str]:
         """Return the conditions that the table has for its rows, by the reason of a dead letter."""
@@ -124,7 +124,6 @@ class RawExport(RawTable):
         return super().source_options() | {"columns": ",".join(dict.fromkeys([*self._source, *dead_columns]))}
 
     def check(self) -> None:
-        """Refuse a table of another store, or of other columns. Raises StoreError."""
         self.table.check(self._schema)
         dead = self._checked_dead_letters()
         if dead is not None:
@@ -191,15 +190,10 @@ class RawExport(RawTable):
         return write_and_commit(SparkRunner(spark), attempt, self.files_tasks(rows, layout), layout)
 
     def layout(self, spark: SparkSession) -> Layout | None:
-        """Return where and how tasks write files; None if Spark has to write the rows."""
         return None if self._constraints() else self.table.layout(spark, self._schema)
 
     def _write_by_spark(self, records: PendingMessages, attempt: CommitAttempt, *, has_dead_letters: bool) -> Counted:
-        """Write the rows by Spark and commit them.
-
-        Args:
-            has_dead_letters: whether the dead letters of these rows have just been committed.
-        """
+        """Write the rows by Spark and commit them; their dead letters may have just been committed."""
         observation = Observation()
 
         def build_columns(frame: DataFrame) -> DataFrame:

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,17 +28,6 @@ from rmq_offline.tasks.runner import Runner
 ERROR: Final = "record_error"
 Written = TypeVar("Written")
 _MAX_CONCURRENT_CHECKS: Final = 16  # requests in flight, where files are objects
-
-
-class TaskWithRows(Protocol):
-    """Task that reads rows and writes files."""
-
-    @property
-    def rows(self) -> "TaskRows":
-        """The rows."""
-
-
-AnyTask = TypeVar("AnyTask", bound=TaskWithRows)
 
 
 class UnreadableMessagesError(StoreError):
@@ -95,7 +84,7 @@ class RawTask:
     Attributes:
         columns: columns of the rows, as their source names them.
         schema: columns of the files, days and hours among them.
-        broker: broker of the rows, in a table of several brokers; else None.
+        broker: None in a table of one store.
     """
 
     rows: TaskRows
@@ -111,7 +100,6 @@ class TaskFiles:
     """Files and counts of one task.
 
     Attributes:
-        files: files in the order in which they were closed.
         bytes: bytes of the messages in the log.
         damaged: number of damaged ranges and bodies.
         last_offset: the largest physical offset; None if there are no rows.
@@ -164,8 +152,8 @@ def _attempt(task: tuple[int, RawTask]) -> tuple[int, TaskFiles | RmqError]:
     return number, attempt_task(write_raw_task, files_task)
 
 
-def attempt_task(write: Callable[[AnyTask], Written], task: AnyTask) -> Written | StoreError:
-    """Run a task; return its error, so that the other tasks end first."""
+def attempt_task(write: Callable[[Any], Written], task: Any) -> Written | StoreError:
+    """Run a ``RawTask`` or ``TypedTask``; return its error, so that the other tasks end first."""
     try:
         return write(task)
     except RmqError as error:
@@ -184,8 +172,7 @@ def delete_files(files: Sequence[WrittenFile], file_store: TableFileStore) -> No
 def check_visible(files: Sequence[WrittenFile], file_store: TableFileStore) -> None:
     """Check that the driver sees the files that tasks have written: an executor may lack the table's mount.
 
-    Raises:
-        StoreError: naming one that is not there, or has another size.
+    Raises StoreError: a file is not visible, or has another size.
     """
     with ThreadPoolExecutor(_MAX_CONCURRENT_CHECKS) as pool:
         list(pool.map(partial(_check_visible, file_store), files))
@@ -209,7 +196,10 @@ def write_raw_task(task: RawTask) -> TaskFiles:
     try:
         # A batch of one partition needs no copy of its bodies.
         for batch in task.rows.batches(task.columns, by_topic="topic" in task.layout.partitions):
-            included = _without_excluded(batch, task.excluded_topics)
+            excluded = task.excluded_topics
+            included = (
+                batch if excluded is None else matching_rows(batch, excluded.included_mask(batch.column("topic")))
+            )
             sound = matching_rows(included, pc.is_null(included.column(ERROR)))
             damaged += included.num_rows - sound.num_rows
             bytes_ += pc.sum(sound.column("size")).as_py() or 0
@@ -222,14 +212,8 @@ def write_raw_task(task: RawTask) -> TaskFiles:
         raise
 
 
-def _without_excluded(batch: pa.RecordBatch, excluded_topics: ExcludedTopics | None) -> pa.RecordBatch:
-    if excluded_topics is None:
-        return batch
-    return matching_rows(batch, excluded_topics.included_mask(batch.column("topic")))
-
-
 def matching_rows(rows: pa.RecordBatch, mask: pa.BooleanArray) -> pa.RecordBatch:
-    """Return the rows of a mask: as they are if they are all, where a filter would copy each body."""
+    """Return the rows of a mask; a mask of all rows copies no bodies, as a filter would."""
     return rows if mask.true_count == len(mask) else rows.filter(mask)
 
 

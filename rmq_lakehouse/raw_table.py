@@ -12,7 +12,7 @@ from rmq_lakehouse.comments import COMMENTS
 from rmq_lakehouse.exactly_once import ExactlyOnceTable
 from rmq_lakehouse.exports import ExportTables
 from rmq_lakehouse.parquet import Layout
-from rmq_lakehouse.partitions import DATE, TIME_COLUMNS, source_columns, time_column_type
+from rmq_lakehouse.partitions import DATE, TIME_COLUMNS, check_columns_exist, source_columns, time_column_type
 from rmq_lakehouse.raw_files import ERROR, RawTask, TaskRows
 from rmq_lakehouse.selection import ExportSelection
 from rmq_lakehouse.table_log import TableSpec
@@ -63,11 +63,9 @@ class RawTable(ExportTables):
         self.selection = selection
 
     def commented_schema(self) -> pa.Schema:
-        """Return the columns of the table with their comments."""
         return pa.schema([field.with_metadata({"comment": COMMENTS[field.name]}) for field in self.file_schema])
 
     def source_options(self) -> dict[str, str]:
-        """Return the options of the source that select the wanted columns."""
         columns = {"columns": ",".join(self._source)}
         return {**columns, "decompress": "true"} if self._decompresses else columns
 
@@ -76,7 +74,6 @@ class RawTable(ExportTables):
         return [self.table]
 
     def files_tasks(self, rows: Sequence[TaskRows], layout: Layout) -> list[RawTask]:
-        """Return the tasks that write rows as files."""
         broker, excluded_topics = self.selection.broker, self.selection.excluded_topics
         return [
             RawTask(rows_of_task, self._source, self.file_schema, broker, excluded_topics, layout)
@@ -98,8 +95,7 @@ def _columns_to_read(
 def check_partition_columns(names: Sequence[str], schema: pa.Schema) -> None:
     """Refuse columns that the table lacks, or whose type makes no partitions. Raises OptionError."""
     for name in names:
-        if name not in schema.names:
-            raise OptionError(f"unknown column {name!r}; there are {', '.join(schema.names)}")
+        check_columns_exist([name], schema.names)
         kind = schema.field(name).type
         if pa.types.is_binary(kind) or pa.types.is_nested(kind):
             nested = "map<string,string>" if pa.types.is_map(kind) else "array<string>"

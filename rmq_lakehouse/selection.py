@@ -109,7 +109,6 @@ class ExportSelection:
     with_tier: bool = False
 
     def of_topic(self, topic: str) -> "ExportSelection":
-        """Narrow the selection to one topic."""
         topic_bounds = ((name, json.loads(text).get(topic)) for name, text in self.queue_bounds)
         bounds = tuple((name, json.dumps({topic: queues})) for name, queues in topic_bounds if queues is not None)
         return replace(self, topics=(topic,), excluded_topics=None, queue_bounds=bounds)
@@ -149,7 +148,6 @@ class ExportSelection:
         return {**self.options(), **lenient, **more, **bounds, "accessPath": "scan", "path": self.store}
 
     def batch(self, spark: "SparkSession", start: int, end: int, more: Mapping[str, str]) -> "DataFrame":
-        """Read the records beginning in ``[start, end)`` as a DataFrame."""
         from pyspark.sql import functions as F  # noqa: PLC0415
 
         frame = spark.read.format("rmq_commitlog").options(**self.read_options(start, end, more)).load()

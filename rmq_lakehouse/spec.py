@@ -109,29 +109,24 @@ def load_spec(path: str) -> list[TypedTopic]:
 
 
 def _placed(path: str, beside: Path, topic: TypedTopic) -> TypedTopic:
-    if (topic.schema is None) == (topic.schema_file is None):
-        raise OptionError(f"{path}: topic {topic.topic!r}: give either schema or schema_file")
-    if (topic.format == "protobuf") != (topic.message is not None):
-        raise OptionError(f"{path}: topic {topic.topic!r}: message is required for format protobuf, and only there")
-    if topic.format == "protobuf" and topic.schema is not None:
-        raise OptionError(f"{path}: topic {topic.topic!r}: format protobuf needs a schema_file with its descriptors")
-    if (topic.delete_when or topic.tombstones) and not topic.key:
-        raise OptionError(f"{path}: topic {topic.topic!r}: delete_when and tombstones need a key")
-    if topic.tombstones and len(topic.key) > 1:
-        raise OptionError(f"{path}: topic {topic.topic!r}: tombstones need a key of one column: KEYS are one text")
-    if topic.partition_by and topic.cluster_by:
-        raise OptionError(f"{path}: topic {topic.topic!r}: partition_by and cluster_by exclude each other")
-    if topic.format != "json" and topic.timestamp_unit is not None:
-        raise OptionError(f"{path}: topic {topic.topic!r}: timestamp_unit is of format json")
-    if topic.unknown_fields and topic.format != "protobuf":
-        raise OptionError(f"{path}: topic {topic.topic!r}: unknown_fields is of format protobuf")
-    if topic.writer_schemas is not None and topic.format != "avro":
-        raise OptionError(f"{path}: topic {topic.topic!r}: writer_schemas is of format avro")
-    if topic.writer_schemas is not None and topic.header_bytes not in {0, REGISTRY_HEADER_BYTES}:
-        raise OptionError(
-            f"{path}: topic {topic.topic!r}: header_bytes {topic.header_bytes} does not go with writer_schemas, whose "
-            f"headers have {REGISTRY_HEADER_BYTES}"
-        )
+    has_descriptors, has_writer_schemas = topic.format == "protobuf", topic.writer_schemas is not None
+    header_problem = f"header_bytes {topic.header_bytes} does not go with writer_schemas, whose headers have"
+    problems = {
+        "give either schema or schema_file": (topic.schema is None) == (topic.schema_file is None),
+        "message is required for format protobuf, and only there": has_descriptors != (topic.message is not None),
+        "format protobuf needs a schema_file with its descriptors": has_descriptors and topic.schema is not None,
+        "delete_when and tombstones need a key": (topic.delete_when or topic.tombstones) and not topic.key,
+        "tombstones need a key of one column: KEYS are one text": topic.tombstones and len(topic.key) > 1,
+        "partition_by and cluster_by exclude each other": topic.partition_by and topic.cluster_by,
+        "timestamp_unit is of format json": topic.format != "json" and topic.timestamp_unit is not None,
+        "unknown_fields is of format protobuf": topic.unknown_fields and not has_descriptors,
+        "writer_schemas is of format avro": has_writer_schemas and topic.format != "avro",
+        f"{header_problem} {REGISTRY_HEADER_BYTES}": has_writer_schemas
+        and topic.header_bytes not in {0, REGISTRY_HEADER_BYTES},
+    }
+    for problem, is_given in problems.items():
+        if is_given:
+            raise OptionError(f"{path}: topic {topic.topic!r}: {problem}")
     file = None if topic.schema_file is None else str(beside / topic.schema_file)
     directory = None if topic.writer_schemas is None else str(beside / topic.writer_schemas)
     table = placed(topic.table, beside)
@@ -149,10 +144,8 @@ def read_writer_schemas(topic: TypedTopic) -> dict[int, str] | None:
     """Read the writers' schemas of a topic by their ids; None without ``writer_schemas``.
 
     A file is a schema, or a registry's answer with the schema as its text ``schema``. Answers with schemas of another
-    ``schemaType`` are left out: a registry may have those of other topics.
-
-    Raises:
-        OptionError: the directory cannot be read, has none, or two files of one id.
+    ``schemaType`` are left out: a registry may have those of other topics. Raises OptionError: the directory cannot be
+    read, has no schema, or has two files of one id.
     """
     if topic.writer_schemas is None:
         return None

@@ -146,7 +146,6 @@ class StoreLogs(Generic[AnyExport, Pending]):
         bounds: ExportBounds,
         pending_records: Callable[[AnyExport, StoreLog, int], Pending],
     ) -> "StoreLogs[AnyExport, Pending]":
-        """Build the source of one store's log."""
         part = StoreExports(exports, store=BrokerStore(log.store), log=log, torn_bytes=bounds.torn_bytes(log))
         return cls([part], bounds, pending_records)
 

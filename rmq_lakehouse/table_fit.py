@@ -32,19 +32,13 @@ def check_source(path: str, properties: Mapping[str, str], selection: ExportSele
     if not owners:
         raise StoreError(f"{path}: a table that no export wrote; give another --table, or --adopt to export into it")
     if name not in owners:
-        (owner,) = owners.values()
+        ((owner_property, owner),) = owners.items()
         kinds = {
-            STORE_PROPERTY: f"one store, {owner}",
-            CLUSTER_PROPERTY: f"the brokers of {owner}",
-            TIER_PROPERTY: f"a store of {owner} with its tier",
+            STORE_PROPERTY: (f"one store, {owner}", f"of one store, {expected}"),
+            CLUSTER_PROPERTY: (f"the brokers of {owner}", "of several brokers"),
+            TIER_PROPERTY: (f"a store of {owner} with its tier", "of a store with its tier"),
         }
-        expected_kinds = {
-            STORE_PROPERTY: f"of one store, {expected}",
-            CLUSTER_PROPERTY: "of several brokers",
-            TIER_PROPERTY: "of a store with its tier",
-        }
-        expected_kind = expected_kinds[name]
-        actual_kind = kinds[next(iter(owners))]
+        actual_kind, expected_kind = kinds[owner_property][0], kinds[name][1]
         raise StoreError(f"{path}: is the table of {actual_kind}, not {expected_kind}; give another --table")
     if owners[name] != expected:
         raise StoreError(
@@ -85,8 +79,8 @@ def check_files(path: str, log: TableLog) -> None:
 def moved_columns(exported: Mapping[str, Hashable], current: Mapping[str, Hashable]) -> dict[str, str | None]:
     """Map the path of each renamed column to its current path, and that of each dropped column to None.
 
-    A column is its identity, so that two columns may have swapped their names. The name of a dropped column may have
-    been given to another one, which then takes its values.
+    A column is its identity, so that two columns may have swapped their names. Another column may have the name of a
+    dropped column, and then gets its values.
 
     Args:
         exported: identities of the columns that exports have made, by their paths.

@@ -175,7 +175,6 @@ class CommitAttempt:
 
     @property
     def pending_range(self) -> PendingRange:
-        """What identifies the rows."""
         return self.begin, self.end, self.spans
 
 

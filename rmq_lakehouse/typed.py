@@ -84,8 +84,8 @@ class TypedExport(ExportTables):
     """Export of one topic to its typed table, and of undecodable messages to the dead letters. Raises OptionError.
 
     Args:
-        selection: the bounds; of all topics.
-        dead_letters: path of their table; None leaves them out.
+        selection: selection of the messages of all topics.
+        dead_letters: path of the dead-letter table; None leaves dead letters out.
     """
 
     def __init__(
@@ -176,13 +176,11 @@ class TypedExport(ExportTables):
         return {"columns": ",".join((*messages_to_read(self._time_columns), *properties)), "decompress": "true"}
 
     def check(self) -> None:
-        """Refuse tables of another store or topic, or that the spec does not fit. Raises StoreError."""
         self._table.check(self._schema)
         if self._dead_letters is not None:
             self._dead_letters.check()
 
     def prepare(self) -> None:
-        """Create the tables, and add new columns of the schema."""
         self._table.prepare(self._schema)
         if self._dead_letters is not None:
             self._dead_letters.prepare()
@@ -192,7 +190,7 @@ class TypedExport(ExportTables):
         return [self._table] if self._dead_letters is None else [self._table, self._dead_letters.table]
 
     def commit_pending(self, records: PendingMessages) -> ExportCounts:
-        """See ``Export``. Bodies are decoded once, for both tables."""
+        """Commit the messages that the tables lack; bodies are decoded once, for both tables."""
         table = self._tasks_table()
         if table is None:
             return self._commit_by_spark(records)
@@ -331,7 +329,7 @@ class TypedExport(ExportTables):
 
     def resolve_undecoded(self, accepted: Collection[str]) -> int:
         dead_letters = None if self._dead_letters is None else self._dead_letters.table
-        return resolve_undecoded(self._table, dead_letters, self.name, accepted)
+        return resolve_undecoded(self._table, dead_letters, accepted, self.name)
 
     def _commit_dead_letters(
         self, decoded: DataFrame, records: PendingMessages, count: int
@@ -416,7 +414,6 @@ class TypedExport(ExportTables):
         return {**metadata, **{field.name: value[field.name] for field in self._body.columns}, **times}
 
     def _select_rows(self, decoded: DataFrame, condition: Column) -> DataFrame:
-        """Select the table's columns of the decoded rows that meet a condition."""
         sound = decoded.where(F.col("reason").isNull() & self._is_row & condition)
         sound = with_former_keys(sound, "value", self._key)
         columns = self._table_columns(F.col("value"))

@@ -38,17 +38,12 @@ class Destination:
     """Table to write files of.
 
     Attributes:
-        committed: physical offsets of the task's messages that the table has already; None if it has none of them.
+        committed: physical offsets of the task's messages that the table has already; None if it has no message.
     """
 
     layout: Layout
     schema: pa.Schema
     committed: npt.NDArray[np.int64] | None = None
-
-    @property
-    def has_none(self) -> bool:
-        """Whether the table is known to have none of the messages."""
-        return self.committed is None
 
     def is_same(self, other: "Destination") -> bool:
         """Return whether the same files would be written to another destination."""
@@ -63,9 +58,9 @@ class TypedTask:
     Attributes:
         metadata: columns of the messages that the table has, in its order.
         time_columns: columns of days and hours to add.
-        broker: broker of the messages, in a table of several brokers; else None.
-        table: the typed table; None writes no rows.
-        dead_letters: the dead-letter table; None writes no dead letters.
+        broker: None in a table of one store.
+        table: None writes no rows.
+        dead_letters: None writes no dead letters.
     """
 
     rows: TaskRows
@@ -109,12 +104,7 @@ class _Writer:
         return pc.and_(condition, pc.invert(pc.is_in(messages.column(_OFFSET), committed)))
 
     def write(self, columns: Sequence[pa.Array], offsets: pa.Array, is_pending: pa.Array) -> None:
-        """Write the rows of the messages that are pending.
-
-        Args:
-            columns: of the table, with the rows of all messages.
-            offsets: physical offsets of the messages.
-        """
+        """Write the rows of the pending messages; ``columns`` and physical ``offsets`` are of all messages."""
         if self._files is None or self._destination is None or not is_pending.true_count:
             return
         rows = pa.RecordBatch.from_arrays(list(columns), schema=self._destination.schema)
@@ -167,7 +157,7 @@ def _files_of_tables(
 def write_typed_task(task: TypedTask) -> TypedFiles:
     """Decode the messages of one task, and write their rows and the dead letters."""
     rows, dead_letters = _Writer(task.table), _Writer(task.dead_letters)
-    has_none = task.table is None or task.table.has_none
+    has_none = task.table is None or task.table.committed is None
     bytes_ = damaged = count = 0
     undecoded = Undecoded()
     try:
@@ -190,24 +180,18 @@ def write_typed_task(task: TypedTask) -> TypedFiles:
             # Of a message without rows the table does not tell whether it was exported before.
             count += pc.and_(is_sound if has_none else is_pending, is_message).true_count
             placed = messages.column(_OFFSET)
-            rows.write(_typed_columns(task, messages, result.field("value")), placed, is_pending)
+            times = [time_column(name, messages) for name in task.time_columns]
+            columns = [*(messages.column(name) for name in task.metadata), *result.field("value").flatten(), *times]
+            rows.write(columns, placed, is_pending)
             is_pending = dead_letters.pending(messages, is_dead)
-            dead_letters.write(_dead_letter_columns(task, messages, reasons), placed, is_pending)
+            names = [] if task.dead_letters is None else task.dead_letters.schema.names
+            columns = [reasons if name == REASON else messages.column(name) for name in names]
+            dead_letters.write(columns, placed, is_pending)
         return TypedFiles(rows.close(bytes_, damaged), dead_letters.close(), undecoded, count)
     except BaseException:
         rows.abort()
         dead_letters.abort()
         raise
-
-
-def _typed_columns(task: TypedTask, messages: pa.RecordBatch, values: pa.StructArray) -> list[pa.Array]:
-    times = [time_column(name, messages) for name in task.time_columns]
-    return [*(messages.column(name) for name in task.metadata), *values.flatten(), *times]
-
-
-def _dead_letter_columns(task: TypedTask, messages: pa.RecordBatch, reasons: pa.Array) -> list[pa.Array]:
-    names = [] if task.dead_letters is None else task.dead_letters.schema.names
-    return [reasons if name == REASON else messages.column(name) for name in names]
 
 
 def count_typed_files(written: Sequence[TypedFiles]) -> ExportCounts:
@@ -220,8 +204,3 @@ def count_typed_files(written: Sequence[TypedFiles]) -> ExportCounts:
         undecoded=sum(task.undecoded.count for task in written),
         files=len(files),
     )
-
-
-def undecoded_of(written: Sequence[TypedFiles]) -> Undecoded:
-    """Add up the undecoded messages of tasks."""
-    return sum((task.undecoded for task in written), Undecoded())

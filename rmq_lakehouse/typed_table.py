@@ -30,7 +30,6 @@ from rmq_lakehouse.typed_files import (
     TypedFiles,
     TypedTask,
     count_typed_files,
-    undecoded_of,
     write_typed_files,
 )
 from rmq_lakehouse.undecoded import MESSAGE_COLUMNS, REASON, Undecoded, with_undecoded
@@ -66,14 +65,7 @@ class OutputTable:
 
 @dataclass(frozen=True, slots=True)
 class TypedTable:
-    """Typed table that tasks write, and the dead letters of its messages.
-
-    Attributes:
-        metadata: columns of the messages that the table has, in its order.
-        time_columns: columns of days and hours.
-        broker: broker of the messages, in a table of several brokers; else None.
-        dead_letters: None leaves them out.
-    """
+    """Typed table that tasks write, and the dead letters of its messages; attributes as of ``TypedTask``."""
 
     runner: FilesRunner
     decoder: BodyDecoder
@@ -100,7 +92,9 @@ class TypedTable:
             files = self._write(records, attempt, self.rows.destination(attempt), None, written)
             counts = count_typed_files(files).with_missing_as_damaged(records.expected_messages(attempt))
             # Dead letters of other ranges may be those of another spec: they are counted at the end of the run.
-            added = Undecoded() if attempt.pending_range == written.dead_letters_of else undecoded_of(files)
+            added = Undecoded()
+            if attempt.pending_range != written.dead_letters_of:
+                added = sum((task.undecoded for task in files), added)
             return commit_task_files({0: with_undecoded(attempt, table, added)}, {0: [task.rows for task in files]})
 
         try:
@@ -122,9 +116,8 @@ class TypedTable:
 
         def write(attempts: Mapping[int, CommitAttempt]) -> CommitResult:
             (attempt,) = attempts.values()
-            other = start_rows(
-                self.rows.table.log.begin_transaction()
-            )  # not committed: the attempt shows which rows are pending
+            # Not committed: the attempt shows which rows are pending.
+            other = start_rows(self.rows.table.log.begin_transaction())
             has_same_rows = other is not None and other.pending_range == attempt.pending_range
             rows = self.rows.destination(other) if other is not None and has_same_rows else None
             files = self._write(records, attempt, rows, dead.destination(attempt), written)
@@ -177,7 +170,9 @@ class _WrittenFiles:
         """Return whether the files are those that an attempt would write to its destinations."""
         wanted, written = (table, dead_letters), self.destinations
         # Messages without rows are counted only where the table has none of the messages.
-        counts_alike = table is None or (written[0] is not None and table.has_none == written[0].has_none)
+        counts_alike = table is None or (
+            written[0] is not None and (table.committed is None) == (written[0].committed is None)
+        )
         return (
             rows == self.rows
             and counts_alike
@@ -190,11 +185,7 @@ class _WrittenFiles:
 def find_partition_texts(
     log: TableLog, topic: TypedTopic, body: pa.StructType, former_columns: Mapping[str, str | None] | None = None
 ) -> PartitionTexts:
-    """Return the columns of a body's texts that become partitions of a Delta table.
-
-    Args:
-        former_columns: of the table, see ``SparkTableLog.former_columns``.
-    """
+    """Return the columns of a body's texts that become partitions of a Delta table."""
     if log.takes_any_partition_text:
         return NO_PARTITION_TEXTS
     exists, former = log.exists(), former_columns or {}

@@ -58,7 +58,6 @@ class Undecoded:
         return {app_id + _COUNT: self.count, app_id + _FIRST: self.first, app_id + _END: self.end}
 
     def __add__(self, others: "Undecoded") -> "Undecoded":
-        """Return both together."""
         counted = [part for part in (self, others) if part.count]
         return Undecoded(
             sum(part.count for part in counted),
@@ -86,22 +85,6 @@ def with_undecoded(attempt: CommitAttempt, table: ExactlyOnceTable, added: Undec
     return replace(attempt, undecoded_versions=before.after(attempt, table, added).versions(table.app_id))
 
 
-def remaining_undecoded(
-    table: ExactlyOnceTable, dead_letters: ExactlyOnceTable | None, texts: Mapping[str, str], *, is_accepted: bool
-) -> Undecoded:
-    """Return the undecoded messages of a table at the end of a run; commit that there are none where resolved.
-
-    Args:
-        dead_letters: resolves the messages if it has as many of their range; a mended spec may decode some of them.
-        texts: values of columns that the dead letters have.
-    """
-    undecoded = Undecoded.of_snapshot(table.log.snapshot(), table.app_id) if table.log.exists() else Undecoded()
-    if undecoded.count and (is_accepted or (dead_letters is not None and _are_in(dead_letters, undecoded, texts))):
-        set_undecoded(table, Undecoded())
-        return Undecoded()
-    return undecoded
-
-
 def _are_in(dead_letters: ExactlyOnceTable, undecoded: Undecoded, texts: Mapping[str, str]) -> bool:
     """Return whether the dead letters have as many messages of the range of the undecoded ones."""
     last = undecoded.end - 1 if undecoded.end else None
@@ -111,46 +94,47 @@ def _are_in(dead_letters: ExactlyOnceTable, undecoded: Undecoded, texts: Mapping
 
 
 def resolve_undecoded(
-    table: ExactlyOnceTable, dead_letters: ExactlyOnceTable | None, topic: str, accepted: Collection[str]
+    table: ExactlyOnceTable,
+    dead_letters: ExactlyOnceTable | None,
+    accepted: Collection[str],
+    topic: str | None = None,
 ) -> int:
-    """Return how many messages of a topic are undecoded at the end of a run, and log them.
+    """Return how many messages of a table are undecoded at the end of a run, and log them.
+
+    If the dead letters have as many messages of their range, or their topic or table is accepted, none is undecoded any
+    more. A corrected spec may decode some of them.
 
     Args:
-        accepted: names of topics whose undecoded messages count no longer.
+        topic: topic of a typed table; None for a raw table, whose constraints refuse messages.
     """
-    undecoded = remaining_undecoded(table, dead_letters, {"topic": topic}, is_accepted=topic in accepted)
-    if undecoded.count:
-        _log.warning(
-            "%s: %d messages of topic %s are undecoded, the first at physical offset %d: mend the spec and give "
-            "%s, or give --dlq-table, or --accept-undecoded %s",
-            table.path,
-            undecoded.count,
-            topic,
-            undecoded.first,
-            table.backfill_option(undecoded.first),
-            topic,
-        )
+    if not table.log.exists():
+        return 0
+    undecoded, name = Undecoded.of_snapshot(table.log.snapshot(), table.app_id), topic or table.path
+    if not undecoded.count:
+        return 0
+    texts = {} if topic is None else {"topic": topic}
+    if name in accepted or (dead_letters is not None and _are_in(dead_letters, undecoded, texts)):
+        _clear_undecoded(table)
+        return 0
+    state, remedy = f"of topic {topic} are undecoded", "mend the spec"
+    if topic is None:
+        state, remedy = "are undecoded, which constraints of the table refuse", "change the constraint"
+    _log.warning(
+        "%s: %d messages %s, the first at physical offset %d: %s and give %s, or give --dlq-table, or "
+        "--accept-undecoded %s",
+        table.path,
+        undecoded.count,
+        state,
+        undecoded.first,
+        remedy,
+        table.backfill_option(undecoded.first),
+        name,
+    )
     return undecoded.count
 
 
-def resolve_refused(table: ExactlyOnceTable, dead_letters: ExactlyOnceTable | None, accepted: Collection[str]) -> int:
-    """Return how many messages the constraints of a raw table have refused, at the end of a run, and log them."""
-    undecoded = remaining_undecoded(table, dead_letters, {}, is_accepted=table.path in accepted)
-    if undecoded.count:
-        _log.warning(
-            "%s: %d messages are undecoded, which constraints of the table refuse, the first at physical offset "
-            "%d: change the constraint and give %s, or give --dlq-table, or --accept-undecoded %s",
-            table.path,
-            undecoded.count,
-            undecoded.first,
-            table.backfill_option(undecoded.first),
-            table.path,
-        )
-    return undecoded.count
-
-
-def set_undecoded(table: ExactlyOnceTable, undecoded: Undecoded) -> None:
-    """Commit the undecoded messages of a table's selection, without rows. Raises StoreError."""
+def _clear_undecoded(table: ExactlyOnceTable) -> None:
+    """Commit that a table's selection has no undecoded messages. Raises StoreError."""
     selection = table.selection
 
     def start(transaction: TableTransaction) -> CommitAttempt:
@@ -158,7 +142,7 @@ def set_undecoded(table: ExactlyOnceTable, undecoded: Undecoded) -> None:
             transaction.watch(app_id)
         snapshot = transaction.snapshot
         metadata = last_metadata(snapshot, snapshot.version, f"{selection.lock_id}:")
-        versions = {**undecoded.versions(table.app_id), selection.lock_id: snapshot.version + 1}
+        versions = {**Undecoded().versions(table.app_id), selection.lock_id: snapshot.version + 1}
         return CommitAttempt(transaction, 0, 0, False, table.app_id, versions, metadata, None)
 
     commit_with_retry(table.path, table.log, [start], None)

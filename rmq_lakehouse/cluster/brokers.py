@@ -131,7 +131,6 @@ class BrokerQueues:
         return self._is_limited and not failed
 
     def _topics(self, link: ExportConnection, selection: ClusterExportOptions | ExportSelection) -> tuple[str, ...]:
-        """List the topics of an export, or of all."""
         if selection.topics is not None:
             return selection.topics
         topics = tuple(

@@ -130,7 +130,6 @@ class ExportOptions:
 
     @property
     def requested_topics(self) -> tuple[str, ...]:
-        """Topics that arguments and spec name."""
         return (*(self.selection.topics or ()), *(topic.topic for topic in self.typed_topics))
 
     def select(self, broker: BrokerKey, path: str | None = None) -> ExportSelection:
@@ -140,7 +139,6 @@ class ExportOptions:
         return replace(self.selection, broker=broker, store=path, store_id=store_identifier(path, self.store_id))
 
     def raw_table_spec(self, selected: ExportSelection) -> TableSpec:
-        """Return the specification of the raw table of a selection."""
         whose = f"store {selected.store_id}" if selected.broker is None else f"cluster {selected.broker.table_id}"
         comment = self.table_spec.comment or f"messages of the RocketMQ {whose}, one row each"
         return replace(self.table_spec, comment=comment)
@@ -296,7 +294,6 @@ def _check_properties(option: str, properties: Mapping[str, str], table_format: 
 
 
 def _check_format(options: ExportOptions, spec: str | None) -> None:
-    """Refuse options that the table format does not support."""
     partitions = {f"{spec}: topic {topic.topic!r}: partition_by": topic.partition_by for topic in options.typed_topics}
     partitions["--partition-by"] = options.table_spec.partitions
     for option, texts in partitions.items():
@@ -357,7 +354,6 @@ def pairs_of(arguments: argparse.Namespace, option: str) -> dict[str, str]:
 
 
 def _names_of(arguments: argparse.Namespace, option: str) -> tuple[str, ...] | None:
-    """Parse a comma list; None where it is not given."""
     return parse_argument(arguments, option, values.names)
 
 
@@ -379,7 +375,6 @@ def _queues_of(arguments: argparse.Namespace, name: str) -> dict[Queue, int]:
 
 
 def _interval_s(arguments: argparse.Namespace) -> float:
-    """Parse the time between rounds, in seconds."""
     match = _INTERVAL.fullmatch(arguments.trigger_interval)
     if match is None:
         raise OptionError(

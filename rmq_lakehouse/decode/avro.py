@@ -123,14 +123,12 @@ class _BodyRows:
         self._explode = explode
 
     def widen(self, columns: pa.Schema) -> None:
-        """Replace the types of columns by the wider types of the table."""
         kind = pa.struct(list(columns))
         is_array = self._explode and isinstance(self._column_schema, dict) and self._column_schema["type"] == "array"
         types = NamedTypes(self._column_schema)
         self._column_schema = widen_types(self._column_schema, list_of(kind) if is_array else kind, types)
 
     def compile(self, writer: Any) -> ReadRows:
-        """Compile the reader of a writer's bodies."""
         compiler = ReaderCompiler(writer, self._schema, self._column_schema, self._refused, self._selected)
         if self._explode and (compile_array := compiler.compile_elements()) is not None:
             return self._array_rows(compile_array)

@@ -108,7 +108,6 @@ class NamedTypes:
         return schema
 
     def least_bytes(self, schema: Any, within: tuple[str, ...] = ()) -> int:
-        """Return the least number of bytes that a value has."""
         kind = self.resolve(schema)
         if isinstance(kind, list):
             return 1

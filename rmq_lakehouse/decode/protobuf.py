@@ -212,7 +212,6 @@ class _BodyParser:
 
 
 def _has_maps(message: Descriptor, above: set[str]) -> bool:
-    """Return whether a message has a map, in nested messages too."""
     if message.full_name in above:
         return False
     above.add(message.full_name)
@@ -276,7 +275,6 @@ def _list_decoder(
 
 
 def _column_of(path: str) -> str:
-    """Return the outermost column of a path."""
     return path.partition(".")[0]
 
 

@@ -14,7 +14,6 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructTy
 from rmq_lakehouse.decode.partition_texts import ESCAPED, partition_fault
 from rmq_lakehouse.evolution import column, text
 from rmq_lakehouse.parquet import MAX_DIRECTORY_BYTES, NULL_PARTITION
-from rmq_lakehouse.table_fit import moved_columns
 from rmq_lakehouse.table_name import quoted
 
 _PHYSICAL: Final = "delta.columnMapping.physicalName"
@@ -41,22 +40,12 @@ def _paths(
         yield from _paths(kind.valueType, (*path, "value"), (*physical, "value"))
 
 
-def former_columns(schema: StructType, exported: Mapping[str, str]) -> dict[str, str | None]:
-    """List the former columns of a table: the path that each has now, None where it was dropped.
-
-    Args:
-        schema: of the table, with column mapping.
-        exported: columns that it had, as ``physical_columns`` gives them.
-    """
-    return moved_columns(exported, physical_columns(schema))
-
-
 def exported_columns(property_: str | None, version: int, lines: Callable[[int], list[bytes] | None]) -> dict[str, str]:
     """Return the columns that the table has had: those recorded by exports, or else those in its commits.
 
     Args:
-        property_: ``COLUMNS_PROPERTY`` of the table; None if it has none.
-        lines: gives the actions of a commit; None if it was cleaned up.
+        property_: ``COLUMNS_PROPERTY`` of the table.
+        lines: returns the actions of a commit; None if it was cleaned up.
     """
     if property_ is not None:
         return dict(json.loads(property_))
@@ -73,11 +62,7 @@ def exported_columns(property_: str | None, version: int, lines: Callable[[int],
 def with_partition_checks(
     frame: DataFrame, partitions: Sequence[str], properties: Mapping[str, str], local_path: str | None
 ) -> DataFrame:
-    """Have Spark's tasks refuse a text that its writer takes for null, or that is too long for a directory's name.
-
-    Args:
-        local_path: its directory in this machine's file system; others have no limit of a name.
-    """
+    """Make Spark's tasks refuse texts that become null in its writer, or are too long for a directory's name."""
     in_directories = has_named_directories(properties, local_path)
     lower_partitions = {name.lower() for name in partitions}
     texts = [
@@ -93,7 +78,7 @@ def has_named_directories(properties: Mapping[str, str], local_path: str | None)
     """Return whether the values of partitions are in the names of directories, whose length is limited.
 
     Args:
-        local_path: of the table in this machine's file system; others have no limit of a name.
+        local_path: directory of the table in this machine's file system; other file systems limit no names.
     """
     is_mapped = properties.get("delta.columnMapping.mode", "none") != "none"
     is_random = properties.get("delta.randomizeFilePrefixes", "false") == "true"
@@ -107,7 +92,6 @@ def unwritable_partitions(
 
     Args:
         files: actions that add the files of a version.
-        schema: of the table.
     """
     fields = [field for field in schema if field.name in partitions and isinstance(field.dataType, StringType)]
     faulty: dict[str, list[str]] = {}
@@ -138,12 +122,7 @@ def _with_check(name: str, *, in_directories: bool) -> Column:
 
 
 def partition_reason(name: str, value: Column, *, in_directories: bool) -> Column:
-    """Return why Spark's writer cannot make a partition of a text; null if it can.
-
-    Args:
-        name: of the partition's column.
-        in_directories: see ``has_named_directories``.
-    """
+    """Return why Spark's writer cannot make a partition of a text; null if it can."""
 
     def refusal(*reason: str | Column) -> Column:
         parts = [f"{name} '", value, "' ", *reason]

@@ -75,7 +75,6 @@ class _Observer:
         self._entered = ExitStack()
 
     def leave(self) -> None:
-        """Leave the guard, if it was entered."""
         self._entered.close()
 
     def startingTransaction(self, begin: Any) -> Any:  # noqa: N802 # Delta's names

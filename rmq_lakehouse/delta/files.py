@@ -28,9 +28,8 @@ def removed_columns(properties: Mapping[str, str], current: Iterable[str]) -> li
 
 def set_transaction(jvm: Any, app_id: str, version: int) -> Any:
     """Build the action that sets a transaction version, as Delta's own object."""
-    now_ms = java_class(jvm, "scala.Some")(
-        time.time_ns() // 1_000_000
-    )  # without it a version is the first that a retention drops
+    # Without a time a version is the first that a retention drops.
+    now_ms = java_class(jvm, "scala.Some")(time.time_ns() // 1_000_000)
     return java_class(jvm, "org.apache.spark.sql.delta.actions.SetTransaction")(app_id, version, now_ms)
 
 
@@ -50,12 +49,8 @@ class DeltaFiles:
 
     def partition_value(self, value: pa.Scalar) -> str | None:
         """Convert a value to Delta's text; the empty text becomes null, as in Delta."""
-        if pa.types.is_timestamp(value.type):
-            return (
-                None
-                if not value.is_valid
-                else f"{value.as_py().replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
-            )
+        if pa.types.is_timestamp(value.type) and value.is_valid:
+            return f"{value.as_py().replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
         text: str | None = pc.cast(value, pa.string()).as_py()
         return text or None
 
@@ -100,10 +95,10 @@ def newest_files(actions: Callable[[int], Iterable[bytes] | None], version: int)
     """List the files of the newest commit that added files which the table still contains.
 
     Args:
-        actions: gives the lines of a commit; None if it was cleaned up.
+        actions: returns the lines of a commit; None if it was cleaned up.
 
     Returns:
-        Their URIs, as the log has them: relative to the table, or absolute; none if none is found.
+        Their URIs, as the log has them: relative to the table, or absolute.
     """
     removed: set[str] = set()
     for number in range(version, max(version - _COMMITS, -1), -1):
@@ -127,12 +122,10 @@ def parse_checksum(checksum: bytes, transaction_id: str | None) -> dict[str, int
     Source: Delta's protocol, "Version Checksum File", fields ``txnId`` and ``setTransactions``.
 
     Args:
-        checksum: the file.
-        transaction_id: of the commit that made the version; None if it has none.
+        transaction_id: transaction id of the commit that made the version.
 
     Returns:
-        None if the file lacks them, or names another commit: such a file may have outlived a commit that a loss of
-        power took.
+        None if the file lacks them, or names another commit: the file may have outlived a commit that a power cut lost.
     """
     try:
         content = json.loads(checksum)
@@ -146,11 +139,10 @@ def parse_checksum(checksum: bytes, transaction_id: str | None) -> dict[str, int
 def parse_commit(
     lines: Iterable[bytes], find_restored_version: Callable[[Mapping[str, Any]], int | None]
 ) -> TableCommit:
-    """Parse the actions of a commit.
+    """Parse the actions of a commit, JSON each.
 
     Args:
-        lines: the actions, JSON each.
-        find_restored_version: finds the table version that a RESTORE of some parameters went back to.
+        find_restored_version: finds the table version that a RESTORE with some parameters restored.
     """
     actions = [json.loads(line) for line in lines if line.startswith((b'{"commitInfo"', b'{"txn"'))]
     info: dict[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})

@@ -63,7 +63,9 @@ def upsert(
 
     def write(attempts: Mapping[int, CommitAttempt]) -> CommitResult:
         (attempt,) = attempts.values()
-        settings = {_REPARTITION: "false"} if any(map(_has_parts, log.partition_columns())) else {}
+        # The shuffle before a MERGE writes files splits a column's name at dots and backticks, and does not find it.
+        has_parts = any("." in name or "`" in name for name in log.partition_columns())
+        settings = {_REPARTITION: "false"} if has_parts else {}
         watermark: dict[str, int] = {}
         if not is_backfill:
             settings[f"{_WRITE}.txnAppId"] = attempt.app_id
@@ -84,11 +86,6 @@ def upsert(
     commit_with_retry(location.table, log, [start_if_pending], write)
     if is_backfill:
         commit_progress_with_retry(location.table, log, start, last_row)
-
-
-def _has_parts(name: str) -> bool:
-    """Return whether the shuffle before a MERGE writes files takes a column's name apart, and does not find it."""
-    return "." in name or "`" in name
 
 
 def _check_not_replaced(snapshot: TableSnapshot, read_version: int) -> None:

@@ -108,12 +108,10 @@ class DeltaDirectory:
         return None if self.is_uniform else self._matching(f"{METADATA}/*.metadata.json*", "an Iceberg table")
 
     def check_new(self, name: str) -> None:
-        """Refuse the directory for a new table if another table has it, or is around it. Raises StoreError."""
         around = None if self.local_path is None else table_around(Path(self.local_path))
         check_new_table(name, around, self.other_table())
 
     def check_vacuum(self, name: str) -> None:
-        """Refuse a VACUUM that would delete files of another table. Raises StoreError."""
         check_vacuum(name, self.other_table() or self._table_within())
 
     def _table_within(self) -> str | None:
@@ -130,5 +128,4 @@ class DeltaDirectory:
 
 
 def _escape_pattern(path: str) -> str:
-    """Escape the characters of a path that have a meaning in patterns of Hadoop."""
     return re.sub(r"([*?\[\]{}\\^])", r"\\\1", path)

@@ -34,7 +34,6 @@ from rmq_lakehouse.change_data import MergeRows
 from rmq_lakehouse.delta import keyed, s3a
 from rmq_lakehouse.delta.columns import (
     exported_columns,
-    former_columns,
     has_named_directories,
     physical_columns,
     unwritable_partitions,
@@ -62,6 +61,7 @@ from rmq_lakehouse.java import java_class, scala_object
 from rmq_lakehouse.parquet import Layout, WrittenFile
 from rmq_lakehouse.progress import TableCommit
 from rmq_lakehouse.spark_table_columns import add_missing_columns, check_table_columns, current_name, frame_has_rows
+from rmq_lakehouse.table_fit import moved_columns
 from rmq_lakehouse.table_log import CommitAttempt, RowRange, StartAttempt, TableSpec
 from rmq_lakehouse.table_name import quoted
 from rmq_offline.tasks.publish import sync_file_system
@@ -118,7 +118,6 @@ class DeltaSnapshot:
 
     @functools.cached_property
     def _transactions(self) -> dict[str, int]:
-        """Transaction versions, by application id."""
         checksum = None if self.drops_transactions() else self._log.read_checksum(self.version)
         if checksum is not None and self._commit is not None:
             versions = parse_checksum(checksum, self._commit.transaction_id)
@@ -132,7 +131,6 @@ class DeltaSnapshot:
         return versions
 
     def drops_transactions(self) -> bool:
-        """Return whether transaction versions expire, by ``delta.setTransactionRetentionDuration``."""
         return bool(self.delta_snapshot.minSetTransactionRetentionTimestamp().isDefined())
 
 
@@ -187,7 +185,6 @@ class DeltaTableLog:
         return None if content is None else content.splitlines()
 
     def read_checksum(self, version: int) -> bytes | None:
-        """Read the checksum file of a table version; None without one."""
         return self._read(self._file_names.checksumFile(self._log().logPath(), version))
 
     def read_commit(self, version: int) -> TableCommit | None:
@@ -215,12 +212,12 @@ class DeltaTableLog:
         return StructType.fromJson(json.loads(self._snapshot().metadata().schemaString()))
 
     def former_columns(self) -> dict[str, str | None]:
-        """See ``TableLog``; without column mapping an owner drops columns only by writing the table anew."""
         properties = self.configuration()
+        # Without column mapping an owner drops columns only by writing the table anew.
         if properties.get(MAPPING_MODE, "none") == "none":
             return dict.fromkeys(removed_columns(properties, physical_columns(self.schema())))
         exported = exported_columns(properties.get(COLUMNS_PROPERTY), int(self._snapshot().version()), self._lines)
-        return former_columns(self.schema(), exported)
+        return moved_columns(exported, physical_columns(self.schema()))
 
     def partition_columns(self) -> list[str]:
         names = self._snapshot().metadata().partitionColumns()
@@ -314,7 +311,6 @@ class DeltaTableLog:
             )
 
     def layout(self, table_spec: TableSpec, codec: str, columns: Collection[str]) -> Layout | None:
-        """Return how tasks write files; None if the table, or its file system, needs Spark's writer."""
         unbounded = unbounded_column(self.configuration(), columns, table_spec.stats)
         if table_spec.clusters or unbounded is not None or not self.is_plain():
             return None
@@ -341,7 +337,6 @@ class DeltaTableLog:
         return str(path.toUri().getPath()) if files.getUri().getScheme() == "file" else None
 
     def _files(self) -> Any:
-        """Return Hadoop's file system of the table."""
         log = self._log()
         return log.dataPath().getFileSystem(log.newDeltaHadoopConf())
 

@@ -174,13 +174,11 @@ class IcebergLocation:
         check_new_table(self.table, None if path is None else table_around(path), None)
 
     def other_table(self, table: Table) -> str | None:
-        """Describe another table in the directory of this one; None if there is no other table."""
         metadata = table.metadata
         named = {PurePosixPath(path).name for path in metadata_files(table)}
         return other_table(*files_of(metadata.location.rstrip("/"), table.io), str(metadata.table_uuid), named)
 
     def catalog(self) -> Catalog:
-        """Open the catalog, once."""
         if self._opened_catalog is None:
             if self.directory is not None:
                 url = URL.create("sqlite", database=str(self._file), query={"timeout": str(_BUSY_S)})

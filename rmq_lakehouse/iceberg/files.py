@@ -69,7 +69,6 @@ class IcebergFiles:
         return source
 
     def partition_values(self, rows: pa.RecordBatch, name: str) -> pa.Array:
-        """Apply the partition's transform, which pyiceberg has for Arrow."""
         field, source, kind = _partition_field(self.schema, self.spec, name)
         names = [column.lower() for column in rows.schema.names]
         values = rows.column(names.index(source.lower()))
@@ -86,11 +85,9 @@ class IcebergFiles:
         return text
 
     def is_counted(self, leaf: str) -> bool:
-        """Leave out bodies."""
         return leaf != "body"
 
     def action(self, file: FinishedFile) -> str:
-        """Describe a data file: its metrics, from its footer."""
         table = Schema.model_validate_json(self.schema)
         statistics = _statistics(file.footer, table, dict(self.properties))
         description = {

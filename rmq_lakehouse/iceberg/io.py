@@ -35,7 +35,6 @@ class TableFileSystem:
         return cls(location, tuple(sorted(properties)))
 
     def io(self) -> PyArrowFileIO:
-        """Open it for pyiceberg."""
         return PyArrowFileIO(dict(self.properties))
 
     def __call__(self) -> pafs.FileSystem:

@@ -45,7 +45,6 @@ class Plan:
 
     @property
     def replaced_tasks(self) -> list[FileScanTask]:
-        """All files that are taken out."""
         return [*self.dropped, *(task for part in self.parts for task in part)]
 
 
@@ -63,7 +62,6 @@ class RewriteResult:
 
     @property
     def removed(self) -> tuple[DataFile, ...]:
-        """The data files that a commit takes out."""
         return tuple(task.file for task in self.replaced_tasks)
 
     def fits(self, table: Table) -> bool:

@@ -45,7 +45,6 @@ class IcebergSnapshot:
         return [name.removeprefix(TRANSACTION) for name in properties if name.startswith(TRANSACTION)]
 
     def drops_transactions(self) -> bool:
-        """Return False: properties stay."""
         return False
 
     def read_commit(self, version: int) -> TableCommit | None:

@@ -334,7 +334,6 @@ class IcebergTransaction:
         return write_frame(frame, table_layout(self._table, self._location.table, _CODEC))
 
     def merge(self, spark: "SparkSession", frame: "DataFrame", rows: "MergeRows") -> "MergeResult":
-        """Write the files of a merge in tasks; see ``keyed.merge``."""
         from rmq_lakehouse.iceberg.keyed import merge  # noqa: PLC0415
 
         layout = table_layout(self._table, self._location.table, _CODEC)

@@ -76,11 +76,9 @@ class ClusterTables:
         return sorted(masters, key=lambda master: (master.cluster, master.broker))
 
     def topics(self, master: Master) -> dict[str, TopicConfig]:
-        """Fetch a broker's topics, by name."""
         return self._run(self._admin.brokers.topics(master.address)).topic_config_table
 
     def groups(self, master: Master) -> dict[str, SubscriptionGroupConfig]:
-        """Fetch a broker's consumer groups, by name."""
         return self._run(self._admin.brokers.groups(master.address)).subscription_group_table
 
     def progress(

@@ -88,15 +88,12 @@ class ClusterConnection:
         self._runner.close()
 
     def topics(self) -> list[str]:
-        """List all topics of the cluster, sorted."""
         return self._request(self._reader.topics)
 
     def clusters(self) -> dict[str, str]:
-        """Find the cluster of each broker, by name."""
         return self._request(self._reader.clusters)
 
     def queues(self, topic: str) -> list[ClusterQueue]:
-        """List the readable queues of a topic; NoTopicError if there is no such topic."""
         try:
             queues = self._request(partial(self._reader.queues, topic))
         except ClusterError as error:
@@ -106,20 +103,16 @@ class ClusterConnection:
         return [ClusterQueue(queue.topic, queue.broker_name, queue.queue_id) for queue in queues]
 
     def bounds(self, queues: Iterable[ClusterQueue]) -> dict[ClusterQueue, tuple[int, int]]:
-        """Query min and max offset of each queue; the max offset is that of its next message."""
-
         async def bounds_of(queue: MessageQueue) -> tuple[int, int]:
             return await self._reader.offsets.min(queue), await self._reader.offsets.max(queue)
 
         return self._of_each({queue: partial(bounds_of, _message_queue(queue)) for queue in queues})
 
     def at_times(self, times_ms: Mapping[ClusterQueue, int]) -> dict[ClusterQueue, int]:
-        """Query the first offset of each queue whose message was stored at a time or later."""
         search = self._reader.offsets.search
         return self._of_each({queue: partial(search, _message_queue(queue), time) for queue, time in times_ms.items()})
 
     def committed(self, queues: Iterable[ClusterQueue], group: str) -> dict[ClusterQueue, int | None]:
-        """Query a consumer group's committed offsets; None where it has none."""
         committed = self._reader.offsets.committed
         return self._of_each({queue: partial(committed, _message_queue(queue), group) for queue in queues})
 

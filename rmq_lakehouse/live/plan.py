@@ -158,25 +158,17 @@ def _resolve_queues(queues: list[ClusterQueue], by_name: ByQueue) -> Offsets:
     return offsets
 
 
-def find_deleted_ranges(
-    begins: Offsets, bounds: Mapping[ClusterQueue, tuple[int, int]]
-) -> list[tuple[ClusterQueue, int, int]]:
-    """List the offset ranges of queues whose first messages were deleted, or that have become shorter."""
-    ranges = []
-    for queue, begin in begins.items():
-        low, high = bounds[queue]
-        if begin < low:
-            ranges.append((queue, begin, low))
-        elif begin > high:
-            ranges.append((queue, high, begin))
-    return ranges
-
-
 def check_present(
     begins: Offsets, bounds: Mapping[ClusterQueue, tuple[int, int]], fails: bool
 ) -> tuple[Offsets, list[str]]:
     """Move starting offsets into the queues' bounds; describe the lost ranges. Raises ClusterError."""
-    lost = [deleted_offsets_message(queue, first, last) for queue, first, last in find_deleted_ranges(begins, bounds)]
+    lost = []
+    for queue, begin in begins.items():
+        low, high = bounds[queue]
+        if begin < low:
+            lost.append(deleted_offsets_message(queue, begin, low))
+        elif begin > high:
+            lost.append(deleted_offsets_message(queue, high, begin))
     if lost and fails:
         raise ClusterError(f"{lost[0]}; with failOnDataLoss=false the rest is read")
     return {queue: min(max(begin, bounds[queue][0]), bounds[queue][1]) for queue, begin in begins.items()}, lost

@@ -78,7 +78,6 @@ def export(options: ExportOptions, runner: LocalRunner) -> tuple[dict[str, Any],
 
 
 def _build_exports(options: ExportOptions, runner: LocalRunner, open_table: OpenLocalTable) -> list[LocalExport]:
-    """Build the exports of the raw table and of the topics of the spec."""
     selected, exports = options.selection, list[LocalExport]()
     if options.table is not None:
         exports.append(
@@ -99,7 +98,6 @@ def _build_exports(options: ExportOptions, runner: LocalRunner, open_table: Open
 
 
 def _open_table(options: ExportOptions) -> OpenLocalTable:
-    """Return the function that opens tables."""
     if options.format == "iceberg":
         from rmq_lakehouse.iceberg.catalog import IcebergLocation  # noqa: PLC0415 # an extra of the wheel
         from rmq_lakehouse.local.iceberg_log import LocalIcebergLog  # noqa: PLC0415

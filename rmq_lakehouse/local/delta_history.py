@@ -96,5 +96,4 @@ class DeltaRsSnapshot:
         return list(self._transactions)
 
     def drops_transactions(self) -> bool:
-        """Return whether transaction versions expire, by ``delta.setTransactionRetentionDuration``."""
         return RETENTION in self._properties

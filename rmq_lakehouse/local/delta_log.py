@@ -153,7 +153,6 @@ class DeltaRsTableLog:
         return bool(rows.head(count).num_rows >= count)
 
     def values(self, version: int, row_range: RowRange) -> npt.NDArray[np.int64]:
-        """Read the values of a column of integers, of a range of rows."""
         values = self._rows(version, row_range).to_table().column(0)
         return np.asarray(values.to_numpy(), np.int64)
 
@@ -219,7 +218,6 @@ class DeltaRsTableLog:
         return DeltaRsTransaction(self, self._open())
 
     def snapshot_of(self, table: DeltaTable) -> DeltaRsSnapshot:
-        """Return the version that was opened."""
         return DeltaRsSnapshot(self._history, table.version(), table.metadata().configuration)
 
     def commit(
@@ -257,7 +255,6 @@ class DeltaRsTableLog:
 
     @contextmanager
     def _commit_guard(self) -> Iterator[None]:
-        """Sync the data files to disk, then hold the commit lock, for the duration of a commit."""
         self.fsync()
         with commit_lock(self._path):
             yield
@@ -338,7 +335,6 @@ def _check_names(table: str, columns: Iterable[str]) -> None:
 
 
 def _describe(protocol: Mapping[str, Any], properties: Mapping[str, str]) -> str:
-    """Describe what a table asks of its writers."""
     versions = f"reader version {protocol['minReaderVersion']}, writer version {protocol['minWriterVersion']}"
     features = sorted(set(protocol["writerFeatures"]))
     conditions = sorted(name for name in properties if name.startswith(("delta.constraints.", "delta.autoOptimize")))
@@ -384,7 +380,6 @@ def _kind(type_: Any) -> Any:
 
 
 def _type_text(type_: Any) -> str:
-    """Write a column's type as SQL has it."""
     if not isinstance(type_, dict):
         return _SQL_TYPES.get(type_, str(type_))
     if type_["type"] == "array":

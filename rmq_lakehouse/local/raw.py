@@ -18,7 +18,7 @@ from rmq_lakehouse.raw_table import RawTable, check_partition_columns
 from rmq_lakehouse.records import PendingRecords
 from rmq_lakehouse.selection import ExportSelection
 from rmq_lakehouse.table_log import CommitAttempt, CommitResult, RowRange, TableSpec
-from rmq_lakehouse.undecoded import resolve_refused
+from rmq_lakehouse.undecoded import resolve_undecoded
 from rmq_offline.tasks.runner import ProcessRunner
 
 _CODEC = "snappy"  # as in a session of Spark
@@ -34,7 +34,7 @@ class LocalRunner(ProcessRunner):
 
 
 class LocalExport(ExportTables, Protocol):
-    """Interface of an export on one machine, which commits a selection of a store's messages to its own tables."""
+    """Export on one machine, which commits a selection of a store's messages to its own tables."""
 
     def commit_pending(self, records: PendingRecords) -> ExportCounts:
         """Commit the records that the tables lack."""
@@ -42,11 +42,7 @@ class LocalExport(ExportTables, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class UncommittedRows:
-    """Rows of a task without those that the table already has.
-
-    Attributes:
-        committed: physical offsets of the table's rows.
-    """
+    """Rows of a task without those whose physical offsets are ``committed`` in the table."""
 
     rows: TaskRows
     committed: npt.NDArray[np.int64]
@@ -58,11 +54,7 @@ class UncommittedRows:
 
 
 class LocalRawExport(RawTable):
-    """Export of messages to a raw table by processes of this machine. Raises OptionError.
-
-    Args:
-        columns: columns of the source, in the order of the table; None is all.
-    """
+    """Export of messages to a raw table by processes of this machine; arguments as of ``RawTable``."""
 
     def __init__(
         self,
@@ -81,7 +73,6 @@ class LocalRawExport(RawTable):
         self.table = ExactlyOnceTable(path, log, selection, self.table_spec)
 
     def check(self) -> None:
-        """Refuse a table of another store, of other columns, or that needs Spark. Raises RmqError."""
         self._log.check_writable(self.file_schema.names, self.table_spec)
         self.table.check(self.commented_schema())
 
@@ -89,7 +80,7 @@ class LocalRawExport(RawTable):
         self.table.prepare(self.commented_schema())
 
     def resolve_undecoded(self, accepted: Collection[str]) -> int:
-        return resolve_refused(self.table, None, accepted)
+        return resolve_undecoded(self.table, None, accepted)
 
     def commit_pending(self, records: PendingRecords) -> ExportCounts:
         counts = ExportCounts()
@@ -118,10 +109,6 @@ class LocalRawExport(RawTable):
 def committed_offsets(
     table: ExactlyOnceTable, log: LocalTableLog, attempt: CommitAttempt, texts: Mapping[str, str] = _NO_TEXTS
 ) -> npt.NDArray[np.int64]:
-    """Read the physical offsets of the rows of an attempt that the table has already.
-
-    Args:
-        texts: values of columns that the rows have.
-    """
+    """Read the physical offsets of an attempt's rows, with ``texts`` in other columns, that the table has already."""
     offsets = RowRange(table.offset, attempt.begin, attempt.end - 1, texts={**table.broker_texts, **texts})
     return log.values(attempt.transaction.snapshot.version, offsets)

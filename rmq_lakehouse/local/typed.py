@@ -19,7 +19,7 @@ from rmq_lakehouse.exports import ExportCounts, ExportTables
 from rmq_lakehouse.local.raw import LocalRunner, committed_offsets
 from rmq_lakehouse.local.table_log import LocalTableLog, NeedsSparkError, OpenLocalTable
 from rmq_lakehouse.parquet import counted_columns
-from rmq_lakehouse.partitions import TIME_COLUMNS, parse_partition
+from rmq_lakehouse.partitions import TIME_COLUMNS, check_columns_exist, parse_partition
 from rmq_lakehouse.records import PendingRecords
 from rmq_lakehouse.selection import ExportSelection
 from rmq_lakehouse.spec import METADATA, TypedTopic, table_comment, table_properties
@@ -43,15 +43,13 @@ _PARTITION_TYPES: Final = frozenset({pa.string(), pa.int32(), pa.int64(), pa.dat
 
 def check_topic(topic: TypedTopic, table_format: str) -> None:
     """Refuse a topic that only Spark can export. Raises NeedsSparkError or OptionError."""
-    features = {
-        "key": bool(topic.key),
-        "cluster_by": bool(topic.cluster_by),
-    }
-    for name, is_used in features.items():
-        if is_used:
+    for name in ("key", "cluster_by"):
+        if getattr(topic, name):
             raise NeedsSparkError(f"topic {topic.topic!r}: {name} is for the job")
     columns = pa.schema(list(build_local_decoder(topic).value_type))
-    _check_types(topic, columns)
+    for path, kind in column_types(columns):
+        if pa.types.is_null(kind):  # the writers have no such type
+            raise NeedsSparkError(f"topic {topic.topic!r}: column {path} is {kind}, which is for the job")
     _check_partitions(topic, columns)
     if table_format == "delta":
         demanding = demanding_property(topic.properties)
@@ -60,21 +58,13 @@ def check_topic(topic: TypedTopic, table_format: str) -> None:
             raise NeedsSparkError(f"topic {topic.topic!r}: property {demanding} = {value} is for the job")
 
 
-def _check_types(topic: TypedTopic, columns: pa.Schema) -> None:
-    """Refuse the type of nothing but null, which the writers have not."""
-    for path, kind in column_types(columns):
-        if pa.types.is_null(kind):
-            raise NeedsSparkError(f"topic {topic.topic!r}: column {path} is {kind}, which is for the job")
-
-
 def _check_partitions(topic: TypedTopic, columns: pa.Schema) -> None:
     """Refuse transforms, and columns whose text in a table's log is not certainly Spark's."""
     metadata = {topic.metadata_prefix + field.name: field.type for field in schema_of(METADATA)}
     kinds = metadata | dict.fromkeys(TIME_COLUMNS, pa.date32()) | {field.name: field.type for field in columns}
     for text in topic.partition_by:
         partition = parse_partition(text)
-        if partition.column not in kinds:
-            raise OptionError(f"unknown column {partition.column!r}; there are {', '.join(kinds)}")
+        check_columns_exist([partition.column], kinds)
         if partition.transform != "identity" or kinds[partition.column] not in _PARTITION_TYPES:
             raise NeedsSparkError(f"topic {topic.topic!r}: partition_by {text} is for the job")
 
@@ -99,9 +89,9 @@ class LocalTypedExport(ExportTables):
     """Export of one topic to its typed table, and of undecodable messages to the dead letters. Raises OptionError.
 
     Args:
-        topic: of the spec, which ``check_topic`` has accepted.
-        selection: the bounds; of all topics.
-        dead_letters: path of their table; None leaves them out.
+        topic: topic that ``check_topic`` has accepted.
+        selection: selection of the messages of all topics.
+        dead_letters: path of the dead-letter table; None leaves dead letters out.
     """
 
     def __init__(
@@ -140,7 +130,6 @@ class LocalTypedExport(ExportTables):
             self.tables[dead_letters] = "store_timestamp"
 
     def check(self) -> None:
-        """Refuse tables of another store or topic, or that need Spark. Raises RmqError."""
         self._log.check_writable(self._schema.names, self._spec)
         mismatch = self._log.type_mismatch(self._schema) if self._log.exists() else None
         if mismatch is not None:
@@ -151,7 +140,6 @@ class LocalTypedExport(ExportTables):
             self._dead_letters.check(dead_letter_columns())
 
     def prepare(self) -> None:
-        """Create the tables, and add new columns of the schema."""
         self._table.prepare(self._schema)
         if self._dead_letters is not None:
             self._dead_letters.prepare(dead_letter_columns())
@@ -161,15 +149,13 @@ class LocalTypedExport(ExportTables):
         return [self._table] if self._dead_letters is None else [self._table, self._dead_letters]
 
     def resolve_undecoded(self, accepted: Collection[str]) -> int:
-        """Return how many messages are undecoded at the end of a run; see ``undecoded.resolve_undecoded``."""
-        return resolve_undecoded(self._table, self._dead_letters, self.name, accepted)
+        return resolve_undecoded(self._table, self._dead_letters, accepted, self.name)
 
     def source_options(self) -> dict[str, str]:
         """Return the options for the columns used; bodies are inflated, as they were sent."""
         return {"columns": ",".join(messages_to_read(self._time_columns)), "decompress": "true"}
 
     def commit_pending(self, records: PendingRecords) -> ExportCounts:
-        """Commit the messages that the tables lack: dead letters first."""
         dead, log = self._dead_letters, self._dead_log
         dead_letters = None
         if dead is not None and log is not None:

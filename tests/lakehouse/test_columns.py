@@ -7,8 +7,9 @@ import pytest
 from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType
 
 from rmq_formats.errors import StoreError
-from rmq_lakehouse.delta.columns import exported_columns, former_columns, physical_columns
+from rmq_lakehouse.delta.columns import exported_columns, physical_columns
 from rmq_lakehouse.evolution import current_columns
+from rmq_lakehouse.table_fit import moved_columns
 from tests.lakehouse.exported_stores import Exporter
 from tests.lakehouse.small_stores import write
 from tests.lakehouse.test_iceberg import table_of
@@ -26,8 +27,8 @@ def test_former_names_of_a_delta_table_are_found_by_what_files_call_columns() ->
     known = physical_columns(before)
     assert known == {"a": "a", "b": "b", "l": "col-1", "l.element.sku": "col-1.element.col-9"}
     now = StructType([mapped("a2", "a"), mapped("l", "col-1", ArrayType(StructType([mapped("id", "col-9")])))])
-    assert former_columns(now, known) == {"a": "a2", "b": None, "l.element.sku": "l.element.id"}
-    assert former_columns(before, known) == {}
+    assert moved_columns(known, physical_columns(now)) == {"a": "a2", "b": None, "l.element.sku": "l.element.id"}
+    assert moved_columns(known, physical_columns(before)) == {}
 
 
 def test_without_a_property_the_log_tells_which_columns_there_were() -> None:
