@@ -17,6 +17,6 @@ def table_format(spark: SparkSession, name: str, options: Mapping[str, str]) -> 
         return lambda table: DeltaTableLog(spark, table)
     check_installed()
     from rmq_lakehouse.iceberg.catalog import IcebergLocation  # noqa: PLC0415
-    from rmq_lakehouse.iceberg.table import IcebergTableLog  # noqa: PLC0415 # an extra of the wheel
+    from rmq_lakehouse.iceberg.spark_log import IcebergTableLog  # noqa: PLC0415 # an extra of the wheel
 
     return lambda table: IcebergTableLog(spark, IcebergLocation(table, options))

@@ -60,9 +60,9 @@ from rmq_lakehouse.exactly_once import ATTEMPTS
 from rmq_lakehouse.java import java_class, scala_object
 from rmq_lakehouse.parquet import Layout, WrittenFile
 from rmq_lakehouse.progress import TableCommit
-from rmq_lakehouse.spark_table_columns import add_missing_columns, check_table_columns, current_name, frame_has_rows
+from rmq_lakehouse.spark_table_columns import SparkTableColumns
 from rmq_lakehouse.table_fit import moved_columns
-from rmq_lakehouse.table_log import CommitAttempt, RowRange, StartAttempt, TableSpec
+from rmq_lakehouse.table_log import CommitAttempt, StartAttempt, TableSpec
 from rmq_lakehouse.table_name import quoted
 from rmq_offline.tasks.publish import sync_file_system
 
@@ -134,7 +134,7 @@ class DeltaSnapshot:
         return bool(self.delta_snapshot.minSetTransactionRetentionTimestamp().isDefined())
 
 
-class DeltaTableLog:
+class DeltaTableLog(SparkTableColumns):
     """Transaction log of one table; each call sees its newest version.
 
     Raises:
@@ -353,15 +353,6 @@ class DeltaTableLog:
             self._spark, self, self._location, self.commit_guard, start, rows, merge, last_row, is_backfill=is_backfill
         )
 
-    def check_columns(self, path: str, schema: StructType, identity_columns: Sequence[str]) -> None:
-        check_table_columns(path, self, schema, identity_columns)
-
-    def add_missing_columns(self, path: str, schema: StructType) -> None:
-        add_missing_columns(path, self, schema)
-
-    def has_rows(self, version: int, row_range: RowRange, count: int = 1) -> bool:
-        return frame_has_rows(self.rows(version, [row_range.column, *row_range.texts]), row_range, count)
-
     def begin_transaction(self) -> "DeltaTransaction":
         sessions = java_class(self._jvm, "org.apache.spark.sql.SparkSession")
         sessions.setActiveSession(self._spark._jsparkSession)  # of this JVM thread
@@ -369,7 +360,7 @@ class DeltaTableLog:
         return DeltaTransaction(self._jvm, self._log().startTransaction(), self)
 
     def delete_older(self, time_column: str, days: int) -> None:
-        is_older = column(current_name(self._location.table, self, time_column)) < (
+        is_older = column(self.current_name(self._location.table, time_column)) < (
             F.current_timestamp() - F.make_dt_interval(F.lit(days))
         )
 

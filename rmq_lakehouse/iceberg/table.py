@@ -6,9 +6,9 @@ them differ. A commit fails if the table has another snapshot than the one that 
 """
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pyarrow as pa
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
@@ -19,45 +19,34 @@ from pyiceberg.io.pyarrow import (
 )
 from pyiceberg.manifest import DataFile, ManifestContent, ManifestFile
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
-from pyiceberg.table import FileScanTask, Table, TableProperties
+from pyiceberg.table import Table, TableProperties
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.types import DoubleType
 
 from rmq_formats.errors import StoreError
-from rmq_lakehouse.exactly_once import ATTEMPTS, commit_with_retry, join_metadata, with_high_watermark
+from rmq_lakehouse.exactly_once import ATTEMPTS
 from rmq_lakehouse.files import TARGET_FILE_BYTES
 from rmq_lakehouse.iceberg.catalog import IcebergLocation, local_path
 from rmq_lakehouse.iceberg.expire import check_directory, delete_unused, expirable_snapshots, remove_snapshots
 from rmq_lakehouse.iceberg.files import METRICS_OF_BODY, IcebergFiles, data_file
 from rmq_lakehouse.iceberg.io import TableFileSystem
-from rmq_lakehouse.iceberg.snapshot import LOG_FINGERPRINT, TRANSACTION, IcebergSnapshot, find_snapshot
+from rmq_lakehouse.iceberg.snapshot import LOG_FINGERPRINT, TRANSACTION, IcebergSnapshot
 from rmq_lakehouse.parquet import Layout, WrittenFile
 from rmq_lakehouse.partitions import Partition, parse_partition
 from rmq_lakehouse.table_fit import moved_columns
-from rmq_lakehouse.table_log import CommitAttempt, CommitResult, RowRange, StartAttempt, TableSpec
+from rmq_lakehouse.table_log import TableSpec
 from rmq_offline.tasks.publish import sync_file_system
-
-# A second to load, and not needed by exports without Spark: methods of Spark's log import what they call.
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import DataType, StructType
-
-    from rmq_lakehouse.change_data import MergeRows
-    from rmq_lakehouse.iceberg.keyed import MergeResult
-    from rmq_lakehouse.iceberg.rewrite import Plan, RewriteResult
 
 _DATA: Final = "data"
 _METRICS: Final = "write.metadata.metrics."
-_CODEC: Final = "zstd"  # Iceberg's default
 _MAX_CLOCK_STEP_MS: Final = 60_000  # Source: ``TableMetadata`` of Iceberg's Java library, ``ONE_MINUTE``
-_CONFLICTS: Final = (CommitFailedException,)
 _FORMAT_VERSION: Final = 2
 
 
 class IcebergLog:
     """Log of one table, without its rows; each call sees its newest version."""
 
-    conflicts: tuple[type[Exception], ...] = _CONFLICTS
+    conflicts: tuple[type[Exception], ...] = (CommitFailedException,)
     takes_any_partition_text = True
     null_breaks_members = False
 
@@ -114,7 +103,7 @@ class IcebergLog:
         return IcebergTransaction(self._location, self._table_to_change())
 
     def vacuum(self, hours: int) -> None:
-        before_ms = int((_now_s() - hours * 3600) * 1000)
+        before_ms = int((self._now_s() - hours * 3600) * 1000)
         with self._location.translate_errors():
             check_directory(self._table())
         for _ in range(ATTEMPTS):
@@ -135,6 +124,9 @@ class IcebergLog:
 
     def fsync(self) -> None:
         fsync_table(self._table(), self._location.table)
+
+    def _now_s(self) -> float:
+        return time.time()
 
     def _table(self) -> Table:
         table = self._location.load()
@@ -172,149 +164,6 @@ class IcebergLog:
             update.union_by_name(iceberg_schema(schema, self._location.table))
 
 
-class IcebergTableLog(IcebergLog):
-    """Log of one table that Spark reads, writes and merges into.
-
-    Args:
-        spark: the session, which reads rows; commits do without it.
-    """
-
-    def __init__(self, spark: "SparkSession", location: IcebergLocation) -> None:
-        super().__init__(location)
-        self._spark = spark
-
-    def schema(self) -> "StructType":
-        from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415
-
-        return from_arrow_schema(self._table().schema().as_arrow())
-
-    def storable_schema(self, schema: "StructType") -> "StructType":
-        """Return the columns as Iceberg keeps them: it has no integers of one or two bytes. Raises StoreError."""
-        from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415
-
-        return from_arrow_schema(
-            iceberg_schema(_arrow_columns(schema, self._location.table), self._location.table).as_arrow()
-        )
-
-    def create(self, schema: "StructType", table_spec: TableSpec, properties: Mapping[str, str]) -> None:
-        self.create_of_arrow(_arrow_columns(schema, self._location.table), table_spec, properties)
-
-    def add_columns(self, schema: "StructType") -> None:
-        self.add_arrow_columns(_arrow_columns(schema, self._location.table))
-
-    def widening_refusal(self, narrow: "DataType", wide: "DataType") -> str | None:
-        from pyspark.sql.types import DecimalType  # noqa: PLC0415
-
-        if isinstance(narrow, DecimalType) and isinstance(wide, DecimalType) and narrow.scale != wide.scale:
-            return "Iceberg widens the precision of a DECIMAL, and not its scale. Give the spec the table's scale"
-        return None
-
-    def widen_column(self, path: Sequence[str], kind: "DataType") -> None:
-        from pyspark.sql.types import StructField, StructType  # noqa: PLC0415
-
-        name = self._location.table
-        (field,) = iceberg_schema(_arrow_columns(StructType([StructField("column", kind)]), name), name).fields
-        with self._location.translate_errors(), self._table_to_change().update_schema() as update:
-            update.update_column(tuple(path), field_type=field.field_type)
-
-    def check_columns(self, path: str, schema: "StructType", identity_columns: Sequence[str]) -> None:
-        from rmq_lakehouse.spark_table_columns import check_table_columns  # noqa: PLC0415
-
-        check_table_columns(path, self, schema, identity_columns)
-
-    def add_missing_columns(self, path: str, schema: "StructType") -> None:
-        from rmq_lakehouse.spark_table_columns import add_missing_columns  # noqa: PLC0415
-
-        add_missing_columns(path, self, schema)
-
-    def has_rows(self, version: int, row_range: RowRange, count: int = 1) -> bool:
-        from rmq_lakehouse.spark_table_columns import frame_has_rows  # noqa: PLC0415
-
-        return frame_has_rows(self.rows(version, [row_range.column, *row_range.texts]), row_range, count)
-
-    def rows(self, version: int, columns: Sequence[str]) -> "DataFrame | None":
-        """Read some columns of a version's rows; None if there are no rows.
-
-        Rows that another program has deleted by delete files are among them.
-        """
-        from rmq_lakehouse.iceberg.rows import rows_of  # noqa: PLC0415
-
-        table = self._table()
-        wanted_snapshot = find_snapshot(table, version)
-        if wanted_snapshot is None:
-            return None
-        tasks = [FileScanTask(task.file) for task in table.scan(snapshot_id=wanted_snapshot.snapshot_id).plan_files()]
-        return rows_of(self._spark, table, tasks, columns) if tasks else None
-
-    def visible_rows(self) -> "DataFrame":
-        from rmq_lakehouse.iceberg.rows import rows_of  # noqa: PLC0415
-
-        table = self._table()
-        with self._location.translate_errors():
-            return rows_of(self._spark, table, list(table.scan().plan_files()))
-
-    def upsert(
-        self,
-        start: StartAttempt,
-        rows: "Callable[[CommitAttempt], DataFrame]",
-        merge: "MergeRows",
-        last_row: int | None,
-        *,
-        is_backfill: bool,
-    ) -> None:
-        del is_backfill  # a merge sets the progress in any case
-
-        def write(attempts: Mapping[int, CommitAttempt]) -> CommitResult:
-            (attempt,) = attempts.values()
-            assert isinstance(attempt.transaction, IcebergTransaction)  # of this log
-            versions = with_high_watermark(attempt, last_row).versions
-            merged = attempt.transaction.merge(self._spark, rows(attempt), merge)
-            attempt.transaction.commit(merged.added, versions, join_metadata([attempt]), merged.removed)
-            return CommitResult(committed=True)
-
-        commit_with_retry(self._location.table, self, [start], write)
-
-    def delete_older(self, time_column: str, days: int) -> None:
-        from rmq_lakehouse.iceberg.rewrite import cutoff, older_rows  # noqa: PLC0415
-
-        time_column = self._current_name(time_column)
-        before = cutoff(_now_s(), days)
-        self._rewrite(lambda table: older_rows(table, time_column, before))
-
-    def compact(self, time_column: str) -> None:
-        from rmq_lakehouse.iceberg.rewrite import small_files  # noqa: PLC0415
-
-        time_column = self._current_name(time_column)
-        self._rewrite(lambda table: small_files(table, time_column))
-
-    def _current_name(self, name: str) -> str:
-        from rmq_lakehouse.spark_table_columns import current_name  # noqa: PLC0415
-
-        return current_name(self._location.table, self, name)
-
-    def _rewrite(self, make_plan: "Callable[[Table], Plan]") -> None:
-        """Rewrite files; after a lost race commit them if the table still contains the old files."""
-        from rmq_lakehouse.iceberg.rewrite import rewrite  # noqa: PLC0415
-
-        name = self._location.table
-        for _ in range(ATTEMPTS):
-            table = self._table()
-            with self._location.translate_errors():
-                plan = make_plan(table)
-            if not plan.replaced_tasks:
-                return
-            layout = table_layout(table, name, _CODEC)
-            written = rewrite(self._spark, table, layout, plan)
-            for _ in range(ATTEMPTS):
-                try:
-                    if self.begin_transaction().replace(written):
-                        return
-                    break
-                except CommitFailedException:
-                    continue
-        raise StoreError(f"{name}: lost {ATTEMPTS} races against other writers; its files are as they were")
-
-
 class IcebergTransaction:
     """Transaction that adds files and sets versions; it fails if the table has another snapshot than it has read."""
 
@@ -327,18 +176,6 @@ class IcebergTransaction:
 
     def watch(self, app_id: str) -> None:
         """Do nothing: the commit fails if there was any other commit."""
-
-    def write(self, frame: "DataFrame") -> list[WrittenFile]:
-        from rmq_lakehouse.iceberg.rows import write_frame  # noqa: PLC0415
-
-        return write_frame(frame, table_layout(self._table, self._location.table, _CODEC))
-
-    def merge(self, spark: "SparkSession", frame: "DataFrame", rows: "MergeRows") -> "MergeResult":
-        from rmq_lakehouse.iceberg.keyed import merge  # noqa: PLC0415
-
-        layout = table_layout(self._table, self._location.table, _CODEC)
-        with self._location.translate_errors():
-            return merge(spark, self._table, layout, frame, rows)
 
     def commit(
         self,
@@ -359,25 +196,6 @@ class IcebergTransaction:
         properties = {TRANSACTION + app_id: str(version) for app_id, version in versions.items()}
         fingerprint = {} if metadata is None else {LOG_FINGERPRINT: metadata}
         self._commit(adds or (), removes, properties | fingerprint, properties)
-
-    def replace(self, rewritten: "RewriteResult") -> bool:
-        """Replace files by others; return False if the table has changed these files meanwhile.
-
-        The snapshot repeats the metadata of the last export's snapshot, so that the latter may expire. Table properties
-        stay: a table that was rolled back still shows it. Raises as ``commit``.
-        """
-        if not rewritten.fits(self._table):
-            return False
-        snapshots = self.snapshot.since_last_export()
-        summary = snapshots[-1].summary if snapshots else None
-        summary_properties = {} if summary is None else summary.additional_properties
-        export_properties = {
-            name: value
-            for name, value in summary_properties.items()
-            if name.startswith(TRANSACTION) or name == LOG_FINGERPRINT
-        }
-        self._commit(rewritten.added, rewritten.removed, export_properties, {})
-        return True
 
     def _commit(
         self,
@@ -445,25 +263,6 @@ def _partitions(table: Table) -> list[str]:
     return [str(Partition.of_iceberg(column, transform)) for column, transform in columns]
 
 
-def _arrow_columns(schema: "StructType", name: str) -> pa.Schema:
-    """Convert Spark's columns, with their comments. Raises StoreError."""
-    from pyspark.errors import PySparkException  # noqa: PLC0415
-
-    from rmq_formats.spark.versions import arrow_schema  # noqa: PLC0415
-
-    try:
-        plain_columns = arrow_schema(schema)
-    except (TypeError, PySparkException) as error:
-        raise StoreError(f"{name}: Iceberg has no such column: {str(error).splitlines()[0]}") from error
-    comments = ((field.metadata or {}).get("comment") for field in schema)
-    return pa.schema(
-        [
-            column.with_metadata({b"comment": comment}) if comment else column
-            for column, comment in zip(plain_columns, comments, strict=True)
-        ]
-    )
-
-
 def iceberg_schema(schema: pa.Schema, name: str) -> Schema:
     """Convert Arrow's columns; ids are as Iceberg would number a new table's. Raises StoreError."""
     try:
@@ -472,11 +271,7 @@ def iceberg_schema(schema: pa.Schema, name: str) -> Schema:
             for column in schema
         ]
         columns = _pyarrow_to_schema_without_ids(pa.schema(documented))
-    except (
-        TypeError,
-        ValueError,
-        UnsupportedPyArrowTypeException,
-    ) as error:  # ValueError: of nulls
+    except (TypeError, ValueError, UnsupportedPyArrowTypeException) as error:  # ValueError: of nulls
         raise StoreError(f"{name}: Iceberg has no such column: {str(error).splitlines()[0]}") from error
     return assign_fresh_schema_ids(columns)
 
@@ -515,7 +310,3 @@ def _has_data(manifest: ManifestFile) -> bool:
     """Return whether a manifest has data files of its snapshot; manifests of formats before 2 may lack the counts."""
     counts = manifest.added_files_count, manifest.existing_files_count
     return manifest.content == ManifestContent.DATA and any(count is None or count > 0 for count in counts)
-
-
-def _now_s() -> float:
-    return time.time()

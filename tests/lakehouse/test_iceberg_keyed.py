@@ -14,7 +14,7 @@ from pyiceberg.table import Transaction
 from pyiceberg.table.snapshots import Operation
 
 from rmq_formats.errors import StoreError
-from rmq_lakehouse.iceberg.table import IcebergTransaction
+from rmq_lakehouse.iceberg.spark_log import SparkIcebergTransaction
 from tests.lakehouse.exported_stores import Exporter
 from tests.lakehouse.small_stores import write
 from tests.lakehouse.test_iceberg import ICEBERG, rows, table_of
@@ -105,9 +105,9 @@ def test_of_two_that_race_a_row_gives_way_only_to_a_later_message(
     write(exporter.store, bodies)
     typed(ORDERS)
     write(exporter.store, [*bodies, order("b", 4), order("c", 5)])
-    merge, waiting = IcebergTransaction.merge, [True]
+    merge, waiting = SparkIcebergTransaction.merge, [True]
 
-    def with_another(self: IcebergTransaction, *arguments: Any) -> Any:
+    def with_another(self: SparkIcebergTransaction, *arguments: Any) -> Any:
         if waiting:  # another lands the same and more, when this one has chosen its rows
             waiting.clear()
             write(exporter.store, [*bodies, order("b", 4), order("c", 5), order("c", 6)])
@@ -115,7 +115,7 @@ def test_of_two_that_race_a_row_gives_way_only_to_a_later_message(
         return merge(self, *arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(IcebergTransaction, "merge", with_another)
+        patch.setattr(SparkIcebergTransaction, "merge", with_another)
         typed(ORDERS)
     assert held(exporter) == {"a": 3, "b": 4, "c": 6}
     assert typed(ORDERS)["messages"] == 0

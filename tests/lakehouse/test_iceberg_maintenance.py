@@ -14,9 +14,9 @@ from pyiceberg.expressions import EqualTo
 from pyiceberg.manifest import DataFile
 
 from rmq_formats.errors import StoreError
-from rmq_lakehouse.iceberg import rewrite, table
+from rmq_lakehouse.iceberg import rewrite
 from rmq_lakehouse.iceberg.expire import expirable_snapshots
-from rmq_lakehouse.iceberg.table import IcebergTransaction
+from rmq_lakehouse.iceberg.spark_log import IcebergTableLog, SparkIcebergTransaction
 from tests.lakehouse.exported_stores import Exporter
 from tests.lakehouse.small_stores import plain, write
 from tests.lakehouse.test_iceberg import ICEBERG, offsets, rows, table_of
@@ -47,7 +47,7 @@ def in_duckdb(files: set[str]) -> list[int]:
 def later(monkeypatch: pytest.MonkeyPatch, seconds: float) -> Iterator[None]:
     """A clock that is ahead, of maintenance alone."""
     with monkeypatch.context() as patch:
-        patch.setattr(table, "_now_s", lambda: time.time() + seconds)
+        patch.setattr(IcebergTableLog, "_now_s", lambda _: time.time() + seconds)
         yield
 
 
@@ -61,15 +61,15 @@ def export_in_parts(exporter: Exporter, count: int, step: int) -> list[int]:
 
 def meanwhile(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
     """Let something happen when files were written anew, and before they are committed; once."""
-    replace, waiting = IcebergTransaction.replace, [True]
+    replace, waiting = SparkIcebergTransaction.replace, [True]
 
-    def after_another(self: IcebergTransaction, written: rewrite.RewriteResult) -> bool:
+    def after_another(self: SparkIcebergTransaction, written: rewrite.RewriteResult) -> bool:
         if waiting:
             waiting.clear()
             act()
         return replace(self, written)
 
-    monkeypatch.setattr(IcebergTransaction, "replace", after_another)
+    monkeypatch.setattr(SparkIcebergTransaction, "replace", after_another)
 
 
 class TestCompaction:
@@ -186,7 +186,7 @@ class TestRetention:
         times = {row["physical_offset"]: row["store_timestamp"] for row in rows(exporter)}
         assert len(data_files(exporter)) == 2
         cut = sorted(times.values())[5]
-        monkeypatch.setattr(table, "_now_s", lambda: cut.timestamp() + 2 * 86400)
+        monkeypatch.setattr(IcebergTableLog, "_now_s", lambda _: cut.timestamp() + 2 * 86400)
         exporter.run(*given, "--retention", "2")
         assert offsets(exporter) == [offset for offset in placed if times[offset] >= cut]
         files = data_files(exporter)

@@ -16,9 +16,8 @@ from pyiceberg.types import LongType, NestedField
 
 from rmq_formats.errors import StoreError
 from rmq_lakehouse.directories import iceberg_uuid, table_around, table_within
-from rmq_lakehouse.iceberg import table as iceberg
 from rmq_lakehouse.iceberg.catalog import CATALOG_FILE, IcebergLocation
-from rmq_lakehouse.iceberg.table import IcebergTableLog
+from rmq_lakehouse.iceberg.spark_log import IcebergTableLog
 from tests.lakehouse.exported_stores import Exporter
 from tests.lakehouse.small_stores import plain, write
 
@@ -47,7 +46,7 @@ def files_below(directory: Path) -> set[Path]:
 
 def vacuum(monkeypatch: pytest.MonkeyPatch, place: IcebergLocation) -> None:
     """Vacuum as if a month had passed."""
-    monkeypatch.setattr(iceberg, "_now_s", lambda: time.time() + 30 * 86400)
+    monkeypatch.setattr(IcebergTableLog, "_now_s", lambda _: time.time() + 30 * 86400)
     IcebergTableLog(None, place).vacuum(168)  # type: ignore[arg-type] # no row is read
 
 
