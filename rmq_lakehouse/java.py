@@ -1,4 +1,4 @@
-"""Java classes of a session."""
+"""Java classes of a session, and files of Hadoop's file systems."""
 
 from typing import Any
 
@@ -14,3 +14,12 @@ def java_class(jvm: Any, name: str) -> Any:
 def scala_object(jvm: Any, name: str) -> Any:
     """Return a Scala object by its full name."""
     return getattr(java_class(jvm, f"{name}$"), "MODULE$")
+
+
+def read_file(files: Any, path: Any) -> bytes:
+    """Read a file of a file system of Hadoop's."""
+    stream = files.open(path)
+    try:
+        return bytes(stream.readAllBytes())
+    finally:
+        stream.close()

@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from rmq_formats.errors import StoreError
-from rmq_lakehouse.exports import ExportCounts, ExportLoop, stopping
-from rmq_lakehouse.java import java_class
+from rmq_lakehouse.exports import ExportLoop, stopping
+from rmq_lakehouse.java import java_class, read_file
 from rmq_lakehouse.raw import Export, PendingMessages
 from rmq_lakehouse.records import SparkPendingRecords
 from rmq_lakehouse.stores import StoreLogs
@@ -32,21 +32,20 @@ class ExportCheckpoint:
     """Checkpoint directory of an export's query, read by Hadoop's file systems, as Spark itself opens it."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
-        jvm: Any = spark._jvm
-        self._jvm = jvm
+        self._jvm: Any = spark._jvm
         self.path = path
         self._root = java_class(self._jvm, "org.apache.hadoop.fs.Path")(path)
         self._files = self._root.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())
 
     def check(self, store_id: str) -> None:
-        """Refuse a directory that is no checkpoint of the store's exports; writes nothing. Raises StoreError."""
+        """Refuse a directory that is no checkpoint of the store's exports. Raises StoreError."""
         marker = self._path(_MARKER)
         if not self._files.exists(marker):
             if self._files.exists(self._path(_OFFSETS)):
                 raise StoreError(f"{self.path}: a checkpoint that no export wrote; give another --checkpoint")
             return
         try:
-            owner = json.loads(self._read(marker))["store"]
+            owner = json.loads(read_file(self._files, marker).decode())["store"]
         except (ValueError, KeyError, TypeError):
             raise StoreError(f"{self.path}/{_MARKER}: not written by an export; give another --checkpoint") from None
         if owner != store_id:
@@ -67,7 +66,7 @@ class ExportCheckpoint:
                 raise StoreError(f"{self.path}/{_MARKER}: cannot be written")
 
     def committed_end(self) -> int:
-        """Return the physical offset up to which the query has committed; 0 where there was none."""
+        """Return the physical offset up to which the query has committed; 0 without a query."""
         commits = self._path(_COMMITS)
         if not self._files.exists(commits):
             return 0
@@ -76,13 +75,12 @@ class ExportCheckpoint:
         return self.batch_end(max(batches)) if batches else 0
 
     def batch_end(self, batch_id: int) -> int:
-        """Return the physical offset where a micro batch ends, which Spark writes down before it begins.
+        """Return the physical offset where a micro batch ends, which Spark writes down before the batch begins.
 
-        Raises:
-            StoreError: the checkpoint's file is missing or cut off.
+        Raises StoreError: the checkpoint's file is missing or cut off.
         """
         try:
-            *_, line = self._read(self._path(f"{_OFFSETS}/{batch_id}")).splitlines()
+            *_, line = read_file(self._files, self._path(f"{_OFFSETS}/{batch_id}")).decode().splitlines()
             return int(json.loads(line)["physicalOffset"])
         except (ValueError, KeyError, TypeError, Py4JJavaError):
             raise StoreError(
@@ -92,13 +90,6 @@ class ExportCheckpoint:
 
     def _path(self, name: str) -> Any:
         return java_class(self._jvm, "org.apache.hadoop.fs.Path")(self._root, name)
-
-    def _read(self, path: Any) -> str:
-        stream = self._files.open(path)
-        try:
-            return bytes(stream.readAllBytes()).decode()
-        finally:
-            stream.close()
 
 
 def stream_batches(
@@ -134,7 +125,9 @@ def stream_batches(
                 if not stopped.is_set():  # else the next run exports it, from the table's progress
                     source.checkpoint_end = end = checkpoint.batch_end(batch_id)
                     added, _ = loop.export_round()
-                    _log_batch(batch_id, added, part.snapshot.end - end)
+                    text = "batch %d: %d rows, %d files, %d bytes; %d bytes of the log behind"
+                    lag_bytes = part.snapshot.end - end
+                    _log.info(text, batch_id, added.messages, added.files, added.bytes, lag_bytes)
 
         writer = writer.trigger(availableNow=True) if interval is None else writer.trigger(processingTime=interval)
         writer = writer.foreachBatch(export_batch)
@@ -146,17 +139,6 @@ def stream_batches(
                 if _NOT_STARTED not in str(error) or start == _STARTS:
                     raise
                 _log.warning("the stream's Python process was too slow to start, retrying: %s", error)
-
-
-def _log_batch(batch_id: int, counts: ExportCounts, lag_bytes: int) -> None:
-    _log.info(
-        "batch %d: %d rows, %d files, %d bytes; %d bytes of the log behind",
-        batch_id,
-        counts.messages,
-        counts.files,
-        counts.bytes,
-        lag_bytes,
-    )
 
 
 def _await(query: StreamingQuery, stopped: threading.Event, commit_lock: threading.Lock) -> None:

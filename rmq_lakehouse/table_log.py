@@ -19,17 +19,13 @@ if TYPE_CHECKING:  # the port serves exports without Spark, too
     from rmq_lakehouse.change_data import MergeRows
 
 UNDECODED: Final = (":undecoded", ":undecoded-first", ":undecoded-end")
-"""Behind an application id: how many messages of a selection are undecoded, and the physical offsets around them."""
+"""Suffixes of application ids: number of undecoded messages of a selection, and the physical offsets around them."""
 PendingRange = tuple[int, int, tuple[object, ...]]
-"""What identifies the rows of an attempt: physical offsets where it begins and ends, or ranges of queues."""
+"""Identity of the rows of an attempt: physical offsets where the attempt begins and ends, or ranges of queues."""
 
 
 class NeedsWriterError(Exception):
-    """Tasks cannot write the rows of an attempt: the format's own writer has to.
-
-    Attributes:
-        files: number of files that were committed before, of dead letters.
-    """
+    """Tasks cannot write the rows of an attempt; ``files`` of dead letters were committed before."""
 
     def __init__(self, files: int = 0) -> None:
         super().__init__(files)
@@ -59,11 +55,7 @@ class TableSpec:
 
 @dataclass(frozen=True, slots=True)
 class CommitResult:
-    """Rows and files that a transaction has added.
-
-    Attributes:
-        committed: False if nothing was pending.
-    """
+    """Rows and files that a transaction has added; ``committed`` is False if nothing was pending."""
 
     rows: int = 0
     files: int = 0
@@ -72,13 +64,7 @@ class CommitResult:
 
 @dataclass(frozen=True, slots=True)
 class RowRange:
-    """Range of a column's values, and texts of other columns.
-
-    Attributes:
-        first: smallest value; of a column of times in ms.
-        last: largest value; None is no bound.
-        texts: values of other columns.
-    """
+    """Range of a column's values, inclusive, of times in ms, and values of other columns."""
 
     column: str
     first: int
@@ -95,7 +81,7 @@ class TableSnapshot(Protocol):
         """Number that grows with each version; -1 if there is no table."""
 
     def transaction_version(self, app_id: str) -> int:
-        """Return the last version that was committed for ``app_id``; -1 if none was, or it has expired."""
+        """Return the last version that was committed for ``app_id``; -1 without one, or if it has expired."""
 
     def app_ids(self) -> list[str]:
         """List all application ids that have a transaction version."""
@@ -118,10 +104,7 @@ class TableTransaction(Protocol):
         """Fail the commit if another writer changes the version of ``app_id`` meanwhile."""
 
     def commit(self, adds: Sequence[WrittenFile] | None, versions: Mapping[str, int], metadata: str | None) -> None:
-        """Commit data files, transaction versions and metadata atomically.
-
-        Args:
-            adds: files to add; None if the commit writes no rows and only sets versions.
+        """Commit data files, transaction versions and metadata atomically; None of files only sets versions.
 
         Raises:
             one of the log's ``conflicts``: another writer has committed meanwhile; the files belong to no version.
@@ -138,11 +121,9 @@ class SparkTransaction(TableTransaction, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CommitAttempt:
-    """Attempt to commit the pending rows of one store or broker.
+    """Attempt to commit the pending rows of one store or broker, from ``begin`` to the exclusive ``end``.
 
     Attributes:
-        begin: physical offset of the first pending row.
-        end: physical offset after the last pending row.
         needs_dedup: whether the table may already contain some of the rows: from the export of another selection, or
             because the export is a backfill.
         app_id: application id of the transaction version that is the progress of the export.
@@ -208,24 +189,19 @@ class TableLog(Protocol):
         """Return whether a table with these properties has the values of partitions in the names of directories."""
 
     def missing_file(self) -> str | None:
-        """Return a data file of the newest version that does not exist; None if all files checked exist.
+        """Return a data file of the newest version that does not exist; None if the few checked files exist.
 
-        Only a few files are checked, so that the cost does not grow with the table. Raises StoreError if the log is
-        unreadable.
+        The cost does not grow with the table. Raises StoreError.
         """
 
     def other_table(self) -> str | None:
         """Describe another table in the directory of this table; None without one. Raises StoreError."""
 
     def check_columns(self, path: str, schema: Any, identity_columns: Sequence[str]) -> None:
-        """Refuse columns that the table cannot take, see ``evolution``. Raises StoreError.
-
-        Args:
-            schema: columns to write, as the exports of this log have them: Spark's or Arrow's.
-        """
+        """Refuse columns of Spark, or of Arrow, that cannot be written, see ``evolution``. Raises StoreError."""
 
     def add_missing_columns(self, path: str, schema: Any) -> None:
-        """Add the columns that the table lacks, also within structs; arguments as of ``check_columns``."""
+        """Add the columns that the table lacks, also within structs."""
 
     def has_rows(self, version: int, row_range: RowRange, count: int = 1) -> bool:
         """Return whether a version has at least ``count`` rows of a range."""
@@ -235,12 +211,6 @@ class TableLog(Protocol):
 
     def begin_transaction(self) -> TableTransaction:
         """Begin a transaction on the newest version. A transaction that is not committed changes nothing."""
-
-    def delete_older(self, time_column: str, days: int) -> None:
-        """Delete the rows of messages that were stored more than ``days`` ago, by the column ``time_column``."""
-
-    def compact(self, time_column: str) -> None:
-        """Compact small files up to the target size, with messages in the order of the column ``time_column``."""
 
     def vacuum(self, hours: int) -> None:
         """Delete files that no version has had for ``hours``, and the versions that only these files made up."""
@@ -271,11 +241,13 @@ class SparkTableLog(TableLog, Protocol):
         """Change the type of a column to a wider type."""
 
     def layout(self, table_spec: TableSpec, codec: str, columns: Collection[str]) -> Layout | None:
-        """Return how tasks write the files of the table; None if Spark's own writer has to write the rows.
+        """Return how tasks write files of some columns; None if Spark's own writer has to write the rows."""
 
-        Args:
-            columns: columns that the tasks write.
-        """
+    def delete_older(self, time_column: str, days: int) -> None:
+        """Delete the rows of messages that were stored more than ``days`` ago, by the column ``time_column``."""
+
+    def compact(self, time_column: str) -> None:
+        """Compact small files up to the target size, with messages in the order of the column ``time_column``."""
 
     def rows(self, version: int, columns: Sequence[str]) -> "DataFrame | None":
         """Read some columns of a version's rows; None if there are no rows."""
@@ -300,19 +272,18 @@ class SparkTableLog(TableLog, Protocol):
             last_row: position of the last of all rows; see ``exactly_once.with_high_watermark``.
             is_backfill: whether the table may already contain the rows, and its progress may be ahead of them.
 
-        Raises:
-            StoreError: each attempt lost a race.
+        Raises StoreError: each attempt lost a race.
         """
 
 
 OpenTable = Callable[[str], SparkTableLog]
-"""Gives the log of a table by its path, or its name in a catalog."""
+"""Opens the log of a table by its path, or its name in a catalog."""
 
 
 def check_identity_columns(path: str, names: Iterable[str], identity_columns: Iterable[str]) -> None:
     """Refuse a table without a column that identifies its rows. Raises StoreError.
 
-    Such a column that was renamed or dropped must not be added again: it would not identify the existing rows.
+    A column that was renamed or dropped must not be added again: it would not identify the existing rows.
     """
     existing_names = {name.lower() for name in names}
     for name in identity_columns:

@@ -2,7 +2,7 @@
 
 import argparse
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -18,7 +18,7 @@ from rmq_lakehouse.partitions import check_distinct, check_plain, partition_text
 from rmq_lakehouse.selection import BrokerKey, ExcludedTopics, ExportSelection, store_identifier
 from rmq_lakehouse.spec import TypedTopic, load_spec
 from rmq_lakehouse.stores import ExportBounds
-from rmq_lakehouse.table_log import TableLog, TableSpec
+from rmq_lakehouse.table_log import OpenTable, TableSpec
 from rmq_lakehouse.table_name import in_catalog, table_place
 from rmq_offline.job_arguments import is_several, option_name, parse_argument
 from rmq_offline.verify.phases.plan import refuse_inside_store
@@ -38,11 +38,10 @@ class Maintenance:
 
     Attributes:
         optimize: compact files to the target size of ``files``, and cluster a table with clustering columns.
-        retention_days: delete rows of messages that were stored longer ago; None deletes none.
-        vacuum_hours: delete files that no version has had for so long; None deletes none.
+        retention_days: delete rows of messages that were stored longer ago.
+        vacuum_hours: delete files that no version has had for this time.
 
-    Raises:
-        OptionError: files in use would be deleted; the message names the option.
+    Raises OptionError: files in use would be deleted.
     """
 
     optimize: bool
@@ -60,7 +59,7 @@ class Maintenance:
         if self.vacuum_hours is not None and self.vacuum_hours > 24 * _MAX_DAYS:
             raise OptionError(f"--vacuum {self.vacuum_hours}: at most {24 * _MAX_DAYS} hours")
 
-    def do(self, open_table: Callable[[str], TableLog], tables: Mapping[str, str]) -> None:
+    def do(self, open_table: OpenTable, tables: Mapping[str, str]) -> None:
         """Maintain the tables of an export, given with their columns of store times. Raises StoreError."""
         for table, time_column in tables.items():
             table_log = open_table(table)
@@ -78,18 +77,16 @@ class ExportOptions:
 
     Attributes:
         stores: paths and patterns of the stores; empty for a running cluster.
-        namesrv: name servers of the cluster; None for stores.
         tier: the broker's ``tieredStoreFilePath``; None exports the CommitLog alone.
         store_id: identifier of the store or of the clusters in the tables; None is made of path or names.
-        max_messages: largest number of messages of a round, of queues; None is no limit.
+        max_messages: limit of messages of queues in a round.
         columns: columns of the raw table; None is all.
         decompresses: whether bodies are written into the raw table as they were sent.
-        table_spec: of the raw table; its comment is empty unless it is given.
+        table_spec: specification of the raw table.
         accepted: topics and tables whose undecoded messages are reported no more.
-        mode: ``batch``, ``available-now`` or ``stream``.
         checkpoint: checkpoint directory of a stream of one store; None is within the raw table.
         trigger_interval: time between micro batches, as text of Spark; None unless the mode is ``stream``.
-        interval_s: the same in seconds.
+        interval_s: ``trigger_interval`` in seconds.
         access: credentials and TLS of a cluster, by the names of options of the source ``rmq``.
     """
 
@@ -120,12 +117,12 @@ class ExportOptions:
 
     @property
     def has_queue_source(self) -> bool:
-        """Whether queue offsets choose the messages: those of a running cluster, or of a store with its tier."""
+        """Queue offsets choose the messages: those of a running cluster, or of a store with its tier."""
         return self.namesrv is not None or self.tier is not None
 
     @property
     def has_one_log(self) -> bool:
-        """Whether the messages are those of one store's log."""
+        """The messages are those of one store's log."""
         return not self.has_queue_source and not is_several(list(self.stores))
 
     @property
@@ -151,7 +148,7 @@ class ExportOptions:
 def export_options(
     arguments: argparse.Namespace, access: Mapping[str, str], *, streams_by_checkpoint: bool = True
 ) -> ExportOptions:
-    """Parse the options, and refuse those that cannot be used, or not together. Raises OptionError.
+    """Parse the options, and refuse unusable options and combinations. Raises OptionError.
 
     Args:
         streams_by_checkpoint: whether a stream of one store has a checkpoint, as in Spark.

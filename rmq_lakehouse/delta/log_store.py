@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 
 from rmq_formats.errors import StoreError
 from rmq_lakehouse.delta.location import first_line
-from rmq_lakehouse.java import java_class
+from rmq_lakehouse.java import java_class, read_file
 from rmq_offline.tasks.object_lease import lease
 
 _CONDITIONAL_CLASS: Final = "rmq_formats.ConditionalLogStore"
@@ -49,7 +49,7 @@ _log = logging.getLogger("rmq_lakehouse")
 
 @contextmanager
 def writer_lease(spark: SparkSession, tables: Iterable[str]) -> Iterator[Callable[[], None]]:
-    """Hold the leases of the tables that are safe for one driver only; yield a function that raises if a lease is lost.
+    """Acquire the leases of tables that are safe for one driver only; yield a function that raises for a lost lease.
 
     Raises:
         StoreLockedError: another export writes to one of the tables.
@@ -59,9 +59,8 @@ def writer_lease(spark: SparkSession, tables: Iterable[str]) -> Iterator[Callabl
         checks = []
         for table in sorted(set(tables)):
             if _needs_lease(spark, table):
-                _log.warning(
-                    "%s: its log store is safe for one driver at a time: no program but this may write there now", table
-                )
+                text = "%s: its log store is safe for one driver at a time: no program but this may write there now"
+                _log.warning(text, table)
                 checks.append(stack.enter_context(lease(_Leases(spark, table), table, "export")))
 
         def check_lease() -> None:
@@ -72,10 +71,7 @@ def writer_lease(spark: SparkSession, tables: Iterable[str]) -> Iterator[Callabl
 
 
 def _needs_lease(spark: SparkSession, table: str) -> bool:
-    """Return whether the table needs a lease of its writer.
-
-    Where the file system can, the log store that needs no lease is installed.
-    """
+    """Return whether the table needs a lease of its writer; if possible, install the log store that needs no lease."""
     jvm: Any = spark._jvm
     scheme = str(java_class(jvm, "org.apache.hadoop.fs.Path")(table).toUri().getScheme())
     if scheme not in _SCHEMES:
@@ -106,12 +102,9 @@ def _install_conditional_store(spark: SparkSession, scheme: str) -> bool:
         _define_conditional_store(jvm)
     except Py4JError:  # no compiler, or class loaders that take no more
         return False
-    java_class(jvm, "org.apache.spark.SparkEnv").get().conf().set(
-        f"spark.delta.logStore.{scheme}.impl", _CONDITIONAL_CLASS
-    )
-    java_class(
-        jvm, "org.apache.spark.sql.delta.DeltaLog"
-    ).clearCache()  # logs that are open keep the store that they have
+    conf = java_class(jvm, "org.apache.spark.SparkEnv").get().conf()
+    conf.set(f"spark.delta.logStore.{scheme}.impl", _CONDITIONAL_CLASS)
+    java_class(jvm, "org.apache.spark.sql.delta.DeltaLog").clearCache()  # open logs have the former store
     return True
 
 
@@ -137,7 +130,7 @@ def _define_conditional_store(jvm: Any) -> None:
 
 
 def _loader(jvm: Any) -> Any:
-    """Return the class loader that all sessions share, which has the jars that Spark was given."""
+    """Return the class loader that all sessions share, with the jars of ``spark-submit``."""
     shared_loader, loader = None, java_class(jvm, "java.lang.Thread").currentThread().getContextClassLoader()
     while loader is not None:
         if str(loader.getClass().getName()).startswith("org.apache.spark.util."):
@@ -158,7 +151,7 @@ def translate_errors(path: str) -> Iterator[None]:
 
 
 class _Leases:
-    """Lease objects of one table in Hadoop's file system; implements ``LeaseObjectStore`` of ``object_lease``."""
+    """``LeaseObjectStore`` of one table, in a file system of Hadoop's."""
 
     def __init__(self, spark: SparkSession, table: str) -> None:
         jvm: Any = spark._jvm
@@ -179,13 +172,7 @@ class _Leases:
     def read(self, name: str) -> str | None:
         path = self._path(self._root, name)
         with self.translate_errors():
-            if not self._files.exists(path):
-                return None
-            stream = self._files.open(path)
-            try:
-                return bytes(stream.readAllBytes()).decode("utf-8", "replace")
-            finally:
-                stream.close()
+            return read_file(self._files, path).decode("utf-8", "replace") if self._files.exists(path) else None
 
     def put(self, name: str, text: str) -> None:
         with self.translate_errors():

@@ -57,7 +57,7 @@ from rmq_lakehouse.delta.local_commits import commit_lock, quarantine_torn_commi
 from rmq_lakehouse.delta.location import DeltaDirectory, DeltaLocation
 from rmq_lakehouse.evolution import column, ddl, missing, text
 from rmq_lakehouse.exactly_once import ATTEMPTS
-from rmq_lakehouse.java import java_class, scala_object
+from rmq_lakehouse.java import java_class, read_file, scala_object
 from rmq_lakehouse.parquet import Layout, WrittenFile
 from rmq_lakehouse.progress import TableCommit
 from rmq_lakehouse.spark_table_columns import SparkTableColumns
@@ -76,9 +76,7 @@ CONFLICTS = (
     ProtocolChangedException,
     TableReplacedError,
 )
-"""Another writer was faster: nothing was committed, and what was chosen has to be chosen anew."""
-
-
+"""Another writer was faster: nothing was committed, and the export begins another attempt."""
 _log = logging.getLogger("rmq_lakehouse")
 _NOT_EMPTY: Final = "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION"  # as is one whose first commit is under way
 _MAKING_S: Final = 5.0  # what that may take
@@ -103,10 +101,10 @@ class DeltaSnapshot:
         return -1 if self.delta_snapshot is None else int(self.delta_snapshot.version())
 
     def transaction_version(self, app_id: str) -> int:
-        return self._transactions.get(app_id, -1)
+        return self._transaction_versions.get(app_id, -1)
 
     def app_ids(self) -> list[str]:
-        return list(self._transactions)
+        return list(self._transaction_versions)
 
     def read_commit(self, version: int) -> TableCommit | None:
         """Read a commit of the log; None if it was cleaned up. That of this version is read once."""
@@ -117,7 +115,7 @@ class DeltaSnapshot:
         return self._log.read_commit(self.version)
 
     @functools.cached_property
-    def _transactions(self) -> dict[str, int]:
+    def _transaction_versions(self) -> dict[str, int]:
         checksum = None if self.drops_transactions() else self._log.read_checksum(self.version)
         if checksum is not None and self._commit is not None:
             versions = parse_checksum(checksum, self._commit.transaction_id)
@@ -135,11 +133,7 @@ class DeltaSnapshot:
 
 
 class DeltaTableLog(SparkTableColumns):
-    """Transaction log of one table; each call sees its newest version.
-
-    Raises:
-        OptionError: the session has no Delta, which ``spark-submit`` was not given.
-    """
+    """Transaction log of one table; each call sees its newest version. Raises OptionError: the session has no Delta."""
 
     conflicts: tuple[type[Exception], ...] = CONFLICTS
     takes_any_partition_text = False
@@ -163,7 +157,7 @@ class DeltaTableLog(SparkTableColumns):
         return self.snapshot_of(None if self._location.path() is None else self._snapshot())
 
     def snapshot_of(self, snapshot: Any) -> DeltaSnapshot:
-        """Return Delta's snapshot as one of the port; its transactions are read once, while it is the newest."""
+        """Wrap Delta's snapshot; the transactions of the newest snapshot are read once."""
         if self._newest is None or self._newest.delta_snapshot != snapshot:
             self._newest = DeltaSnapshot(snapshot, self)
         return self._newest
@@ -171,13 +165,7 @@ class DeltaTableLog(SparkTableColumns):
     def _read(self, path: Any) -> bytes | None:
         """Read a file of the log; None without one."""
         files = path.getFileSystem(self._log().newDeltaHadoopConf())
-        if not files.exists(path):
-            return None
-        stream = files.open(path)
-        try:
-            return bytes(stream.readAllBytes())
-        finally:
-            stream.close()
+        return read_file(files, path) if files.exists(path) else None
 
     def _lines(self, version: int) -> list[bytes] | None:
         """Read the actions of a commit of the log; None if it was cleaned up."""
@@ -192,7 +180,7 @@ class DeltaTableLog(SparkTableColumns):
         return None if lines is None else parse_commit(lines, self._restored_version)
 
     def _restored_version(self, parameters: Mapping[str, Any]) -> int | None:
-        """Find the table version that a RESTORE went back to, which may have been given as a time."""
+        """Find the table version that a RESTORE by version or by time restored."""
         if parameters.get("version") is not None:
             return int(parameters["version"])
         timestamp = F.lit(parameters.get("timestamp")).cast("timestamp")
@@ -238,8 +226,8 @@ class DeltaTableLog(SparkTableColumns):
         return has_named_directories(properties, self.local_path)
 
     def missing_file(self) -> str | None:
-        """See ``TableLog``: checks the first and the last file of the newest commit that added files."""
-        files, directory = self._files(), str(self._log().dataPath())
+        """Check the first and the last file of the newest commit that added files."""
+        files, directory = self._file_system(), str(self._log().dataPath())
         newest_paths = newest_files(self._lines, int(self._snapshot().version()))
         absolute = java_class(self._jvm, "org.apache.spark.sql.delta.util.DeltaFileOperations").absolutePath
         paths = [absolute(directory, name) for name in (*newest_paths[:1], *newest_paths[-1:])]
@@ -249,9 +237,9 @@ class DeltaTableLog(SparkTableColumns):
         return self._directory().other_table()
 
     def _directory(self) -> DeltaDirectory:
-        """Return the table's directory. The Iceberg metadata that Delta writes itself (UniForm) are the table's own."""
+        """Return the table's directory; Iceberg metadata that Delta writes itself (UniForm) belong to the table."""
         is_uniform = self.exists() and "iceberg" in self.configuration().get(_UNIFORM, "")
-        return DeltaDirectory(self._jvm, self._files(), self._location.directory(), self.local_path, is_uniform)
+        return DeltaDirectory(self._jvm, self._file_system(), self._location.directory(), self.local_path, is_uniform)
 
     def create(self, schema: StructType, table_spec: TableSpec, properties: Mapping[str, str]) -> None:
         self._directory().check_new(self._location.table)
@@ -277,7 +265,7 @@ class DeltaTableLog(SparkTableColumns):
             raise StoreError(f"{self._location.table}: is not empty, and no table: empty it, or give another --table")
 
     def _appears(self, seconds: float) -> bool:
-        """Return whether there is the table, or will be in so many seconds: another export may be making it."""
+        """Wait for the table, which another export may be creating; return whether it exists."""
         end = time.monotonic() + seconds
         while not self.exists():
             if time.monotonic() >= end:
@@ -316,7 +304,7 @@ class DeltaTableLog(SparkTableColumns):
             return None
         path, connect = self.local_path, None
         if path is None:
-            connect = s3a.connection(self._files())
+            connect = s3a.connection(self._file_system())
             if connect is None:
                 return None
             path = str(self._log().dataPath().toString()).rstrip("/")
@@ -336,7 +324,7 @@ class DeltaTableLog(SparkTableColumns):
         files = path.getFileSystem(self._spark._jsparkSession.sessionState().newHadoopConf())
         return str(path.toUri().getPath()) if files.getUri().getScheme() == "file" else None
 
-    def _files(self) -> Any:
+    def _file_system(self) -> Any:
         log = self._log()
         return log.dataPath().getFileSystem(log.newDeltaHadoopConf())
 
@@ -371,8 +359,7 @@ class DeltaTableLog(SparkTableColumns):
         self._maintain(delete)
 
     def compact(self, time_column: str) -> None:
-        """See ``TableLog``; a table that has clustering columns is clustered."""
-        del time_column  # Delta has an order of its own
+        del time_column  # Delta has an order of its own, by the clustering columns of a clustered table
 
         def optimize() -> None:
             writable = self._writable_partitions("--optimize")
@@ -396,20 +383,16 @@ class DeltaTableLog(SparkTableColumns):
         )
 
     def _writable_partitions(self, option: str) -> str | None:
-        """Return the condition that leaves out partitions that Spark's writer would lose; None if there are none."""
+        """Return the condition that leaves out partitions that Spark's writer would lose; None without any."""
         files = DataFrame(self._snapshot().allFiles().toDF(), self._spark)
         names_directories = self.names_directories(self.configuration())
         unwritable = unwritable_partitions(
             files, self.schema(), self.partition_columns(), names_directories=names_directories
         )
         for name, values in unwritable.items():
-            _log.warning(
-                "%s: %s leaves out partitions of %s whose texts Spark's writer does not keep: %s",
-                self._location.table,
-                option,
-                name,
-                ", ".join(f"{value[:80]!r}" for value in values),
-            )
+            text_ = "%s: %s leaves out partitions of %s whose texts Spark's writer does not keep: %s"
+            listed = ", ".join(f"{value[:80]!r}" for value in values)
+            _log.warning(text_, self._location.table, option, name, listed)
         return writable_partitions_condition(unwritable)
 
     def vacuum(self, hours: int) -> None:
@@ -419,7 +402,7 @@ class DeltaTableLog(SparkTableColumns):
 
     @contextmanager
     def commit_guard(self) -> Iterator[None]:
-        """Sync the data files to disk, then hold the commit lock, for the duration of a commit."""
+        """Sync the data files to disk, and lock the table's log for the duration of a commit."""
         self.fsync()
         path = self.local_path
         with nullcontext() if path is None else commit_lock(Path(path)):
@@ -444,10 +427,7 @@ class DeltaTableLog(SparkTableColumns):
 
 
 class DeltaTransaction:
-    """Delta transaction that watches transaction versions, adds files and sets versions atomically.
-
-    The commit fails if another writer has set one of the versions watched.
-    """
+    """Delta transaction whose commit fails if another writer has set one of the watched versions."""
 
     def __init__(self, jvm: Any, transaction: Any, log: DeltaTableLog) -> None:
         self._jvm = jvm

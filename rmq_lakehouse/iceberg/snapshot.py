@@ -12,28 +12,20 @@ LOG_FINGERPRINT: Final = "rmq.log-mark"
 
 
 class IcebergSnapshot:
-    """One version of a table, numbered by its sequence number, which grows through rollbacks too.
-
-    Args:
-        table: as it was loaded; None if there is none.
-    """
+    """One version of a loaded table, numbered by its sequence number, which grows through rollbacks too."""
 
     def __init__(self, table: Table | None) -> None:
         self._table = table
         self._line: dict[int, Snapshot] = {}
         self._oldest = 0
         current = None if table is None else table.current_snapshot()
-        self._version = -1 if table is None else 0 if current is None else current.sequence_number or 0
+        # Sequence number; 0 if nothing was committed yet, -1 without a table.
+        self.version = -1 if table is None else 0 if current is None else current.sequence_number or 0
         while table is not None and current is not None:
             self._oldest = current.sequence_number or 0
             self._line.setdefault(self._oldest, current)  # those of format version 1 have no number
             parent = current.parent_snapshot_id  # of one that has expired there is none, or one that is not found
             current = None if parent is None else table.snapshot_by_id(parent)
-
-    @property
-    def version(self) -> int:
-        """Sequence number; 0 if nothing was committed yet, -1 if there is no table."""
-        return self._version
 
     def transaction_version(self, app_id: str) -> int:
         """Return the last version that was committed for ``app_id``, in this version or one rolled back; -1 if none."""
@@ -45,7 +37,7 @@ class IcebergSnapshot:
         return [name.removeprefix(TRANSACTION) for name in properties if name.startswith(TRANSACTION)]
 
     def drops_transactions(self) -> bool:
-        return False
+        return False  # properties stay
 
     def read_commit(self, version: int) -> TableCommit | None:
         snapshot = self._line.get(version)

@@ -19,19 +19,11 @@ from rmq_lakehouse.stores import StoreLogs
 from rmq_lakehouse.table_name import in_catalog
 from rmq_offline.job_arguments import follow_broker_conf, is_several, option_name
 
-_SPARK_OPTIONS = (
-    "namesrv",
-    "tier",
-    "adopt",
-    "checkpoint",
-    "cluster_by",
-    "optimize",
-    "retention",
-)
+_SPARK_OPTIONS = ("namesrv", "tier", "adopt", "checkpoint", "cluster_by", "optimize", "retention")
 
 
 def check(arguments: argparse.Namespace) -> ExportOptions:
-    """Parse the arguments, and refuse unusable ones and those that need Spark. Raises RmqError."""
+    """Parse the arguments, and refuse unusable arguments and those that need Spark. Raises RmqError."""
     for name in _SPARK_OPTIONS:
         if getattr(arguments, name) not in (None, False):
             raise NeedsSparkError(f"{option_name(name)} is an option of the job")
@@ -57,7 +49,7 @@ def export(options: ExportOptions, runner: LocalRunner) -> tuple[dict[str, Any],
     """Export the messages of one store that were not exported yet; return the report and the exit code."""
     begin = time.perf_counter()
     (store,) = options.stores
-    log, open_table = snapshot_log(store), _open_table(options)
+    log, open_table = snapshot_log(store), _table_opener(options)
     exports, all_topics = _build_exports(options, runner, open_table), log.known_topics()
     check_topics(find_topics, [log], all_topics, options.requested_topics)
     options.check_bounded_queues([store])
@@ -72,8 +64,9 @@ def export(options: ExportOptions, runner: LocalRunner) -> tuple[dict[str, Any],
     source.prepare()
     loop.run(options.interval_s)
     undecoded = sum(export.resolve_undecoded(options.accepted) for export in exports)
-    for export in exports:
-        options.maintenance.do(open_table, export.tables)
+    if options.maintenance.vacuum_hours is not None:
+        for table in (table for export in exports for table in export.tables):
+            open_table(table).vacuum(options.maintenance.vacuum_hours)
     return report_of(options, source, undecoded, time.perf_counter() - begin)
 
 
@@ -97,7 +90,7 @@ def _build_exports(options: ExportOptions, runner: LocalRunner, open_table: Open
     return exports
 
 
-def _open_table(options: ExportOptions) -> OpenLocalTable:
+def _table_opener(options: ExportOptions) -> OpenLocalTable:
     if options.format == "iceberg":
         from rmq_lakehouse.iceberg.catalog import IcebergLocation  # noqa: PLC0415 # an extra of the wheel
         from rmq_lakehouse.local.iceberg_log import LocalIcebergLog  # noqa: PLC0415

@@ -38,8 +38,7 @@ class DeltaHistory:
     def transaction_versions(self, version: int) -> dict[str, int]:
         """Return the transaction versions of a table version, by application id.
 
-        Raises:
-            StoreError: the log lacks a commit, or has an empty one, and no checkpoint after it.
+        Raises StoreError: the log lacks a commit, or has an empty one, and no checkpoint after it.
         """
         checkpoints = self._checkpoints()
         versions: dict[str, int] = {}
@@ -74,20 +73,12 @@ class DeltaHistory:
 
 
 class DeltaRsSnapshot:
-    """One version of a table.
-
-    Args:
-        version: the version; -1 if there is no table.
-    """
+    """One version of a table; -1 if there is no table."""
 
     def __init__(self, history: DeltaHistory, version: int, properties: Mapping[str, str]) -> None:
-        self._version, self._properties = version, properties
+        self.version, self._properties = version, properties
         self._transactions = history.transaction_versions(version) if version >= 0 else {}
         self.read_commit = history.read_commit
-
-    @property
-    def version(self) -> int:
-        return self._version
 
     def transaction_version(self, app_id: str) -> int:
         return self._transactions.get(app_id, -1)

@@ -64,9 +64,7 @@ class DeltaRsTableLog:
 
     def snapshot(self) -> DeltaRsSnapshot:
         table = self._find()
-        if table is None:
-            return DeltaRsSnapshot(self._history, -1, {})
-        return DeltaRsSnapshot(self._history, table.version(), table.metadata().configuration)
+        return DeltaRsSnapshot(self._history, -1, {}) if table is None else self.snapshot_of(table)
 
     def configuration(self) -> dict[str, str]:
         return dict(self._open().metadata().configuration)
@@ -78,11 +76,7 @@ class DeltaRsTableLog:
         return True
 
     def check_writable(self, columns: Collection[str], table_spec: TableSpec) -> None:
-        """Refuse a table that needs more of a writer than plain Parquet files, see ``is_plain``.
-
-        Raises:
-            NeedsSparkError: only Delta's own writer has what the table needs, or delta-rs opens another directory.
-        """
+        """Refuse a table that needs Delta's own writer, or whose path delta-rs cannot open. Raises NeedsSparkError."""
         path = str(self._path)
         if unquote(path) != path or "\\" in path:  # delta-rs would open /lake/a b for /lake/a%20b
             raise NeedsSparkError(f"{self._name}: delta-rs cannot open a path with \\ or escapes such as %20")
@@ -104,7 +98,7 @@ class DeltaRsTableLog:
         is_clustered = any(name.startswith("clusteringColumns") for name in properties)
         schema = json.dumps(json.loads(table.schema().to_json()), separators=(",", ":"))
         if is_clustered or not is_plain(versions, schema, properties, "false"):
-            raise NeedsSparkError(f"{self._name}: needs Delta's own writer ({_describe(versions, properties)})")
+            raise NeedsSparkError(f"{self._name}: needs Delta's own writer ({_writer_demands(versions, properties)})")
 
     def check_columns(self, path: str, schema: pa.Schema, identity_columns: Sequence[str]) -> None:
         table = self._open()
@@ -129,7 +123,7 @@ class DeltaRsTableLog:
                     return f"its column {field['name']} is new in a table with TIMESTAMP_NTZ"
                 continue
             if _kind(column["type"]) != _kind(field["type"]):
-                types = _type_text(column["type"]), _type_text(field["type"])
+                types = _sql_type(column["type"]), _sql_type(field["type"])
                 return f"its column {column['name']} is {types[0]}, not {types[1]}"
             if column["name"] != field["name"]:
                 return f"its column {column['name']} has another case than {field['name']}"
@@ -159,8 +153,8 @@ class DeltaRsTableLog:
     def _rows(self, version: int, row_range: RowRange) -> "pads.Scanner":
         """Scan a column of integers, in the rows of a range.
 
-        Filters of delta-rs would lose the rows of files without bounds of the column: another writer may have written
-        them, while a property of the table named other columns.
+        Filters of delta-rs would lose the rows of files without bounds of the column: other writers may have written
+        such files, while a property of the table named other columns.
         """
         with _translate_errors(self._name):
             table = DeltaTable(self._path, version=version)
@@ -174,7 +168,7 @@ class DeltaRsTableLog:
             return files.scanner(columns=[row_range.column], filter=condition_of(row_range))
 
     def missing_file(self) -> str | None:
-        """See ``TableLog``: checks the first and the last file of the newest commit that added files."""
+        """Check the first and the last file of the newest commit that added files."""
         newest_paths = newest_files(self._history.lines, self._open().version())
         paths = [self._path / unquote(name) for name in (*newest_paths[:1], *newest_paths[-1:]) if "://" not in name]
         return next((str(path) for path in paths if not path.exists()), None)
@@ -241,12 +235,6 @@ class DeltaRsTableLog:
             )
         self.fsync()
 
-    def delete_older(self, time_column: str, days: int) -> None:
-        raise NeedsSparkError(f"{self._name}: --retention of {days} days by {time_column}")
-
-    def compact(self, time_column: str) -> None:
-        raise NeedsSparkError(f"{self._name}: --optimize by {time_column}")
-
     def vacuum(self, hours: int) -> None:
         check_vacuum(self._name, self.other_table() or table_within(self._path))
         table = self._open()
@@ -286,18 +274,11 @@ class DeltaRsTableLog:
 
 
 class DeltaRsTransaction:
-    """Transaction that adds files and sets versions atomically.
-
-    The commit fails if another writer has set one of these versions.
-    """
+    """Transaction whose commit fails if another writer has set one of its versions meanwhile."""
 
     def __init__(self, log: DeltaRsTableLog, table: DeltaTable) -> None:
         self._log, self._table = log, table
-        self._snapshot = log.snapshot_of(table)
-
-    @property
-    def snapshot(self) -> DeltaRsSnapshot:
-        return self._snapshot
+        self.snapshot = log.snapshot_of(table)
 
     def watch(self, app_id: str) -> None:
         """Do nothing: the versions that an export watches are those that it sets."""
@@ -334,7 +315,7 @@ def _check_names(table: str, columns: Iterable[str]) -> None:
             )
 
 
-def _describe(protocol: Mapping[str, Any], properties: Mapping[str, str]) -> str:
+def _writer_demands(protocol: Mapping[str, Any], properties: Mapping[str, str]) -> str:
     versions = f"reader version {protocol['minReaderVersion']}, writer version {protocol['minWriterVersion']}"
     features = sorted(set(protocol["writerFeatures"]))
     conditions = sorted(name for name in properties if name.startswith(("delta.constraints.", "delta.autoOptimize")))
@@ -373,21 +354,21 @@ def _fields(schema: Schema) -> list[dict[str, Any]]:
 
 
 def _kind(type_: Any) -> Any:
-    """Return a column's type without what says whether values may be null."""
+    """Return a column's type without the members that allow null."""
     if not isinstance(type_, dict):
         return type_
     return {name: _kind(value) for name, value in type_.items() if name not in ("containsNull", "valueContainsNull")}
 
 
-def _type_text(type_: Any) -> str:
+def _sql_type(type_: Any) -> str:
     if not isinstance(type_, dict):
         return _SQL_TYPES.get(type_, str(type_))
     if type_["type"] == "array":
-        return f"array<{_type_text(type_['elementType'])}>"
+        return f"array<{_sql_type(type_['elementType'])}>"
     if type_["type"] == "map":
-        return f"map<{_type_text(type_['keyType'])},{_type_text(type_['valueType'])}>"
+        return f"map<{_sql_type(type_['keyType'])},{_sql_type(type_['valueType'])}>"
     if type_["type"] == "struct":
-        members = ",".join(f"{field['name']}:{_type_text(field['type'])}" for field in type_["fields"])
+        members = ",".join(f"{field['name']}:{_sql_type(field['type'])}" for field in type_["fields"])
         return f"struct<{members}>"
     return str(type_["type"])
 

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 from pyiceberg.exceptions import ResolveError
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import promote
+from pyiceberg.types import NestedField
 
 from rmq_formats.errors import StoreError
 from rmq_lakehouse.iceberg.snapshot import find_snapshot
@@ -43,24 +44,26 @@ class LocalIcebergLog(IcebergLog):
             raise (NeedsSparkError if self._is_widened(schema) else StoreError)(f"{path}: {mismatch}")
 
     def _is_widened(self, schema: pa.Schema) -> bool:
-        """Return whether the table's columns have the types of a schema, or wider ones, which the job casts to."""
-        existing = {field.name.lower(): field for field in self._table().schema().fields}
+        """Return whether the table's columns have the types of a schema, or wider types, which the job casts to."""
         try:
-            for field in iceberg_schema(schema, self._location.table).fields:
-                column_type = existing.get(field.name.lower(), field).field_type
-                if schema_to_pyarrow(column_type) != schema_to_pyarrow(field.field_type):
-                    promote(field.field_type, column_type)
+            for column, field in self._mismatches(schema):
+                promote(field.field_type, column.field_type)
         except ResolveError:
             return False
         return True
 
     def type_mismatch(self, schema: pa.Schema) -> str | None:
+        for column, field in self._mismatches(schema):
+            return f"its column {column.name} is {column.field_type}, not {field.field_type}"
+        return None
+
+    def _mismatches(self, schema: pa.Schema) -> Iterator[tuple[NestedField, NestedField]]:
+        """List the columns of the table that have another type than the same columns of a schema."""
         existing = {field.name.lower(): field for field in self._table().schema().fields}
         for field in iceberg_schema(schema, self._location.table).fields:
             column = existing.get(field.name.lower(), field)
             if schema_to_pyarrow(column.field_type) != schema_to_pyarrow(field.field_type):  # without ids
-                return f"its column {column.name} is {column.field_type}, not {field.field_type}"
-        return None
+                yield column, field
 
     def add_missing_columns(self, path: str, schema: pa.Schema) -> None:
         del path
@@ -92,12 +95,6 @@ class LocalIcebergLog(IcebergLog):
 
     def create(self, schema: pa.Schema, table_spec: TableSpec, properties: Mapping[str, str]) -> None:
         self.create_of_arrow(schema, table_spec, properties)
-
-    def delete_older(self, time_column: str, days: int) -> None:
-        raise NeedsSparkError(f"{self._location.table}: --retention of {days} days by {time_column}")
-
-    def compact(self, time_column: str) -> None:
-        raise NeedsSparkError(f"{self._location.table}: --optimize by {time_column}")
 
 
 def _required_paths(field: pa.Field) -> Iterator[str]:

@@ -25,17 +25,10 @@ class LocalTableLog(TableLog, Protocol):
     """Log of a table that this process writes without Spark."""
 
     def check_writable(self, columns: Collection[str], table_spec: TableSpec) -> None:
-        """Refuse a table with features that only Spark's writer has. Raises NeedsSparkError.
-
-        Args:
-            columns: columns that the export writes.
-        """
+        """Refuse a table into which only Spark's writer can write some columns. Raises NeedsSparkError."""
 
     def layout(self, table_spec: TableSpec, codec: str, columns: Collection[str]) -> Layout:
-        """Return how tasks write the files of the table; see ``check_writable``: its owner may have changed it.
-
-        Raises NeedsSparkError.
-        """
+        """Return how tasks write the files of the table. Raises NeedsSparkError: its owner may have changed it."""
 
     def values(self, version: int, row_range: RowRange) -> npt.NDArray[np.int64]:
         """Read the values of a column of integers, of a range of rows."""
@@ -45,7 +38,6 @@ class LocalTableLog(TableLog, Protocol):
 
 
 OpenLocalTable = Callable[[str], LocalTableLog]
-"""Opens the log of a table by its path."""
 
 
 def condition_of(row_range: RowRange) -> pc.Expression:
