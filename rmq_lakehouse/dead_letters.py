@@ -67,10 +67,10 @@ class DeadLetters:
     def commit(
         self, messages: DataFrame | None, start: StartAttempt, belongs_to_attempt: Callable[[CommitAttempt], Column]
     ) -> tuple[int, PendingRange | None]:
-        """Commit the pending messages; return the number of files, and which rows were pending, if any.
+        """Commit the pending messages; return the number of files, and the range of pending rows.
 
         Args:
-            messages: all dead letters, with a reason each; None if there are none.
+            messages: all dead letters, with a reason each; None without dead letters.
             belongs_to_attempt: returns the condition that a message is pending.
         """
         pending: PendingRange | None = None
@@ -142,11 +142,9 @@ def _parse_text_type(text: str) -> DataType:
 
 
 def _limit_length(kind: DataType, value: str, *, may_be_null: bool) -> str | None:  # noqa: ARG001 # as _forbid_null
-    return (
-        f"{value} IS NULL OR char_length({value}) <= {kind.length}"
-        if isinstance(kind, CharType | VarcharType)
-        else None
-    )
+    if not isinstance(kind, CharType | VarcharType):
+        return None
+    return f"{value} IS NULL OR char_length({value}) <= {kind.length}"
 
 
 def _forbid_null(kind: DataType, value: str, *, may_be_null: bool) -> str | None:  # noqa: ARG001 # as _limit_length
@@ -192,10 +190,10 @@ def _all_of(conditions: Iterable[str | None]) -> str | None:
 def with_refusals(frame: DataFrame, columns: Mapping[str, Column], constraints: Mapping[str, str]) -> DataFrame:
     """Add a column ``REFUSED``: the reason of the first condition that a row does not meet, else null.
 
-    Conditions over columns that are not written are left to the table: it may generate them.
+    Conditions over columns that are not written are left to the table, which may generate these columns.
 
     Args:
-        columns: of the table, by name, over the frame's.
+        columns: expressions of the table's columns over the frame, by name.
     """
     row_struct = F.struct(*(F.col(quoted(name)) for name in frame.columns)).alias(_ROW)
     row = frame.select(row_struct, *(column.alias(name) for name, column in columns.items()))

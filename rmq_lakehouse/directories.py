@@ -52,11 +52,10 @@ def iceberg_uuid(content: bytes) -> str | None:
 def other_iceberg_table(
     files: pafs.FileSystem, paths: Collection[str], uuid: str | None, named: Collection[str]
 ) -> str | None:
-    """Describe the first Iceberg table of another uuid among metadata files; None if there is no such table.
+    """Describe the first Iceberg table of another uuid among files; None without one.
 
     Args:
-        paths: of files, of which those that are no metadata are passed over.
-        uuid: of the table that may be there; None if no table may.
+        uuid: uuid of the table that may have metadata there.
         named: names of the metadata files that this table names.
     """
     for path in paths:
@@ -75,7 +74,7 @@ def other_iceberg_table(
 
 
 def other_table(files: pafs.FileSystem, directory: str, uuid: str | None, named: Collection[str] = ()) -> str | None:
-    """Describe the table in a directory that is not the Iceberg table of a uuid; None if there is no such table."""
+    """Describe the table in a directory that is not the Iceberg table of a uuid; None without one."""
     log = f"{directory}/{DELTA_LOG}"
     if files.get_file_info(log).type == pafs.FileType.Directory:
         return f"a Delta table ({log})"
@@ -87,7 +86,7 @@ def other_table(files: pafs.FileSystem, directory: str, uuid: str | None, named:
 
 
 def table_around(directory: Path) -> Path | None:
-    """Return the nearest directory above this one that has a table's metadata; None if there is no such directory."""
+    """Return the nearest directory above this directory that has a table's metadata; None without one."""
     for above in directory.resolve().parents:
         metadata_names = (path.name for path in (above / METADATA).glob("*.json*"))
         if (above / DELTA_LOG).is_dir() or any(map(is_metadata, metadata_names)):
@@ -96,13 +95,13 @@ def table_around(directory: Path) -> Path | None:
 
 
 def table_within(directory: Path, ignored: Collection[str] = ()) -> str | None:
-    """Describe a table, or a link, through which a VACUUM of the table in this directory deletes files of others.
+    """Describe another table, or a link, whose files a VACUUM of the table in this directory would delete; else None.
 
-    The result is None without one. Spark's VACUUM passes over names that begin with ``_`` or ``.``; delta-rs does so
-    in the table's own directory only. Both follow links.
+    Spark's VACUUM passes over names that begin with ``_`` or ``.``; delta-rs does so in the table's own directory only.
+    Both follow links.
 
     Args:
-        ignored: names in this directory that are not looked into.
+        ignored: names in this directory that are not searched.
     """
     for path, names, files in os.walk(directory):
         current_directory = Path(path)
@@ -125,11 +124,7 @@ def linked_directory(directory: Path) -> str | None:
 
 
 def check_new_table(name: str, around: Path | None, other: str | None) -> None:
-    """Refuse a directory for a new table if another table has it, or is around it. Raises StoreError.
-
-    Args:
-        around: directory of a table above, see ``table_around``.
-    """
+    """Refuse a directory for a new table if another table has it, or is around it. Raises StoreError."""
     if around is not None:
         raise StoreError(f"{name}: is within the table {around}; give another --table")
     if other is not None:

@@ -29,11 +29,7 @@ Path = tuple[str, ...]
 
 
 def check_columns(table: str, existing: StructType, expected: StructType) -> None:
-    """Refuse columns of a table that cannot be written. Raises StoreError.
-
-    Args:
-        expected: columns to be written; the table may lack some, or have more.
-    """
+    """Refuse columns of another type than those to be written, unless types can be widened. Raises StoreError."""
     for path, actual_type, expected_type in type_mismatches(existing, expected):
         if not is_wider(expected_type, actual_type):
             raise StoreError(
@@ -46,10 +42,9 @@ def current_columns(table: str, expected: StructType, former: Mapping[str, str |
     """Rename columns to their current names in a table, and leave out columns that the table's owner has dropped.
 
     Args:
-        former: paths that columns of the table had: the path of each now, None if it was dropped.
+        former: current path by former path of a column; None if the column was dropped.
 
-    Raises:
-        StoreError: a member of a struct was renamed or dropped, or a name is that of another wanted column.
+    Raises StoreError: a member of a struct was renamed or dropped, or a name is that of another expected column.
     """
     for path, _ in column_types(expected):
         if "." in path and path in former and path not in expected.fieldNames():
@@ -70,11 +65,7 @@ def current_columns(table: str, expected: StructType, former: Mapping[str, str |
 
 
 def type_mismatches(existing: StructType, expected: StructType) -> Iterator[tuple[Path, DataType, DataType]]:
-    """List the columns that a table has with another type than is wanted: path and both types.
-
-    Args:
-        expected: columns to be written; the table may lack some, or have more.
-    """
+    """List the columns that a table has with another type than expected: path, actual and expected type."""
     for path, actual_type, expected_type in _pairs(existing, expected, ()):
         if not _is_same_kind(actual_type, expected_type):
             yield path, actual_type, expected_type

@@ -25,10 +25,9 @@ Pending_co = TypeVar("Pending_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class ExportCounts:
-    """Counts of the messages that an export has committed.
+    """Counts of the messages that an export has committed, and of their bytes in the log.
 
     Attributes:
-        bytes: bytes of these messages in the log.
         damaged: ranges of the log without a sound record, and bodies that do not inflate.
         undecoded: messages whose body does not decode by the spec, or which the table refuses.
     """
@@ -53,11 +52,11 @@ class ExportCounts:
 
 
 class ExportTables(Protocol):
-    """Tables to which an export commits a selection of a store's messages, without the way it reads them."""
+    """Tables to which an export commits a selection of a store's messages."""
 
     name: str
     tables: dict[str, str]
-    """Their paths, each with its column of store times."""
+    """Paths of the tables, with their columns of store times."""
     selection: ExportSelection
 
     def check(self) -> None:
@@ -76,17 +75,13 @@ class ExportTables(Protocol):
         return min(table.resume_offset() for table in self.exactly_once_tables)
 
     @property
-    def exactly_once_tables(self) -> Sequence[ExactlyOnceTable]:
-        """Tables of the export."""
+    def exactly_once_tables(self) -> Sequence[ExactlyOnceTable]: ...
 
     def source_options(self) -> dict[str, str]:
         """Return options of the source, in addition to the options of the selection."""
 
     def resolve_undecoded(self, accepted: Collection[str]) -> int:
-        """Return how many messages are undecoded at the end of a run, counting those of former runs.
-
-        Messages that are in the dead-letter table now, and messages of accepted topics, count no longer.
-        """
+        """Count the undecoded messages of all runs, without those of accepted topics or in the dead-letter table."""
 
 
 AnyExport = TypeVar("AnyExport", bound=ExportTables)
@@ -98,7 +93,7 @@ class SourceExports(Generic[AnyExport]):
 
     Attributes:
         exports: exports to the common tables, in the same order for all parts of a source.
-        error: error that has ended the exports; None without one.
+        error: error that has ended the exports.
     """
 
     exports: Sequence[AnyExport]
@@ -134,7 +129,7 @@ class SourceExports(Generic[AnyExport]):
 
 
 class MessageSource(Protocol[AnyExport, Pending_co]):
-    """Messages that an export reads, of one store or broker or of several; one store is a list of one."""
+    """Messages that an export reads, of one or several stores or brokers."""
 
     rounds: int
     """Number of rounds that have committed messages."""
@@ -155,7 +150,7 @@ class MessageSource(Protocol[AnyExport, Pending_co]):
     def pending(self, number: int) -> Sequence[tuple[SourceExports[AnyExport], Pending_co]]:
         """Return the messages that the exports of one number lack, by part; the messages are durable.
 
-        A part that cannot be exported gets its error. Raises RmqError if the error ends the exports of all parts.
+        A part that cannot be exported gets its error. Raises RmqError: the exports of all parts end.
         """
 
     def end_round(self, added: Sequence[ExportCounts]) -> bool:
@@ -181,8 +176,7 @@ class ExportLoop(Generic[AnyExport, Pending]):
     def export_round(self) -> tuple[ExportCounts, bool]:
         """Commit the messages that the tables lack; return their counts, and whether more are pending.
 
-        Raises:
-            RmqError: a table cannot be written, or the exports of all parts have failed.
+        Raises RmqError: a table cannot be written, or the exports of all parts have failed.
         """
         self.source.begin_round()
         added: list[ExportCounts] = []
@@ -200,11 +194,11 @@ class ExportLoop(Generic[AnyExport, Pending]):
         return sum(added, ExportCounts()), is_more
 
     def run(self, interval_s: float | None) -> None:
-        """Export round after round. An outage of a cluster, behind a first round, ends them after ten minutes alone.
+        """Export round after round. After a first round an outage of a cluster ends the export after ten minutes only.
 
         Args:
-            interval_s: time between rounds that leave nothing pending, until a signal; None ends with the first such
-                round.
+            interval_s: time between rounds that leave nothing pending, until a signal; None ends with the first of
+                these rounds.
         """
         if interval_s is None:
             while self.export_round()[1]:

@@ -21,7 +21,7 @@ class TableCommit:
 
     Attributes:
         operation: Delta's name of the operation, such as ``RESTORE``.
-        restored_version: table version that a RESTORE restored; None for other operations, or if it is unknown.
+        restored_version: table version that a RESTORE restored; None if unknown.
         versions: transaction versions that the commit sets, by application id.
     """
 
@@ -44,11 +44,11 @@ class ExportProgress:
     """Offset up to which the messages of a selection are committed, and the evidence for this offset.
 
     Attributes:
-        verified_offset: physical offset up to which the table contains the messages; -1 if it contains none.
-        recorded_offset: physical offset of the last commit of the selection; None if it is unknown.
-        fault: reason why the two offsets differ; None if they are equal.
+        verified_offset: physical offset up to which the table contains the messages; -1 without messages.
+        recorded_offset: physical offset of the last commit of the selection; None if unknown.
+        fault: reason why the two offsets differ.
         remedy: options by which an export of one store goes on; empty without a fault.
-        metadata: metadata of the selection's last commit; None if it is unknown.
+        metadata: metadata of the selection's last commit; None if unknown.
     """
 
     verified_offset: int
@@ -70,8 +70,8 @@ def read_progress(
     """Read the progress of a selection from one version of a table.
 
     Args:
-        transaction_version: transaction version of this id in the table version, a physical offset; -1 if it has none.
-        find_lost_row: returns where the watermark row of an application id was, if the table lacks it now; else None.
+        transaction_version: transaction version of ``app_id`` in the table version, a physical offset; -1 without one.
+        find_lost_row: returns where a missing watermark row of an application id was; None if no row is missing.
         is_complete: whether the table cannot have lost a transaction version.
     """
     if transaction_version < 0 and is_complete:
@@ -112,11 +112,7 @@ def _remedy(begin: int, recorded_offset: int) -> str:
 
 
 def last_metadata(commits: CommitHistory, version: int, prefix: str) -> str | None:
-    """Return the metadata of the last commit of any selection of one store that made the content of a table version.
-
-    Args:
-        prefix: prefix of the application ids of the store.
-    """
+    """Return the metadata of the last commit that made the content of a table version, of ids with a prefix."""
     while version >= 0:
         commit = commits.read_commit(version)
         if commit is None or commit.operation == "CLONE":

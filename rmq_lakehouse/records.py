@@ -25,7 +25,7 @@ class PendingRecords:
 
     Attributes:
         options: options of the source, in addition to those of the selection.
-        topics: largest possible number of topics, which decides the size of files.
+        topics: largest possible number of topics.
         parallelism: number of tasks that run at a time.
     """
 
@@ -48,8 +48,7 @@ class PendingRecords:
         Args:
             split: bytes of the log that a task reads, about; None makes files of the target size.
 
-        Raises:
-            StoreError: a file of the log was deleted since the export looked at the log.
+        Raises StoreError: a file of the log was deleted since its snapshot.
         """
         more = self._more_options(attempt.begin, split)
         options = commitlog_options(self.selection.read_options(attempt.begin, self.end, more))

@@ -22,11 +22,7 @@ APP_PREFIX = "rmq-export:"
 
 @dataclass(frozen=True, slots=True)
 class ExcludedTopics:
-    """Topics that are not exported, such as system topics.
-
-    Attributes:
-        prefix: prefix of the names of further topics.
-    """
+    """Topics that are not exported, such as system topics, by names and by a prefix of names."""
 
     names: tuple[str, ...]
     prefix: str
@@ -51,11 +47,7 @@ class ExcludedTopics:
 
 @dataclass(frozen=True, slots=True)
 class BrokerKey:
-    """Broker of one of several stores, or of a running cluster, in a table of several brokers.
-
-    Attributes:
-        table_id: identifier of the clusters in the table.
-    """
+    """Broker in a table of several brokers; ``table_id`` identifies their clusters in the table."""
 
     cluster: str
     name: str
@@ -72,7 +64,7 @@ class BrokerKey:
 
 
 def exported_brokers(app_ids: Iterable[str]) -> set[tuple[str, str]]:
-    """Return cluster and name of the brokers that have application ids in a table; none if it is of one store."""
+    """Return cluster and name of the brokers that have application ids in a table."""
     own_ids = (app_id.removeprefix(APP_PREFIX) for app_id in app_ids if app_id.startswith(APP_PREFIX))
     names = (own_id.partition(":")[0].split("/") for own_id in own_ids)
     return {(unquote(pair[0]), unquote(pair[1])) for pair in names if len(pair) == 2}
@@ -84,14 +76,14 @@ class ExportSelection:
 
     Attributes:
         store_id: identifier of the store in application ids: the offsets of two stores must not be confused.
-        topics: names of topics; None is all topics that are not excluded.
-        excluded_topics: RocketMQ's own topics; None if system topics are exported.
-        include: which records of the log, as the source's option; None is its default.
-        starting_timestamp: smallest store time, as the source's option; None is any.
-        ending_timestamp: one past the largest; None is any.
+        topics: None is all topics that are not excluded.
+        excluded_topics: None if system topics are exported.
+        include: value of the source's option of this name.
+        starting_timestamp: smallest store time, as the source's option.
+        ending_timestamp: one past the largest store time.
         queue_bounds: the source's options that bound queues, by name, each JSON by topic and queue.
         from_offset: physical offset from which missing rows are exported again (backfill); None resumes.
-        broker: broker of the messages, in a table of several brokers; None in a table of one store.
+        broker: None in a table of one store.
         with_tier: whether the messages are those of a store and its tier, which queue offsets identify.
     """
 

@@ -36,11 +36,7 @@ BuildColumns = Callable[[DataFrame], DataFrame]
 def check_adopted_table(
     path: str, log: SparkTableLog, selection: ExportSelection, schema: StructType, identity_columns: Sequence[str]
 ) -> None:
-    """Refuse an owner's table with another store's messages, or with columns that an export cannot fill.
-
-    Raises:
-        StoreError: naming the store or the column.
-    """
+    """Refuse an owner's table with another store's messages, or with columns that an export cannot fill."""
     if selection.broker is None:  # a table of brokers has the commits of other brokers, too
         _check_store(path, log.snapshot().app_ids(), selection)
     check_files(path, log)
@@ -90,8 +86,7 @@ def with_adopted_columns(frame: DataFrame, table: StructType, *, with_defaults: 
     """Select the columns that an owner's table has and Delta does not compute.
 
     Args:
-        frame: rows, under the table's current names.
-        with_defaults: whether columns that the frame lacks get their defaults; a merge sets them itself.
+        with_defaults: whether columns that the frame lacks get their defaults; a merge itself sets defaults.
     """
     names = {name.lower(): name for name in frame.columns}
     columns = []
@@ -135,11 +130,11 @@ class SparkExactlyOnceTable(ExactlyOnceTable):
 
     @property
     def _is_adopted(self) -> bool:
-        """Whether the table's owner made it, and the export is to go on in it."""
+        """The table's owner made the table, and the export adopts it."""
         return self._table_spec.adopts and self.log.exists() and not has_source(self.log.configuration())
 
     def layout(self, spark: SparkSession, schema: StructType, stats: tuple[str, ...] | None = None) -> Layout | None:
-        """Return how tasks write Parquet files of the columns ``schema``; None if rows have to go through Spark.
+        """Return how tasks write Parquet files of the columns ``schema``; None if Spark has to write the rows.
 
         Args:
             stats: columns with statistics in the table's log; None is those of the table's specification.
@@ -158,13 +153,9 @@ class SparkExactlyOnceTable(ExactlyOnceTable):
         return self.log.layout(table_spec, codec, schema.fieldNames())
 
     def committed_offsets(self, attempt: CommitAttempt, texts: Mapping[str, str]) -> npt.NDArray[np.int64]:
-        """Read the physical offsets of the rows of an attempt that the table has already.
+        """Read the physical offsets of an attempt's rows, with ``texts`` in other columns, that the table has already.
 
-        Args:
-            texts: values of columns that the rows have.
-
-        Raises:
-            NeedsWriterError: they are more than tasks are given; Spark joins them.
+        Raises NeedsWriterError: the offsets are too many for tasks; Spark joins them.
         """
         committed = self._committed_offsets(attempt, texts)
         if committed is None:
@@ -177,7 +168,7 @@ class SparkExactlyOnceTable(ExactlyOnceTable):
     def with_current_columns(self, frame: DataFrame) -> DataFrame:
         """Rename and cast columns to the table's present names and wider types, without dropped columns.
 
-        Of a table that its owner made only the columns stay that the table has.
+        An adopted table gets only the columns that it has.
         """
         rows = self._with_wider_columns(frame)
         if not self._is_adopted:
@@ -209,8 +200,8 @@ class SparkExactlyOnceTable(ExactlyOnceTable):
         """Write rows by Spark, and commit them with the transaction versions of the attempt.
 
         Args:
-            frame: rows of the attempt, with the table's column of physical offsets; rows before it may be among them.
-            complete: adds to the attempt what is known after the rows are written.
+            frame: rows of the attempt, with the table's column of physical offsets; earlier rows may be among them.
+            complete: adds transaction versions to the attempt after the rows are written.
             counted: condition of the written rows that the result counts; None counts all.
         """
         pending = self._without_committed_rows(frame, attempt) if attempt.needs_dedup else frame

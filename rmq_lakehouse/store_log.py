@@ -13,7 +13,6 @@ from rmq_formats.errors import OptionError, RmqError, StoreError
 from rmq_formats.read.log_end import cut_segments, find_leftovers
 from rmq_formats.read.log_fingerprint import differing_range
 from rmq_formats.read.plan import plan_read
-from rmq_formats.read.ranges import missing_ranges
 from rmq_formats.read.task import read_task
 from rmq_formats.scan.splits import frozen_end, torn_bytes
 from rmq_formats.spark.options.read import commitlog_options
@@ -33,7 +32,6 @@ class StoreLog:
     """CommitLog of a store, as it was at one moment.
 
     Attributes:
-        segments: segments in log order.
         end: physical offset after the last sound record.
         torn: number of bytes after ``end`` that no broker is writing.
         leftover_bytes: number of bytes after ``end`` that an earlier recovery has left; a broker overwrites them.
@@ -45,10 +43,6 @@ class StoreLog:
     end: int
     torn: int
     leftover_bytes: int = 0
-
-    def missing(self, begin: int, end: int) -> list[tuple[int, int]]:
-        """Return the ranges of ``[begin, end)`` that were deleted."""
-        return missing_ranges(self.segments, begin, end)
 
     def reread_if_shorter(self, end: int) -> "StoreLog":
         """Return this snapshot, or a new one if it ends before an offset: the log may have grown."""
@@ -89,13 +83,10 @@ FindTopics = Callable[[StoreLog, Sequence[str]], Collection[str]]
 def check_topics(
     find_topics: FindTopics, logs: Sequence[StoreLog], known_topics: frozenset[str], topics: tuple[str, ...]
 ) -> None:
-    """Refuse topics that no store has; a topic that neither queues nor configuration name is searched in the logs.
+    """Refuse topics that no store has. Raises OptionError.
 
     Args:
-        known_topics: of the stores, which are computed at each call.
-
-    Raises:
-        OptionError: naming them.
+        known_topics: topics of queues and configuration; other topics are searched in the logs.
     """
     lacking = [topic for topic in topics if topic not in known_topics]
     for log in logs:
@@ -139,11 +130,10 @@ def find_topics_by_spark(spark: "SparkSession", log: StoreLog, topics: Sequence[
 
 
 def check_log(log: StoreLog, exported_end: int, fingerprint: str | None, table: str) -> None:
-    """Refuse a log that is not the exported one, or that ends before the exported offset. Raises StoreError.
+    """Refuse a log that is not the exported log, or that ends before the exported offset. Raises StoreError.
 
     Args:
-        exported_end: physical offset up to which the table contains the log; -1 if it contains nothing.
-        fingerprint: fingerprint of the log when it was exported; None if it is unknown.
+        fingerprint: fingerprint of the log when it was exported; None if unknown.
     """
     log = log.reread_if_shorter(exported_end)  # another exporter may have committed records written since
     if exported_end > log.end + log.torn:

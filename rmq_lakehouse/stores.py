@@ -9,6 +9,7 @@ from typing import Any, Generic
 from rmq_formats.errors import OptionError, RmqError, StoreError
 from rmq_formats.read.fsync import fsync_log
 from rmq_formats.read.query import Include
+from rmq_formats.read.ranges import missing_ranges
 from rmq_formats.read.stores import BrokerStore, all_stores_failed_error, in_threads
 from rmq_lakehouse.exports import AnyExport, ExportCounts, Pending, SourceExports
 from rmq_lakehouse.selection import BrokerKey
@@ -24,7 +25,7 @@ class ExportBounds:
     Attributes:
         ending_physical_offset: exclusive; None is the log's end.
         fail_on_data_loss: whether bytes that were deleted before they were exported are an error.
-        max_bytes: largest number of bytes of each log in a round; None is no limit.
+        max_bytes: limit of bytes of each log in a round.
         follows: whether each round exports up to the log's new end.
     """
 
@@ -45,17 +46,13 @@ class ExportBounds:
 
 @dataclass(kw_only=True)
 class StoreExports(SourceExports[AnyExport]):
-    """Exports of one store, and their results.
+    """Exports of one store, and their results; offsets are physical offsets.
 
     Attributes:
-        broker: broker of the store; None in tables of one store.
+        broker: None in tables of one store.
         log: newest snapshot of the log; None if the log could not be read.
         torn_bytes: bytes after the log's end that no broker is writing.
-        start: physical offset where the exports began.
-        end: physical offset up to which the exports have come.
-        round_end: physical offset where the round ends.
         missing_bytes: bytes of the log that were deleted before they were exported.
-        round_missing_bytes: those of the round.
         leftover_bytes: bytes after the log's end with messages that no queue has, if the exports include them.
     """
 
@@ -156,8 +153,7 @@ class StoreLogs(Generic[AnyExport, Pending]):
     def check(self) -> None:
         """Refuse tables and logs that do not fit; then set where each store's exports begin.
 
-        Raises:
-            StoreError: a table of others, one that was restored, or no store's log fits.
+        Raises StoreError: a table of another store, a restored table, or no store's log fits.
         """
         for part in self.parts:
             for export in part.exports:
@@ -180,7 +176,7 @@ class StoreLogs(Generic[AnyExport, Pending]):
         part.start = part.end = part.begin()
 
     def _check_missing_bytes(self, part: StoreExports[AnyExport], begin: int, end: int) -> int:
-        gaps = part.snapshot.missing(begin, end)
+        gaps = missing_ranges(part.snapshot.segments, begin, end)
         for first, last in gaps:
             message = f"{part.store.path}: bytes {first} to {last} of the CommitLog are gone: deleted before the export"
             if self.bounds.fail_on_data_loss:
@@ -228,7 +224,7 @@ class StoreLogs(Generic[AnyExport, Pending]):
                 for export in part.exports:
                     export.check()
         except RmqError as error:
-            if self._last_refusal != str(error):  # each round would say it again
+            if self._last_refusal != str(error):  # each round would log it again
                 self._last_refusal = str(error)
                 _log.warning("stores that have come since are not exported: %s", error)
             return
@@ -290,11 +286,10 @@ def _report_leftovers(part: StoreExports[AnyExport]) -> None:
 
 
 def name_brokers(stores: Sequence[BrokerStore], cluster: str | None, table_id: str | None) -> list[BrokerKey]:
-    """Name the brokers of stores that are exported into one table. Raises OptionError.
+    """Name the brokers of stores, as of ``find_stores``, that are exported into one table. Raises OptionError.
 
     Args:
-        stores: stores, as ``find_stores`` returns them.
-        cluster: cluster name of stores without one; None is the name that all other stores have.
+        cluster: cluster name of stores without a name; None is the name that all other stores have.
         table_id: identifier of the clusters in the table; None is made of their names.
     """
     clusters = {store.cluster for store in stores if store.cluster}
@@ -302,9 +297,8 @@ def name_brokers(stores: Sequence[BrokerStore], cluster: str | None, table_id: s
     for store in stores:
         if not store.cluster and default_cluster is None:
             raise OptionError(f"{store}: cluster unknown; give --cluster NAME, or name it in a TOML file")
-    names = [
-        (store.cluster or str(default_cluster), str(store.broker)) for store in stores
-    ]  # no two the same: see ``find_stores``
+    # No two are the same, see ``find_stores``.
+    names = [(store.cluster or str(default_cluster), str(store.broker)) for store in stores]
     identifier = table_id or ",".join(sorted({name for name, _ in names}))
     return [BrokerKey(name, broker, identifier) for name, broker in names]
 

@@ -26,13 +26,9 @@ def in_catalog(table: str) -> tuple[str, str, str] | None:
 
 
 def placed(table: str, beside: Path | None = None) -> str:
-    """Return the absolute path of a relative one; a URI and a name in a catalog stay as they are.
+    """Return the absolute path of a path below ``beside``; a URI and a name in a catalog stay as they are.
 
-    Delta takes a relative path in SQL for a name in a schema, and executors run in directories of their own.
-
-    Args:
-        table: a path, or ``catalog.schema.table``.
-        beside: where a relative path begins; None is the working directory.
+    Delta reads a relative path in SQL as a name in a schema, and executors run in directories of their own.
     """
     if not table or _URI.match(table) or in_catalog(table):
         return table

@@ -228,8 +228,7 @@ class TypedExport(ExportTables):
     ) -> OutputTable:
         """Return a table as tasks write it; its ``layout`` raises NeedsWriterError if Spark has to write the rows.
 
-        Args:
-            texts: values of columns that all rows of the export have.
+        ``texts`` are values of columns that all rows of the export have.
         """
 
         def layout() -> Layout:
@@ -378,10 +377,7 @@ class TypedExport(ExportTables):
         )
 
     def _message_reason(self, row_reason: Column) -> Column:
-        """Return the reason for a message whose rows have reasons: of several rows the first reason, with its element.
-
-        So a message is in the table with all its rows, or a dead letter.
-        """
+        """Return the first reason of a message's rows: the message is in the table with all its rows, or not at all."""
         if not self._topic.explode:
             return row_reason
         of_element = F.concat(F.lit("element "), F.col(ELEMENT), F.lit(": "), row_reason)

@@ -24,12 +24,7 @@ def _lost_version(offset: int) -> int:
 
 
 class HighWatermark:
-    """High watermarks of the selections of one store in a table.
-
-    Args:
-        offset: name of the column of physical offsets.
-        broker_columns: names of the columns of cluster and broker, in a table of several brokers.
-    """
+    """High watermarks of the selections of one store in a table; arguments as of ``ExactlyOnceTable``."""
 
     def __init__(
         self,
@@ -60,8 +55,7 @@ class HighWatermark:
 
         Args:
             app_ids: application ids of the other selections, with ``WATERMARK_SUFFIX``.
-            begin: physical offset of the first row that the transaction may commit.
-            end: physical offset after the last such row.
+            begin: physical offset of the first row that the transaction may commit; ``end`` is exclusive.
         """
         watermarks = {name: snapshot.transaction_version(name) for name in app_ids}
         return {

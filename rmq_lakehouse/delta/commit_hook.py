@@ -24,7 +24,7 @@ CommitGuard = Callable[[], AbstractContextManager[None]]
 
 
 class TableReplacedError(Exception):
-    """The content of the table was replaced after the export had looked at it."""
+    """The content of the table was replaced after the export had read it."""
 
 
 @contextmanager
@@ -63,11 +63,7 @@ class _Observer:
     """Observer of transactions, as a Java object."""
 
     def __init__(
-        self,
-        jvm: Any,
-        commit_guard: CommitGuard,
-        versions: dict[str, int],
-        check_start: Callable[[int], None] | None,
+        self, jvm: Any, commit_guard: CommitGuard, versions: dict[str, int], check_start: Callable[[int], None] | None
     ) -> None:
         self.error: StoreError | TableReplacedError | None = None
         self._jvm, self._commit_guard, self._versions = jvm, commit_guard, versions

@@ -46,13 +46,7 @@ def stats_property(columns: Sequence[str]) -> dict[str, str]:
 
 
 def unbounded_column(properties: Mapping[str, str], written: Collection[str], bounded: Collection[str]) -> str | None:
-    """Return the first column whose bounds a table wants in its log, and that an export writes without bounds.
-
-    Args:
-        properties: of the table.
-        written: columns that the export writes.
-        bounded: those of them with bounds.
-    """
+    """Return the first column whose bounds a table wants in its log, and that an export writes without bounds."""
     names = (
         in_backticks.replace("``", "`") or plain
         for in_backticks, plain in _LISTED_NAME.findall(properties.get(_STATS_COLUMNS, ""))
@@ -87,8 +81,8 @@ def is_plain(protocol: Mapping[str, Any], schema: str, properties: Mapping[str, 
 
     Args:
         protocol: action of the table's log.
-        schema: of the table, as the log has it.
-        auto_compact: the session's setting by which Delta's own writer compacts small files after its commits.
+        schema: JSON of the table's log.
+        auto_compact: value of ``AUTO_COMPACT``, by which Delta's own writer compacts small files after its commits.
     """
     features = set(protocol.get("readerFeatures", [])) | set(protocol.get("writerFeatures", []))
     versions = protocol["minReaderVersion"], protocol["minWriterVersion"]

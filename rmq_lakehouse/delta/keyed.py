@@ -58,7 +58,7 @@ def upsert(
     """
 
     def start_if_pending(transaction: TableTransaction) -> CommitAttempt | None:
-        attempt = start(transaction)  # of a transaction that is dropped: MERGE has its own
+        attempt = start(transaction)  # MERGE has a transaction of its own
         return None if attempt is None or not attempt.has_pending_rows else attempt
 
     def write(attempts: Mapping[int, CommitAttempt]) -> CommitResult:

@@ -51,10 +51,7 @@ _log = logging.getLogger("rmq_lakehouse")
 
 @contextmanager
 def commit_lock(table: Path) -> Iterator[None]:
-    """Hold the lock of a table's log; the lock of a killed process is released.
-
-    Args:
-        table: its directory.
+    """Lock the log of a table in a directory; the lock of a killed process is released.
 
     Raises:
         StoreLockedError: another export holds the lock for too long.
@@ -89,15 +86,12 @@ def _has_locked(descriptor: int, path: Path) -> bool:
 
 
 def quarantine_torn_commits(table: Path) -> None:
-    """Move the newest commits of a table away, back to the last whole one, with a warning for each.
+    """Move the newest commits of a table away, back to the last whole commit, with a warning for each.
 
-    A lock keeps other exports from moving commits that a third export has written instead.
-
-    Args:
-        table: directory of the table; without a log nothing happens.
+    A lock prevents that another export moves commits that a third export has written instead.
 
     Raises:
-        StoreLockedError: another export is doing so.
+        StoreLockedError: another export is moving commits.
         StoreError: the log cannot be read or changed.
     """
     log, quarantine = table / "_delta_log", table.with_name(f"{table.name}{_SUFFIX}")
@@ -111,7 +105,7 @@ def quarantine_torn_commits(table: Path) -> None:
 
 
 def _stays_torn(log: Path) -> bool:
-    """Return whether the newest commit is torn, and not one that another program is writing at the moment."""
+    """Return whether the newest commit is torn, and no other program is writing it at the moment."""
     end = time.monotonic() + _WRITTEN_S
     while time.monotonic() < end:
         with suppress(FileNotFoundError):  # another export has just set it aside
@@ -143,7 +137,7 @@ def _torn_files(log: Path) -> list[Path]:
 
 
 def _is_readable(checkpoint: Path) -> bool:
-    """Return whether a checkpoint is whole, and so are the files that it names, where it is one of version 2."""
+    """Return whether a checkpoint is whole, and with it the files that a checkpoint of version 2 names."""
     try:
         sidecars = _sidecars(checkpoint)
         for name, size in sidecars:

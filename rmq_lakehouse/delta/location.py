@@ -23,11 +23,7 @@ _LEVELS: Final = 2  # limit: levels of an object store's directories that are se
 
 
 class DeltaLocation:
-    """Location of one table.
-
-    Args:
-        table: a path, or ``catalog.schema.table``.
-    """
+    """Location of one table, a path or ``catalog.schema.table``."""
 
     def __init__(self, spark: SparkSession, table: str) -> None:
         self._spark, self.table = spark, table
@@ -39,10 +35,9 @@ class DeltaLocation:
         return f"delta.{quoted(self.table)}" if self._names is None else ".".join(map(quoted, self._names))
 
     def path(self) -> str | None:
-        """Return the path of the table; None if its catalog has none of that name.
+        """Return the path of the table; None if its catalog lacks the table.
 
-        Raises:
-            StoreError: the catalog does not answer, lacks the schema, or has another object of that name.
+        Raises StoreError: the catalog does not answer, lacks the schema, or has another object of that name.
         """
         if not self._path:
             try:
@@ -92,9 +87,9 @@ class DeltaDirectory:
 
     Attributes:
         files: Hadoop's file system of the directory.
-        path: of the directory, or its URI.
-        local_path: path in this machine's file system; None if Hadoop has it in another one.
-        is_uniform: whether Delta itself keeps Iceberg metadata there.
+        path: path or URI of the directory.
+        local_path: path in this machine's file system; None if Hadoop has it in another file system.
+        is_uniform: whether Delta itself writes Iceberg metadata there.
     """
 
     jvm: Any

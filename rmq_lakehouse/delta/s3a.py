@@ -24,11 +24,7 @@ _ENVIRONMENT: Final = frozenset({"EnvironmentVariableCredentialsProvider", "IAMI
 
 @dataclass(frozen=True, slots=True)
 class S3Connection:
-    """Opens a bucket's object store; see ``Connect``.
-
-    Attributes:
-        settings: arguments of ``S3FileSystem``, credentials among them.
-    """
+    """Opens a bucket's object store, by arguments of ``S3FileSystem``; see ``files.Connect``."""
 
     settings: tuple[tuple[str, Any], ...] = field(repr=False)
 
@@ -37,11 +33,7 @@ class S3Connection:
 
 
 def connection(files: Any) -> S3Connection | None:
-    """Return how tasks open the object store of a Hadoop file system; None if Spark's writer has to write.
-
-    Args:
-        files: the Java object of Hadoop's file system, which has the bucket's own settings.
-    """
+    """Return how tasks open the object store of a Hadoop file system; None if Spark's writer has to write."""
     if str(files.getClass().getName()) != _CLASS:
         return None
     conf = files.getConf()
@@ -91,7 +83,7 @@ def _secret(conf: Any, name: str) -> str:
 
 
 def _region(bucket: str, endpoint: str) -> str | None:
-    """Find out the region of a bucket of Amazon's; any will do for another server."""
+    """Find the region of a bucket of Amazon's; other servers accept any region."""
     if endpoint not in {"", _CENTRAL}:
         return "us-east-1"
     try:

@@ -48,8 +48,6 @@ NAMESPACE: Final = "rmq"
 _BUSY_S: Final = 60  # how long a commit waits for another one's
 _FIRST_PARTITION_ID: Final = 1000  # the specification begins there
 _log = logging.getLogger("rmq_lakehouse")
-
-
 _CATALOG_ERRORS: Final = (
     NoSuchTableError, ValidationError, RESTError, RequestException, SQLAlchemyError, OSError, ValueError,
     EOFError,  # of a manifest list that was cut off
@@ -84,7 +82,7 @@ class IcebergLocation:
         self.identifier = (NAMESPACE, self.directory.name)
 
     def load(self) -> Table | None:
-        """Load the table as it is now; None if there is none. Raises StoreError."""
+        """Load the newest version of the table; None without a table. Raises StoreError."""
         if self.directory is not None and (self.directory / DELTA_LOG).is_dir():
             raise StoreError(f"{self.table}: is a Delta table; give another --table, or --format delta")
         if self.directory is not None and not self._file.exists():
@@ -98,7 +96,7 @@ class IcebergLocation:
         return table
 
     def _check_location(self, path: Path | None) -> None:
-        """Refuse a table beside another catalog file than ours: this one was copied. Raises StoreError."""
+        """Refuse a copied catalog file, whose table is beside the original file. Raises StoreError."""
         if self.directory is None or path is None or path.parent.resolve() == self.directory.parent.resolve():
             return
         raise StoreError(
@@ -109,8 +107,7 @@ class IcebergLocation:
     def create(self, schema: Schema, partitions: tuple[str, ...], properties: Mapping[str, str]) -> None:
         """Create the table, unless another writer was faster.
 
-        Raises:
-            StoreError: the catalog cannot be written, or puts tables where no export can write.
+        Raises StoreError: the catalog cannot be written, or puts tables where no export can write.
         """
         if self.directory is not None:
             self._check_around(self.directory)
@@ -146,7 +143,7 @@ class IcebergLocation:
                 raise
 
     def _creation_lock(self) -> AbstractContextManager[None]:
-        """Let one process at a time create a catalog's file or a table; a catalog elsewhere does so itself."""
+        """Lock the creation of a catalog's file or of a table; other catalogs do so themselves."""
         return nullcontext() if self.directory is None else _directory_lock(self.directory.parent)
 
     def _location(self, catalog: Catalog, schema: Schema) -> str:
@@ -197,7 +194,6 @@ class IcebergLocation:
 
     @contextmanager
     def translate_errors(self) -> Iterator[None]:
-        """Translate errors of the catalog to a StoreError of one line."""
         try:
             yield
         except _CATALOG_ERRORS as error:
@@ -208,7 +204,7 @@ class IcebergLocation:
 
 @contextmanager
 def _directory_lock(directory: Path) -> Iterator[None]:
-    """Hold a lock of a directory, where its file system has locks; the lock leaves no file."""
+    """Lock a directory, where its file system has locks; the lock leaves no file."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with suppress(OSError):

@@ -42,7 +42,7 @@ def expirable_snapshots(metadata: TableMetadata, before_ms: int, kept: Collectio
 
     Args:
         before_ms: the time, in ms since 1970.
-        kept: ids of further snapshots to keep, beside those of branches and tags.
+        kept: ids of snapshots to retain in addition to those of branches and tags.
     """
     kept_ids = {*kept, *(ref.snapshot_id for ref in metadata.refs.values())}
     log = metadata.snapshot_log
@@ -96,11 +96,10 @@ def delete_unused(table: Table, before_ms: int) -> None:
     is not in this table's history, stays, and the files of its current snapshots.
 
     Args:
-        table: as it is after snapshots have expired; loaded again.
+        table: the table after snapshots have expired, loaded again.
         before_ms: the time, in ms since 1970; a commit that is under way has younger files.
 
-    Raises:
-        StoreError: metadata that is not in the table's history is of a version that pyiceberg cannot read.
+    Raises StoreError: pyiceberg cannot read metadata that is not in the table's history.
     """
     files, path = files_of(table.location().rstrip("/"), table.io)
     infos = sorted(_list_files(files, path), key=lambda info: str(info.path))  # oldest metadata first, by its number
@@ -124,7 +123,7 @@ def delete_unused(table: Table, before_ms: int) -> None:
     for info in infos:
         is_old = info.mtime_ns is not None and info.mtime_ns // 1_000_000 < before_ms
         if is_old and info.base_name not in used:
-            with suppress(FileNotFoundError):  # another one is at the same
+            with suppress(FileNotFoundError):  # another vacuum deletes the same files
                 files.delete_file(info.path)
 
 
@@ -140,8 +139,7 @@ def _used_paths(
 ) -> Iterator[str]:
     """List the paths of statistics, and of manifest lists, manifests and data files of snapshots.
 
-    Args:
-        read_manifests: manifests whose data files were listed already; added to.
+    Data files of ``read_manifests`` were listed before; the function adds the manifests that it reads.
     """
     for statistics in (*metadata.statistics, *metadata.partition_statistics):
         yield statistics.statistics_path
@@ -163,7 +161,7 @@ def _current_snapshots(metadata: TableMetadata) -> list[Snapshot]:
 
 
 def _newest_diverged(table: Table, files: pafs.FileSystem, paths: Mapping[str, str]) -> dict[str, TableMetadata]:
-    """Read the metadata of the table that is neither in its history nor named by other such metadata, by file name.
+    """Read the metadata of the table that neither its history nor other diverged metadata names, by file name.
 
     Args:
         paths: paths of the files in the table's directory, by their names.
@@ -198,8 +196,7 @@ def _history(table: Table, files: pafs.FileSystem, paths: Mapping[str, str]) -> 
 def _read_metadata(files: pafs.FileSystem, path: str) -> TableMetadata | None:
     """Read a metadata file; None if the file was deleted or cut off, so that no program can read it.
 
-    Raises:
-        StoreError: a whole file that pyiceberg cannot read.
+    Raises StoreError: a whole file that pyiceberg cannot read.
     """
     try:
         with files.open_input_stream(path, compression=None) as stream:

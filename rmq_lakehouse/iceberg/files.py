@@ -49,19 +49,14 @@ _BOUNDS: Final = ("lower_bounds", "upper_bounds")
 
 @dataclass(frozen=True, slots=True)
 class IcebergFiles:
-    """Iceberg's rules for files; see ``TableFiles``.
-
-    Attributes:
-        schema: the table's schema, as Iceberg's JSON.
-        spec: the table's partition spec, as Iceberg's JSON.
-    """
+    """Iceberg's rules for files, by Iceberg's JSON of the table's schema and partition spec; see ``TableFiles``."""
 
     schema: str
     spec: str
     properties: tuple[tuple[str, str], ...] = ()
 
     def file_schema(self, schema: pa.Schema, partitions: Sequence[str]) -> pa.Schema:  # noqa: ARG002 # Delta leaves them out
-        """Give the columns the table's field ids; the columns of partitions are in the files."""
+        """Add the table's field ids to the columns; the columns of partitions are in the files."""
         return pa.schema(_with_ids(schema, Schema.model_validate_json(self.schema).fields))
 
     def partition_source(self, name: str) -> str:
@@ -119,8 +114,7 @@ def _statistics(footer: pq.FileMetaData, table: Schema, properties: dict[str, st
 def data_file(action: str, spec: PartitionSpec, schema: Schema) -> DataFile:
     """Build a data file of ``IcebergFiles.action``.
 
-    Raises:
-        StoreError: the table's partition spec has changed since the file was written.
+    Raises StoreError: the table's partition spec has changed since the file was written.
     """
     description = json.loads(action)
     names = [field.name for field in spec.fields]

@@ -18,11 +18,11 @@ _OF_STORES: Final = ("s3.", "client.")  # properties of an object store; a catal
 
 @dataclass(frozen=True, slots=True)
 class TableFileSystem:
-    """Opens the file system of a table's files as pyiceberg does; see ``Connect``.
+    """Opens the file system of a table's files as pyiceberg does; see ``files.Connect``.
 
     Attributes:
         location: URI of the table.
-        properties: of the object store, credentials among them.
+        properties: properties of the object store, with credentials.
     """
 
     location: str
@@ -30,7 +30,7 @@ class TableFileSystem:
 
     @classmethod
     def of(cls, location: str, io: FileIO) -> "TableFileSystem":
-        """Take the properties that the catalog has given for a table, or its configuration."""
+        """Select the properties of the object store from those of a table's catalog or configuration."""
         properties = ((name, str(value)) for name, value in io.properties.items() if name.startswith(_OF_STORES))
         return cls(location, tuple(sorted(properties)))
 

@@ -42,11 +42,7 @@ _BOUNDED: Final = (IntegralType, StringType, DateType, DecimalType, BinaryType)
 
 @dataclass(frozen=True, slots=True)
 class MergeResult:
-    """Files of a merge, which no version of the table has yet.
-
-    Attributes:
-        removed: files whose rows are in ``added``, or were replaced.
-    """
+    """Files of a merge, which no version of the table has yet; rows of removed files are in the added files."""
 
     added: tuple[WrittenFile, ...] = ()
     removed: tuple[DataFile, ...] = ()
@@ -56,9 +52,9 @@ def merge(spark: SparkSession, table: Table, layout: Layout, frame: DataFrame, r
     """Write the files of a table in which the last message of each key is its row, unless that is a deletion.
 
     Args:
-        table: as it was loaded; the files are for a commit to this very snapshot.
-        frame: the new rows, with the table's columns or some of them; else rows keep theirs.
-        rows: their key and order; a row gives way only to a later one.
+        table: the loaded table; the files are for a commit to its snapshot.
+        frame: the new rows, with the table's columns or some of them; other columns retain their values.
+        rows: key and order of the rows; a row replaces only an earlier row.
     """
     row_struct, order, keys = F.struct(*map(column, frame.columns)), F.expr(rows.order_value()), _keys(rows.key)
     newest = frame.groupBy(*keys).agg(F.max_by(row_struct, order).alias(_NEW_ROW))
@@ -142,7 +138,7 @@ def _replace_rows(existing: DataFrame, fresh: DataFrame, key: Sequence[KeyColumn
 
 
 def _cast_value(value: Column, kind: DataType, target: DataType) -> Column:
-    """Give a value the table's type, which may have more members of structs."""
+    """Cast a value to the table's type, which may have more members of structs."""
     if isinstance(kind, StructType) and isinstance(target, StructType):
         members_by_name = {field.name.lower(): field for field in kind}
         members = [

@@ -35,7 +35,7 @@ class Plan:
 
     Attributes:
         parts: files to remove, with their delete files; a task rewrites the rows of each part.
-        dropped: files that are taken out, and of which no row stays.
+        dropped: files to remove with all their rows.
         row_filter: condition of the rows that stay; None is all.
     """
 
@@ -50,12 +50,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class RewriteResult:
-    """Files of a plan that tasks have written.
-
-    Attributes:
-        added: no version of the table has them yet.
-        replaced_tasks: files whose rows are in ``added``, or are deleted.
-    """
+    """Files of a plan that tasks have written, and the files that they replace."""
 
     added: tuple[WrittenFile, ...]
     replaced_tasks: tuple[FileScanTask, ...]
@@ -65,7 +60,7 @@ class RewriteResult:
         return tuple(task.file for task in self.replaced_tasks)
 
     def fits(self, table: Table) -> bool:
-        """Return whether a table has the files still, and nobody has deleted rows of them since."""
+        """Return whether a table still has the replaced files, without newly deleted rows."""
         contents = {_content(task) for task in table.scan().plan_files()}
         return all(_content(task) in contents for task in self.replaced_tasks)
 
@@ -110,7 +105,7 @@ def rewrite(spark: SparkSession, table: Table, layout: Layout, plan: Plan) -> Re
 
 
 def _pack(tasks: Sequence[FileScanTask]) -> list[tuple[FileScanTask, ...]]:
-    """Cut a row of files into parts of the target size at most."""
+    """Split a list of files into parts of at most the target size."""
     parts: list[tuple[FileScanTask, ...]] = []
     part: list[FileScanTask] = []
     size = 0
@@ -143,6 +138,6 @@ def _bound(table: Table, bounds: dict[int, bytes] | None, time_column: str) -> i
 
 
 def cutoff(now_s: float, days: int) -> datetime:
-    """Return the time before which rows are deleted; the first there is where that would be an earlier one."""
+    """Return the time before which rows are deleted; at least the first time of the year 1."""
     first = datetime.min.replace(tzinfo=UTC)
     return datetime.fromtimestamp(max(now_s - days * 86400, first.timestamp()), UTC)

@@ -40,11 +40,11 @@ Read = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 @dataclass(frozen=True, slots=True)
 class FileReader:
-    """Reads pickled lists of ``FileScanTask``; Spark's tasks get it pickled.
+    """Reader of pickled lists of ``FileScanTask``, which is pickled to Spark's tasks.
 
     Attributes:
-        table: its schema, as Iceberg's JSON.
-        schema: of the batches; ``FILE`` is the path of their file.
+        table: Iceberg's JSON of the table's schema.
+        schema: columns of the batches; ``FILE`` is the path of their file.
         row_filter: condition of the rows that are read; None is all.
     """
 
@@ -141,9 +141,8 @@ def rows_of(
     """Read rows of a table's files, without rows hidden by delete files.
 
     Args:
-        tasks: the files, of one of the table's snapshots, with their delete files.
-        columns: names of the columns wanted; None is all.
-        with_file: have ``FILE`` as well.
+        columns: names of columns; None is all.
+        with_file: add the column ``FILE``.
     """
     all_columns = from_arrow_schema(table.schema().as_arrow())
     row_columns = StructType([all_columns[name] for name in columns] if columns is not None else all_columns.fields)
@@ -158,13 +157,13 @@ def rows_of(
 
 
 def reader_of(table: Table, columns: StructType, row_filter: pc.Expression | None = None) -> FileReader:
-    """Return the reader that tasks use for a table's files; see ``FileReader``."""
+    """Return the reader that tasks use for a table's files."""
     files = TableFileSystem.of(table.location(), table.io)
     return FileReader(table.schema().model_dump_json(), files, arrow_schema(columns), row_filter)
 
 
 def frame_of_parts(spark: SparkSession, parts: Sequence[Sequence[FileScanTask]]) -> DataFrame:
-    """Give files to tasks of Spark, each of which reads one of ``parts``."""
+    """Distribute files to tasks of Spark, each of which reads one of ``parts``."""
     pickled = [(pickle.dumps(list(part)),) for part in parts]
     return spark.createDataFrame(spark.sparkContext.parallelize(pickled, max(1, len(parts))), "files BINARY")
 
@@ -172,11 +171,7 @@ def frame_of_parts(spark: SparkSession, parts: Sequence[Sequence[FileScanTask]])
 def write_frame(frame: DataFrame, layout: Layout) -> list[WrittenFile]:
     """Write the rows in tasks, after a shuffle that brings the rows of a partition together.
 
-    Args:
-        frame: the rows, with the table's columns or some of them.
-
-    Raises:
-        StoreError: a file that cannot be written, or was written where the driver does not see it.
+    Raises StoreError: a file cannot be written, or was written where the driver does not see it.
     """
     names = frame.columns
     # Spark takes the names that mapInArrow is given apart at dots and backticks. No projection is above the hint: of
@@ -194,11 +189,7 @@ def write_frame(frame: DataFrame, layout: Layout) -> list[WrittenFile]:
 
 
 def write_parts(parts: DataFrame, layout: Layout, schema: pa.Schema, read: Read) -> list[WrittenFile]:
-    """Write in each task the rows that it reads, without a shuffle.
-
-    Args:
-        parts: input of ``read``; each task writes its own files.
-    """
+    """Write in each task the rows that ``read`` makes of its part, without a shuffle."""
     SparkRunner(parts.sparkSession).check_shared("--table", layout.table)
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -156,10 +156,10 @@ class SparkIcebergTransaction(IcebergTransaction):
             return keyed.merge(spark, self._table, layout, frame, rows)
 
     def replace(self, rewritten: RewriteResult) -> bool:
-        """Replace files by others; return False if the table has changed these files meanwhile.
+        """Replace files by others; return False if the table has changed these files meanwhile. Raises as ``commit``.
 
         The snapshot repeats the metadata of the last export's snapshot, so that the latter may expire. Table properties
-        stay: a table that was rolled back still shows it. Raises as ``commit``.
+        stay, and still show that a table was rolled back.
         """
         if not rewritten.fits(self._table):
             return False

@@ -66,7 +66,7 @@ class IcebergLog:
         return dict(self._table().properties)
 
     def former_columns(self) -> dict[str, str | None]:
-        """See ``TableLog``: a column is its field id, and the table keeps its former schemas."""
+        """Compare field ids, which identify columns, with those of the table's former schemas."""
         table = self._table()
         exported: dict[str, int] = {}
         for _, schema in sorted(table.schemas().items(), reverse=True):  # of two columns of a name the older one
@@ -78,7 +78,7 @@ class IcebergLog:
         return _partitions(self._table())
 
     def missing_file(self) -> str | None:
-        """See ``TableLog``: checks the first and last file of the oldest and of the newest manifest."""
+        """Check the first and the last file of the oldest and of the newest manifest."""
         table = self._table()
         current = table.current_snapshot()
         with self._location.translate_errors():
@@ -291,11 +291,7 @@ def _check_version(version: int, name: str) -> None:
 
 
 def _check_clock(metadata: TableMetadata, name: str) -> None:
-    """Refuse a clock that is behind the table: Iceberg reads no table whose changes are not in the order of time.
-
-    Raises:
-        StoreError: both times.
-    """
+    """Refuse a clock before the table's last change: Iceberg reads no table whose changes are not in order of time."""
     last_ms = max([metadata.last_updated_ms, *(entry.timestamp_ms for entry in metadata.snapshot_log)])
     now_ms = int(time.time() * 1000)
     if now_ms < last_ms - _MAX_CLOCK_STEP_MS:

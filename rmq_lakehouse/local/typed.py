@@ -73,7 +73,7 @@ def build_local_decoder(topic: TypedTopic) -> BodyDecoder:
     """Build the decoder of a topic's bodies; its fields have the comments of the schema.
 
     Raises:
-        NeedsSparkError: only Spark's parser may know the schema.
+        NeedsSparkError: only Spark's parser may accept the schema.
         OptionError: the schema cannot be used.
     """
     try:
