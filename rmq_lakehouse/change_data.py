@@ -175,10 +175,7 @@ def condition_reason(condition: str) -> Column:
 
 
 def select_keys(messages: DataFrame) -> DataFrame:
-    """Replace the column ``properties`` of messages: of those with an empty body the property KEYS as it was sent.
-
-    The column ``keys`` does not do: KEYS are split there.
-    """
+    """Replace ``properties`` by the property KEYS of messages with an empty body; ``keys`` has KEYS split."""
     keys = F.when(is_empty_body(), F.nullif(F.col("properties")["KEYS"], F.lit("")))
     return messages.withColumn(_KEYS, keys).drop("properties")
 
@@ -281,11 +278,7 @@ def tombstone_value(columns: StructType, path: Path, key: Column) -> Column:
 
 
 def with_former_keys(frame: DataFrame, value_name: str, key: Sequence[KeyColumn]) -> DataFrame:
-    """Add a deletion to each row of an envelope that changes the key: a row of the key that ``before`` has.
-
-    Args:
-        frame: rows with the column ``DELETED``, and the decoded body as the column ``value_name``.
-    """
+    """Add a deletion to each decoded row of an envelope that changes the key: a row of the key that ``before`` has."""
     after_paths = {part.after_path for part in key if part.after_path is not None}
     if not after_paths:
         return frame

@@ -60,11 +60,9 @@ def commit_with_retry(
     """Commit the pending rows of several brokers in one transaction, and retry after a lost race (steps 1 and 6).
 
     Args:
-        write: writes and commits the rows; called again after each lost race. None where there are no rows: only the
-            progress is committed.
+        write: writes and commits the rows, again after each lost race. None without rows commits only the progress.
 
-    Raises:
-        StoreError: each attempt lost a race, or the table does not contain the rows that were committed to it.
+    Raises StoreError: each attempt lost a race, or the table does not contain the rows that were committed to it.
     """
     for _ in range(ATTEMPTS):
         transaction = log.begin_transaction()
@@ -327,8 +325,8 @@ def with_high_watermark(attempt: CommitAttempt, last_row: int | None) -> CommitA
     """Add the high watermark to the transaction versions of an attempt (step 4).
 
     Args:
-        last_row: physical offset of its last row; in a table with a key and several brokers the store time of that
-            row, in ms. None if there are no rows.
+        last_row: physical offset of the last row, None without rows; in a table with a key and several brokers the
+            store time of that row, in ms.
     """
     watermark = max((offset for offset in (attempt.watermark, last_row) if offset is not None), default=None)
     watermark_version = {} if attempt.spans or watermark is None else {attempt.app_id + WATERMARK_SUFFIX: watermark}
@@ -337,10 +335,7 @@ def with_high_watermark(attempt: CommitAttempt, last_row: int | None) -> CommitA
 
 
 def commit_files(attempts: Sequence[CommitAttempt], adds: Sequence[WrittenFile] | None) -> CommitResult:
-    """Commit data files, transaction versions and metadata of attempts of one transaction atomically (step 5).
-
-    Args:
-        adds: files to add; None if the attempts have no rows to write.
+    """Commit files, if there are rows, transaction versions and metadata of attempts of one transaction (step 5).
 
     Raises one of the log's ``conflicts`` if another writer was faster.
     """

@@ -89,12 +89,7 @@ AnyExport = TypeVar("AnyExport", bound=ExportTables)
 
 @dataclass
 class SourceExports(Generic[AnyExport]):
-    """Exports of one store or broker of a source, and their results.
-
-    Attributes:
-        exports: exports to the common tables, in the same order for all parts of a source.
-        error: error that has ended the exports.
-    """
+    """Exports of one store or broker to the common tables, in the same order for all parts of a source."""
 
     exports: Sequence[AnyExport]
     error: Exception | None = None
@@ -158,10 +153,9 @@ class MessageSource(Protocol[AnyExport, Pending_co]):
 
 
 class ExportLoop(Generic[AnyExport, Pending]):
-    """Export of a source in rounds: each round commits what is pending, table after table.
+    """Export of a source in rounds: each round commits the pending messages, table after table.
 
-    Args:
-        commit_all: commits the pending messages of several parts to one table; returns counts or the error of each.
+    ``commit_all`` commits the messages of several parts to one table, and returns counts or the error of each part.
     """
 
     def __init__(

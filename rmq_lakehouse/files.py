@@ -31,12 +31,7 @@ OBJECT_SCHEMES: Final = frozenset({"s3", "s3a", "s3n"})
 
 
 def may_write_apart(topics: int, span_bytes: int, tasks: int) -> bool:
-    """Return whether each task may write its own files without a shuffle, and these are not many small ones.
-
-    Args:
-        topics: largest possible number of topics.
-        span_bytes: bytes of the log to export.
-    """
+    """Return whether tasks may write files without a shuffle, since the files of each topic are large enough."""
     return tasks <= 1 or topics <= FEW_TOPICS or span_bytes // (tasks * topics) >= _LEAST_APART_BYTES
 
 
@@ -52,11 +47,7 @@ def set_file_sizes(spark: "SparkSession", topics: int) -> None:
 
 
 def split_bytes(topics: int, span_bytes: int, processors: int) -> int:
-    """Return the split size in bytes: a file of the target size for each topic, if all processors then have work.
-
-    Args:
-        topics: largest possible number of topics.
-    """
+    """Return the split size: files of the target size for ``topics`` at most, if all processors then have work."""
     target_bytes = TARGET_FILE_BYTES * min(max(topics, 1), FEW_TOPICS)
     return max(_LEAST_SPLIT_BYTES, min(target_bytes, -(-span_bytes // max(1, processors))))
 

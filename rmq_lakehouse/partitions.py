@@ -57,11 +57,9 @@ def time_column_type(name: str) -> pa.DataType:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Column of a table that partitions it, as it is or through a transform of Iceberg.
+    """Column that partitions a table, as it is (``identity``) or through a transform of Iceberg.
 
-    Attributes:
-        transform: name of the transform; ``identity`` is the column as it is.
-        width: number of buckets, or of characters that ``truncate`` leaves; None of other transforms.
+    ``width`` is the number of buckets, or of characters that ``truncate`` leaves.
     """
 
     column: str

@@ -80,11 +80,7 @@ class Export(ExportTables, Protocol):
 
 
 class RawExport(RawTable):
-    """Export of messages to a raw table, by tasks that write files, or by Spark.
-
-    Args:
-        dead_letters: table of the messages that a constraint refuses; None leaves them out.
-    """
+    """Export of messages to a raw table, and of messages that constraints refuse to the dead letters, if any."""
 
     table: SparkExactlyOnceTable
 
@@ -227,11 +223,8 @@ class RawExport(RawTable):
 def commit_all(parts: Sequence[tuple[Export, PendingMessages]]) -> list[ExportCounts | RmqError]:
     """Commit the messages of several brokers to their common tables: in one job and one commit if tasks write files.
 
-    Returns:
-        For each broker its counts, or the error that failed it: an unreadable log does not stop the other brokers.
-
-    Raises:
-        StoreError: the table cannot be written, or lacks rows that were committed.
+    Returns counts, or the error of a broker: an unreadable log does not stop the other brokers. Raises StoreError: the
+    table cannot be written, or lacks rows that were committed.
     """
     raw = [(export, pending) for export, pending in parts if isinstance(export, RawExport)]
     outcomes = _commit_files(raw) if raw else {}

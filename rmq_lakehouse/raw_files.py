@@ -38,11 +38,7 @@ class TaskRows(Protocol):
     """Rows of one task, read by the task itself."""
 
     def batches(self, columns: Sequence[str], *, by_topic: bool = False) -> Iterator[pa.RecordBatch]:
-        """Read the rows.
-
-        Args:
-            by_topic: batches may have rows of one topic each; only rows of one topic keep their order then.
-        """
+        """Read the rows; ``by_topic`` allows batches of one topic each, so that only rows of a topic retain order."""
 
 
 class PendingTasks(Protocol):
@@ -79,13 +75,7 @@ class StoreRows:
 
 @dataclass(frozen=True, slots=True)
 class RawTask:
-    """Task that writes files.
-
-    Attributes:
-        columns: columns of the rows, as their source names them.
-        schema: columns of the files, days and hours among them.
-        broker: None in a table of one store.
-    """
+    """Task that reads ``columns`` of a source, and writes files of ``schema``, days and hours among its columns."""
 
     rows: TaskRows
     columns: tuple[str, ...]
@@ -112,11 +102,7 @@ class TaskFiles:
 
 
 def write_files(runner: FilesRunner, tasks: Sequence[RawTask], layout: Layout) -> list[TaskFiles]:
-    """Run the tasks that write files. No reader sees the files before the table's log names them.
-
-    Raises:
-        StoreError: a file that cannot be read or written, or was written where the driver does not see it.
-    """
+    """Run tasks that write files; no version of the table has these files yet. Raises StoreError."""
     runner.check_shared("--table", layout.table)
     written = runner.map(write_raw_task, tasks)
     check_visible([file for task in written for file in task.files], layout.file_store)
@@ -126,11 +112,7 @@ def write_files(runner: FilesRunner, tasks: Sequence[RawTask], layout: Layout) -
 def write_files_of_brokers(
     runner: FilesRunner, tasks: Sequence[Sequence[RawTask]], layout: Layout
 ) -> list[list[TaskFiles] | RmqError]:
-    """Run the interleaved tasks of several brokers as one job; a failed task fails its own broker only.
-
-    Returns:
-        For each broker the files of its tasks, or the error of one task, whose broker's files are deleted.
-    """
+    """Run the tasks of several brokers as one job; a failed task fails its own broker, and deletes its files."""
     numbered = [[(number, task) for task in broker_tasks] for number, broker_tasks in enumerate(tasks)]
     interleaved = interleave_tasks(numbered)
     runner.check_shared("--table", layout.table)
@@ -170,10 +152,7 @@ def delete_files(files: Sequence[WrittenFile], file_store: TableFileStore) -> No
 
 
 def check_visible(files: Sequence[WrittenFile], file_store: TableFileStore) -> None:
-    """Check that the driver sees the files that tasks have written: an executor may lack the table's mount.
-
-    Raises StoreError: a file is not visible, or has another size.
-    """
+    """Check that the driver sees the files of tasks: an executor may lack the table's mount. Raises StoreError."""
     with ThreadPoolExecutor(_MAX_CONCURRENT_CHECKS) as pool:
         list(pool.map(partial(_check_visible, file_store), files))
 

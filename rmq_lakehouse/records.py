@@ -21,13 +21,7 @@ if TYPE_CHECKING:  # exports without Spark have records, too
 
 @dataclass(frozen=True, slots=True)
 class PendingRecords:
-    """Records of a selection that begin before a physical offset.
-
-    Attributes:
-        options: options of the source, in addition to those of the selection.
-        topics: largest possible number of topics.
-        parallelism: number of tasks that run at a time.
-    """
+    """Records of a selection that begin before a physical offset; ``options`` are more options of the source."""
 
     selection: ExportSelection
     options: Mapping[str, str]

@@ -83,11 +83,7 @@ def is_computed(field: StructField) -> bool:
 
 
 def with_adopted_columns(frame: DataFrame, table: StructType, *, with_defaults: bool) -> DataFrame:
-    """Select the columns that an owner's table has and Delta does not compute.
-
-    Args:
-        with_defaults: whether columns that the frame lacks get their defaults; a merge itself sets defaults.
-    """
+    """Select the columns of an owner's table that Delta does not compute; a merge itself sets other columns' defaults."""
     names = {name.lower(): name for name in frame.columns}
     columns = []
     for field in table:
@@ -134,11 +130,7 @@ class SparkExactlyOnceTable(ExactlyOnceTable):
         return self._table_spec.adopts and self.log.exists() and not has_source(self.log.configuration())
 
     def layout(self, spark: SparkSession, schema: StructType, stats: tuple[str, ...] | None = None) -> Layout | None:
-        """Return how tasks write Parquet files of the columns ``schema``; None if Spark has to write the rows.
-
-        Args:
-            stats: columns with statistics in the table's log; None is those of the table's specification.
-        """
+        """Return how tasks write Parquet files of the columns ``schema``; None if Spark has to write the rows."""
         codec = CODECS.get(str(spark.conf.get("spark.sql.parquet.compression.codec", "snappy")).lower())
         partitions = [name for name in self._table_spec.partitions if name in schema.fieldNames()]
         table_spec = self._table_spec if stats is None else replace(self._table_spec, stats=stats)

@@ -204,11 +204,7 @@ def table_properties(topic: TypedTopic) -> tuple[tuple[str, str], ...]:
 def check_column_names(
     topic: TypedTopic, metadata: Iterable[str], body: Iterable[str], time_columns: Collection[str]
 ) -> None:
-    """Refuse a column of the body whose name the table has already, in any case. Raises OptionError.
-
-    Args:
-        time_columns: columns of days and hours that the table is partitioned by.
-    """
+    """Refuse a column of the body whose name the table has already, in any case. Raises OptionError."""
     names = {name.lower() for name in metadata}
     for name in body:
         if name.lower() in names:

@@ -83,11 +83,7 @@ FindTopics = Callable[[StoreLog, Sequence[str]], Collection[str]]
 def check_topics(
     find_topics: FindTopics, logs: Sequence[StoreLog], known_topics: frozenset[str], topics: tuple[str, ...]
 ) -> None:
-    """Refuse topics that no store has. Raises OptionError.
-
-    Args:
-        known_topics: topics of queues and configuration; other topics are searched in the logs.
-    """
+    """Refuse topics that neither queues and configuration (``known_topics``) nor logs have. Raises OptionError."""
     lacking = [topic for topic in topics if topic not in known_topics]
     for log in logs:
         if lacking:
@@ -130,11 +126,7 @@ def find_topics_by_spark(spark: "SparkSession", log: StoreLog, topics: Sequence[
 
 
 def check_log(log: StoreLog, exported_end: int, fingerprint: str | None, table: str) -> None:
-    """Refuse a log that is not the exported log, or that ends before the exported offset. Raises StoreError.
-
-    Args:
-        fingerprint: fingerprint of the log when it was exported; None if unknown.
-    """
+    """Refuse a log that is not the exported log, or that ends before the exported offset. Raises StoreError."""
     log = log.reread_if_shorter(exported_end)  # another exporter may have committed records written since
     if exported_end > log.end + log.torn:
         raise StoreError(

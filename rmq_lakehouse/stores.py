@@ -114,7 +114,7 @@ class StoreExports(SourceExports[AnyExport]):
 
 
 class StoreLogs(Generic[AnyExport, Pending]):
-    """Message source of the CommitLogs of stores; see ``MessageSource``. A broken store never stops the others.
+    """Message source of the CommitLogs of stores. A broken store never stops the others.
 
     Args:
         pending_records: returns the records of a log that an export lacks and that begin before a physical offset.
@@ -151,10 +151,7 @@ class StoreLogs(Generic[AnyExport, Pending]):
         return [part for part in self.parts if part.error is None]
 
     def check(self) -> None:
-        """Refuse tables and logs that do not fit; then set where each store's exports begin.
-
-        Raises StoreError: a table of another store, a restored table, or no store's log fits.
-        """
+        """Refuse tables and logs that do not fit; then set where each store's exports begin. Raises StoreError."""
         for part in self.parts:
             for export in part.exports:
                 export.check()

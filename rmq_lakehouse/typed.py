@@ -81,12 +81,7 @@ def _with_types_of(log: SparkTableLog, columns: StructType) -> StructType:
 
 
 class TypedExport(ExportTables):
-    """Export of one topic to its typed table, and of undecodable messages to the dead letters. Raises OptionError.
-
-    Args:
-        selection: selection of the messages of all topics.
-        dead_letters: path of the dead-letter table; None leaves dead letters out.
-    """
+    """Export of one topic to its typed table, and to the dead-letter table, if any. Raises OptionError."""
 
     def __init__(
         self,
@@ -226,10 +221,7 @@ class TypedExport(ExportTables):
         partitions: Sequence[str],
         texts: Mapping[str, str],
     ) -> OutputTable:
-        """Return a table as tasks write it; its ``layout`` raises NeedsWriterError if Spark has to write the rows.
-
-        ``texts`` are values of columns that all rows of the export have.
-        """
+        """Return a table as tasks write it; ``layout`` raises NeedsWriterError if Spark has to write the rows."""
 
         def layout() -> Layout:
             properties = {name: value for name, value in table.log.configuration().items() if name.startswith("delta.")}

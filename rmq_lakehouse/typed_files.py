@@ -35,11 +35,7 @@ _OFFSET: Final = "physical_offset"
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Table to write files of.
-
-    Attributes:
-        committed: physical offsets of the task's messages that the table has already; None if it has no message.
-    """
+    """Table to write files of; ``committed`` has physical offsets of its rows, None without rows of the task."""
 
     layout: Layout
     schema: pa.Schema
@@ -122,7 +118,7 @@ class _Writer:
 
 
 def write_typed_files(runner: FilesRunner, tasks: Sequence[TypedTask]) -> list[TypedFiles]:
-    """Run the tasks. No reader sees the files before a table's log names them.
+    """Run tasks that write files; no version of the tables has these files yet.
 
     Raises:
         UnreadableMessagesError: a task cannot read or write; the files of the others are deleted.

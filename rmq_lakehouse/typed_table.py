@@ -47,7 +47,6 @@ class OutputTable:
     """Table whose files tasks write.
 
     Attributes:
-        schema: columns of the rows.
         layout: returns how tasks write the files; may raise NeedsWriterError, as ``committed_offsets`` may.
         committed_offsets: reads the physical offsets of the rows of an attempt that the table has already.
     """
@@ -154,10 +153,9 @@ class TypedTable:
 
 
 class _WrittenFiles:
-    """Files that no version of a table contains yet: those of the last attempt, for the next one with the same rows.
+    """Files of the last attempt, which no version of a table contains yet, for the next attempt with the same rows.
 
-    Attributes:
-        dead_letters_of: rows whose dead letters were committed; None if there are none.
+    ``dead_letters_of`` identifies the rows whose dead letters were committed.
     """
 
     def __init__(self) -> None:

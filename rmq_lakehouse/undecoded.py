@@ -31,8 +31,8 @@ class Undecoded:
     """Undecoded messages of a selection.
 
     Attributes:
-        first: physical offset of the first one; 0 without any.
-        end: a physical offset after the last one; 0 without any, and where a former version counted them.
+        first: physical offset of the first message; 0 without messages.
+        end: physical offset after the last message; 0 without messages, and if a former version counted them.
     """
 
     count: int = 0

@@ -27,11 +27,7 @@ TIMERS_OPTIONS: Final = (*_STORES, "columns")
 
 @dataclass(frozen=True, slots=True)
 class MetadataOptions:
-    """Parsed options of a read: of ``stores``, or of the cluster ``namesrv``; None of columns or groups is all.
-
-    Attributes:
-        access: credentials and TLS, by the options' names; see ``live.client.gather_access``.
-    """
+    """Parsed options of a read of ``stores`` or of the cluster ``namesrv``; None of columns or groups is all."""
 
     columns: tuple[str, ...] | None
     stores: SourceOptions | None

@@ -67,11 +67,7 @@ def _groups(configs: Mapping[str, Any], options: MetadataOptions) -> pa.RecordBa
 def _batch(
     configs: "Iterable[StoredTopicConfig | StoredGroupConfig]", schema: pa.Schema, members: Mapping[str, str]
 ) -> pa.RecordBatch:
-    """Make a batch of stored configs, or of those that brokers answer, which have the same members.
-
-    Args:
-        members: names of members by column, where the two differ.
-    """
+    """Make a batch of configs; ``members`` has the names of their members by column, where the two differ."""
     config_schema = pa.schema(list(schema)[2:])
     rows = list(configs)
     columns = {}

@@ -43,11 +43,7 @@ class ClusterExportOptions:
 
 @dataclass(kw_only=True)
 class BrokerExports(SourceExports[Export]):
-    """Exports of one broker, and their results.
-
-    Attributes:
-        missing: offset ranges that the broker had deleted before they were exported: queue, begin, end.
-    """
+    """Exports of one broker; ``missing`` has ranges that the broker had deleted before: queue, begin, end."""
 
     broker: BrokerKey
     missing: set[tuple[ClusterQueue, int, int]] = field(default_factory=set)
@@ -79,12 +75,7 @@ class BrokerQueues:
         return [self._brokers[name] for name in sorted(self._brokers)]
 
     def check(self) -> None:
-        """Find the brokers, and refuse tables that do not fit.
-
-        Raises:
-            ClusterError: the cluster does not answer, or lacks a topic.
-            StoreError: a table of others, or one that was restored.
-        """
+        """Find the brokers, and refuse tables that do not fit. Raises ClusterError, StoreError."""
         with self._options.source.link() as link:
             topics = self._topics(link, self._options)
             self._find_brokers(link, {queue.broker for topic in topics for queue in link.queues(topic)})
@@ -109,11 +100,7 @@ class BrokerQueues:
             part.error = None
 
     def pending(self, number: int) -> list[tuple[BrokerExports, PendingQueueMessages]]:
-        """Return the messages that the exports of one number lack: at most ``max_messages`` of all brokers.
-
-        Raises:
-            ClusterError: the cluster does not answer, messages were deleted, or a topic was recreated.
-        """
+        """Return the messages that the exports of one number lack: at most ``max_messages`` of all brokers."""
         with self._options.source.link() as link:
             messages, is_limited = self._plan(link, number)
         self._is_limited |= is_limited

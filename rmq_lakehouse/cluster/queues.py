@@ -48,10 +48,7 @@ class QueueProgress:
 
 
 def queue_progress(table: ExactlyOnceTable) -> QueueProgress:
-    """Read the progress of a broker's queues from the newest version of its table.
-
-    Raises StoreError: the table does not contain the messages that were committed.
-    """
+    """Read the progress of queues from the newest version of a table. Raises StoreError: the table lost messages."""
     return _decode_progress(table, table.progress(table.queues_id), table.progress())
 
 

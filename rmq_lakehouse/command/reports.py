@@ -10,11 +10,7 @@ from rmq_offline.job_arguments import EXIT_CLEAN, EXIT_FINDINGS
 def report_of(
     options: ExportOptions, source: MessageSource[Any, Any], undecoded: int, seconds: float
 ) -> tuple[dict[str, Any], int]:
-    """Report on an export: its counts, and the counts of missing data, which are findings.
-
-    Args:
-        undecoded: number of undecoded messages of all runs.
-    """
+    """Report on an export with ``undecoded`` messages of all runs: its counts, and missing data, which are findings."""
     parts = source.parts
     total = sum((part.total for part in parts), ExportCounts())
     missing = {name: sum(part.lost[name] for part in parts) for name in parts[0].lost}

@@ -177,11 +177,7 @@ class ReaderCompiler:
         return lambda wrap: array_reader(items_reader(wrap(read_element)), least_bytes)
 
     def compile(self, writer: Any, schema: Any, path: str, form: Form, *, is_repeated: bool = False) -> Read:
-        """Compile a type of the writer and a type of the table's column ``path``.
-
-        Args:
-            is_repeated: whether the value is within an array or a map, which is refused as a whole.
-        """
+        """Compile a type of the writer and of a column ``path``; a value that ``is_repeated`` is refused as a whole."""
         writer = self._writer_types.resolve(writer)
         if isinstance(writer, list):
             return union_reader([self.compile(kind, schema, path, form, is_repeated=is_repeated) for kind in writer])
@@ -600,11 +596,7 @@ def _sent_decimal(writer: Any) -> Callable[[bytes], Decimal | bytes]:
 
 
 def _encoded(schema: Any, value: Any, types: NamedTypes) -> bytes:
-    """Encode a default in JSON as a body has it.
-
-    Raises:
-        ValueError, TypeError, KeyError, AttributeError, struct.error: it is none of the schema's type.
-    """
+    """Encode a default in JSON as a body has it. Raises several errors for a value of another type."""
     schema = types.resolve(schema)
     if isinstance(schema, list):
         for index, branch in enumerate(schema):

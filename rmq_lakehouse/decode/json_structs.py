@@ -87,9 +87,7 @@ def decoded_by_structs(
 ) -> pa.Array:
     """Decode bodies to a struct of ``value`` and ``reason`` each, as ``bodies.decoded`` does.
 
-    Args:
-        structs: decodes the bodies whose meaning is certain.
-        decode: decodes the other bodies, with their headers.
+    ``structs`` decodes the bodies whose meaning is certain, ``decode`` the other bodies, with their headers.
     """
     values, doubtful = structs.certain(_without_headers(bodies, header_bytes))
     rescued = [pa.nulls(len(bodies), field.type) for field in list(value_type)[values.type.num_fields :]]

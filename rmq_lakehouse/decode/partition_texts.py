@@ -18,10 +18,7 @@ _NUL: Final = "\0"  # ends a path
 
 @dataclass(frozen=True, slots=True)
 class PartitionTexts:
-    """Columns of texts that become partitions of a Delta table.
-
-    ``names_directories`` says that a partition's value is in the name of its directory, whose length is limited.
-    """
+    """Columns of texts that become partitions of a Delta table, whose values may be in the names of directories."""
 
     columns: tuple[str, ...] = ()
     names_directories: bool = True

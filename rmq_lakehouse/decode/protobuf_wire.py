@@ -204,11 +204,7 @@ class _FieldPlan:
 
 @dataclass(slots=True)
 class _MessagePlan:
-    """Checks of a message's fields, by tag; a field that may be packed has two tags.
-
-    Attributes:
-        extension_tags: of fields that are in the schema, and are no columns.
-    """
+    """Checks of a message's fields by tag; a field that may be packed has two tags, an extension has no column."""
 
     by_tag: dict[int, _FieldPlan]
     by_number: dict[int, FieldDescriptor]
@@ -218,12 +214,7 @@ class _MessagePlan:
 
 @dataclass(frozen=True, slots=True)
 class WireFault:
-    """Value outside of its field's type.
-
-    Attributes:
-        sent: kind of the value, and the value.
-        wanted: type of the field.
-    """
+    """Value outside of its field's type: ``sent`` is its kind and the value, ``wanted`` the type."""
 
     path: str
     sent: str

@@ -35,11 +35,7 @@ class UnknownSchemaError(ValueError):
 
 
 def json_columns(text: str) -> pa.Schema:
-    """Convert the schema of a spec to columns, with their comments as metadata; all of them may be null.
-
-    Raises:
-        UnknownSchemaError: naming what the schema has that this parser does not know.
-    """
+    """Convert the schema of a spec to nullable columns, with comments as metadata. Raises UnknownSchemaError."""
     try:
         columns = _spark_json(text) if text.lstrip().startswith("{") else _Ddl(text).columns()
     except RecursionError:

@@ -75,11 +75,7 @@ def with_partition_checks(
 
 
 def has_named_directories(properties: Mapping[str, str], local_path: str | None) -> bool:
-    """Return whether the values of partitions are in the names of directories, whose length is limited.
-
-    Args:
-        local_path: directory of the table in this machine's file system; other file systems limit no names.
-    """
+    """Return whether partitions' values are in the names of local directories, whose length is limited."""
     is_mapped = properties.get("delta.columnMapping.mode", "none") != "none"
     is_random = properties.get("delta.randomizeFilePrefixes", "false") == "true"
     return local_path is not None and not is_mapped and not is_random
@@ -88,11 +84,7 @@ def has_named_directories(properties: Mapping[str, str], local_path: str | None)
 def unwritable_partitions(
     files: DataFrame, schema: StructType, partitions: Sequence[str], *, names_directories: bool
 ) -> dict[str, list[str]]:
-    """List the texts by which tasks have made partitions, and which Spark's writer would lose or fail at, by column.
-
-    Args:
-        files: actions that add the files of a version.
-    """
+    """List the texts of tasks' partitions that Spark's writer would lose or fail at, by column."""
     fields = [field for field in schema if field.name in partitions and isinstance(field.dataType, StringType)]
     faulty: dict[str, list[str]] = {}
     for field in fields:

@@ -139,11 +139,7 @@ def parse_checksum(checksum: bytes, transaction_id: str | None) -> dict[str, int
 def parse_commit(
     lines: Iterable[bytes], find_restored_version: Callable[[Mapping[str, Any]], int | None]
 ) -> TableCommit:
-    """Parse the actions of a commit, JSON each.
-
-    Args:
-        find_restored_version: finds the table version that a RESTORE with some parameters restored.
-    """
+    """Parse the actions of a commit, JSON each; ``find_restored_version`` gets the parameters of a RESTORE."""
     actions = [json.loads(line) for line in lines if line.startswith((b'{"commitInfo"', b'{"txn"'))]
     info: dict[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
     versions = {action["txn"]["appId"]: int(action["txn"]["version"]) for action in actions if "txn" in action}

@@ -87,7 +87,6 @@ class DeltaDirectory:
 
     Attributes:
         files: Hadoop's file system of the directory.
-        path: path or URI of the directory.
         local_path: path in this machine's file system; None if Hadoop has it in another file system.
         is_uniform: whether Delta itself writes Iceberg metadata there.
     """

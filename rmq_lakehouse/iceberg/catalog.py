@@ -55,11 +55,9 @@ _CATALOG_ERRORS: Final = (
 
 
 class IcebergLocation:
-    """Location of one table: its catalog, its name there, its directory.
+    """Location of one table, by the path of its directory or ``catalog.namespace.table``.
 
-    Args:
-        table: path of the table's directory, or ``catalog.namespace.table``.
-        options: properties of a named catalog, in addition to pyiceberg's own configuration.
+    ``options`` are properties of a named catalog, in addition to pyiceberg's own configuration.
     """
 
     def __init__(self, table: str, options: Mapping[str, str]) -> None:
@@ -105,10 +103,7 @@ class IcebergLocation:
         )
 
     def create(self, schema: Schema, partitions: tuple[str, ...], properties: Mapping[str, str]) -> None:
-        """Create the table, unless another writer was faster.
-
-        Raises StoreError: the catalog cannot be written, or puts tables where no export can write.
-        """
+        """Create the table, unless another writer was faster. Raises StoreError."""
         if self.directory is not None:
             self._check_around(self.directory)
             self.directory.parent.mkdir(parents=True, exist_ok=True)

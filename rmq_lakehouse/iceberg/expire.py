@@ -161,11 +161,7 @@ def _current_snapshots(metadata: TableMetadata) -> list[Snapshot]:
 
 
 def _newest_diverged(table: Table, files: pafs.FileSystem, paths: Mapping[str, str]) -> dict[str, TableMetadata]:
-    """Read the metadata of the table that neither its history nor other diverged metadata names, by file name.
-
-    Args:
-        paths: paths of the files in the table's directory, by their names.
-    """
+    """Read the metadata of the table that neither its history nor other diverged metadata names, by file name."""
     history = _history(table, files, paths)
     unknown = {name: path for name, path in paths.items() if name not in history and is_metadata(name)}
     parsed = {name: _read_metadata(files, path) for name, path in unknown.items()}
@@ -194,10 +190,7 @@ def _history(table: Table, files: pafs.FileSystem, paths: Mapping[str, str]) -> 
 
 
 def _read_metadata(files: pafs.FileSystem, path: str) -> TableMetadata | None:
-    """Read a metadata file; None if the file was deleted or cut off, so that no program can read it.
-
-    Raises StoreError: a whole file that pyiceberg cannot read.
-    """
+    """Read a metadata file; None if deleted or cut off. Raises StoreError: pyiceberg cannot read the whole file."""
     try:
         with files.open_input_stream(path, compression=None) as stream:
             plain = decompress_metadata(bytes(stream.read()))

@@ -112,10 +112,7 @@ def _statistics(footer: pq.FileMetaData, table: Schema, properties: dict[str, st
 
 
 def data_file(action: str, spec: PartitionSpec, schema: Schema) -> DataFile:
-    """Build a data file of ``IcebergFiles.action``.
-
-    Raises StoreError: the table's partition spec has changed since the file was written.
-    """
+    """Build a data file of ``IcebergFiles.action``. Raises StoreError: the table's partition spec has changed since."""
     description = json.loads(action)
     names = [field.name for field in spec.fields]
     if names != list(description["partitions"]):

@@ -18,12 +18,7 @@ _OF_STORES: Final = ("s3.", "client.")  # properties of an object store; a catal
 
 @dataclass(frozen=True, slots=True)
 class TableFileSystem:
-    """Opens the file system of a table's files as pyiceberg does; see ``files.Connect``.
-
-    Attributes:
-        location: URI of the table.
-        properties: properties of the object store, with credentials.
-    """
+    """Opens the file system of a table's files as pyiceberg does; see ``files.Connect``."""
 
     location: str
     properties: tuple[tuple[str, str], ...] = field(repr=False)

@@ -36,7 +36,6 @@ class Plan:
     Attributes:
         parts: files to remove, with their delete files; a task rewrites the rows of each part.
         dropped: files to remove with all their rows.
-        row_filter: condition of the rows that stay; None is all.
     """
 
     parts: tuple[tuple[FileScanTask, ...], ...]

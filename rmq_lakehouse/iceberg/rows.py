@@ -45,7 +45,6 @@ class FileReader:
     Attributes:
         table: Iceberg's JSON of the table's schema.
         schema: columns of the batches; ``FILE`` is the path of their file.
-        row_filter: condition of the rows that are read; None is all.
     """
 
     table: str
@@ -138,12 +137,7 @@ def rows_of(
     *,
     with_file: bool = False,
 ) -> DataFrame:
-    """Read rows of a table's files, without rows hidden by delete files.
-
-    Args:
-        columns: names of columns; None is all.
-        with_file: add the column ``FILE``.
-    """
+    """Read rows of a table's files, all columns or some, and ``FILE``, without rows hidden by delete files."""
     all_columns = from_arrow_schema(table.schema().as_arrow())
     row_columns = StructType([all_columns[name] for name in columns] if columns is not None else all_columns.fields)
     if with_file:
@@ -169,10 +163,7 @@ def frame_of_parts(spark: SparkSession, parts: Sequence[Sequence[FileScanTask]])
 
 
 def write_frame(frame: DataFrame, layout: Layout) -> list[WrittenFile]:
-    """Write the rows in tasks, after a shuffle that brings the rows of a partition together.
-
-    Raises StoreError: a file cannot be written, or was written where the driver does not see it.
-    """
+    """Write the rows in tasks, after a shuffle that brings the rows of a partition together. Raises StoreError."""
     names = frame.columns
     # Spark takes the names that mapInArrow is given apart at dots and backticks. No projection is above the hint: of
     # a shuffle without rows Spark would drop what is below it, and with it what is observed there.

@@ -54,8 +54,7 @@ class IcebergSnapshot:
     def since_last_export(self) -> list[Snapshot]:
         """List the snapshots from this version back to the last one with progress of an export; empty without any.
 
-        If a selection was rolled back, the list also reaches back to its last commit, the only evidence of the
-        rollback.
+        If a selection was rolled back, the list also has its last commit, the only evidence of the rollback.
         """
         line = list(self._line.values())
         least_positions = [0] if line else []

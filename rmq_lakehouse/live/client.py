@@ -42,11 +42,7 @@ _NO_SETTINGS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 def resolve_access(options: _Options) -> _Options:
-    """Read the files and environment variables of the access, on the driver: tasks get what is in them.
-
-    Raises:
-        OptionError: settings that cannot be used.
-    """
+    """Read the files and environment variables of the access, in the driver, for tasks. Raises OptionError."""
     return replace(options, access=gather_access(options.access))
 
 
@@ -66,11 +62,7 @@ class ClusterConnection:
     def __init__(
         self, namesrv: str, group: str | None, access: Mapping[str, str] = _NO_SETTINGS, patience_s: float = 0
     ) -> None:
-        """Create a connection; nothing is requested yet.
-
-        Args:
-            patience_s: seconds in which a request is repeated where no server responds, once any has responded.
-        """
+        """Create a connection; later requests are repeated for ``patience_s`` where no server responds."""
         self._namesrv = namesrv
         self._patience_s = patience_s
         self._has_responded = False
@@ -117,11 +109,7 @@ class ClusterConnection:
         return self._of_each({queue: partial(committed, _message_queue(queue), group) for queue in queues})
 
     def commit(self, offsets: Mapping[ClusterQueue, int], group: str) -> dict[ClusterQueue, str]:
-        """Commit a consumer group's offsets.
-
-        Returns:
-            Why a queue's offset was not committed: its broker does not respond, or knows no such topic or group.
-        """
+        """Commit a consumer group's offsets; return the reason for each queue whose offset is not committed."""
         failures: dict[ClusterQueue, str] = {}
 
         async def commit_one(queue: ClusterQueue, offset: int) -> None:

@@ -123,12 +123,7 @@ class ClusterReadOptions:
 
 @dataclass(frozen=True, slots=True)
 class ClusterWriteOptions:
-    """Parsed options of a write.
-
-    Attributes:
-        topic: topic of all rows; None if a column has it.
-        batch_bytes: size of a send request, about.
-    """
+    """Parsed options of a write. Without ``topic`` a column has topics; a request has ``batch_bytes`` at most, about."""
 
     namesrv: str
     topic: str | None

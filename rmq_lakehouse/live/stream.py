@@ -104,11 +104,7 @@ class ClusterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return _as_json(self._offset)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Plan the offset ranges of a micro batch.
-
-        Raises:
-            ClusterError: some of its messages are gone, and the option failOnDataLoss is true.
-        """
+        """Plan the offset ranges of a micro batch. Raises ClusterError: some of its messages are deleted."""
         begins, ends = _from_json(start), _from_json(end)
         changed = [queue for queue in ends if begins.get(queue) != ends[queue]]
         if not self._options.fail_on_data_loss:  # the topic of a planned batch may have been deleted

@@ -78,10 +78,9 @@ class Written(WriterCommitMessage):
 def check_target(
     options: ClusterWriteOptions, schema: StructType, overwrite: bool, patience_s: float = 0
 ) -> ClusterWriteOptions:
-    """Parse the options, and refuse a schema that cannot be written with them; nothing is written yet.
+    """Refuse options and a schema that cannot be written with them, before anything is written.
 
-    Args:
-        patience_s: seconds in which a cluster that does not respond, or does not know the topic, is asked again.
+    Requests to a cluster that does not respond, or does not know the topic, are repeated for ``patience_s``.
 
     Raises:
         OptionError: a column that is missing, unknown or of another type; or another mode than append.
@@ -120,12 +119,7 @@ class ClusterWriter(DataSourceArrowWriter):
 
 
 def write_rows(options: ClusterWriteOptions, batches: Iterator[pa.RecordBatch]) -> Written:
-    """Send rows; returns when all messages are stored.
-
-    Raises:
-        ClusterError: the cluster refuses them, or does not answer.
-        OptionError: a row that cannot become a message.
-    """
+    """Send rows; return when all are stored. Raises ClusterError, or OptionError for a row that is no message."""
     with ClusterSink(options.namesrv, options.group, options.access, options.batch_bytes) as sink:
         writer = _RowWriter(sink, options)
         for batch in batches:

@@ -36,10 +36,7 @@ class DeltaHistory:
         return None if lines is None else parse_commit(lines, self._restored_version)
 
     def transaction_versions(self, version: int) -> dict[str, int]:
-        """Return the transaction versions of a table version, by application id.
-
-        Raises StoreError: the log lacks a commit, or has an empty one, and no checkpoint after it.
-        """
+        """Return a table version's transaction versions by application id. Raises StoreError: a commit is missing."""
         checkpoints = self._checkpoints()
         versions: dict[str, int] = {}
         for number in range(version, -1, -1):

@@ -86,13 +86,7 @@ def build_local_decoder(topic: TypedTopic) -> BodyDecoder:
 
 
 class LocalTypedExport(ExportTables):
-    """Export of one topic to its typed table, and of undecodable messages to the dead letters. Raises OptionError.
-
-    Args:
-        topic: topic that ``check_topic`` has accepted.
-        selection: selection of the messages of all topics.
-        dead_letters: path of the dead-letter table; None leaves dead letters out.
-    """
+    """Export of one topic, which ``check_topic`` has accepted, to its typed table and to the dead letters, if any."""
 
     def __init__(
         self,
