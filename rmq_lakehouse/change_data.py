@@ -9,7 +9,7 @@ row of key 1, the other is the row of key 2. Their keys differ, so neither repla
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import and_
@@ -58,6 +58,11 @@ _CATALYST: Final = "org.apache.spark.sql.catalyst"
 _JSON_LITERAL: Final = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?|true|false", re.ASCII)
 _DAY: Final = r"\d{4}-\d{2}-\d{2}"
 _FULL_DATE: Final = re.compile(_DAY, re.ASCII)
+_TIME_FORM: Final = " with date, time and 6 digits of a fraction at most"
+_KEY_FORMS: Final[Mapping[type[DataType], str]] = {
+    DateType: " as YYYY-MM-DD", TimestampType: _TIME_FORM, TimestampNTZType: _TIME_FORM,
+    DecimalType: " without rounding", BinaryType: " in Base64",
+}  # fmt: skip
 _FULL_TIME: Final = re.compile(rf"{_DAY}[T ]\d{{2}}:\d{{2}}(:\d{{2}}(\.\d{{1,6}})?)?( ?[A-Z+-]\S*)?", re.ASCII)
 
 
@@ -202,7 +207,9 @@ def with_tombstone_keys(messages: DataFrame, key: KeyColumn) -> DataFrame:
         return reasons.reindex(texts.index, fill_value=None)
 
     keys = F.col(_KEYS)
-    absent = F.when(keys.isNull(), F.lit(f"column {key.name}: a tombstone without KEYS, wanted {_wanted(key.kind)}"))
+    absent = F.when(
+        keys.isNull(), F.lit(f"column {key.name}: a tombstone without KEYS, wanted {_expected_keys(key.kind)}")
+    )
     reason = pandas_udf(find_reasons, StringType())(keys)  # type: ignore[call-overload] # hints of Python have the kind
     checked = messages.withColumn(TOMBSTONE_REASON, reason)
     value = F.when(F.col(TOMBSTONE_REASON).isNull(), _cast_key(keys, key.kind))
@@ -215,14 +222,15 @@ def key_text_checker(key: KeyColumn, zone: str) -> Callable[[str], str | None]:
     KEYS are decoded as a JSON value of the column; ``zone`` is the zone of times without one. Times have to be in full:
     in JSON ``2024`` is the first day of that year. Raises OptionError: the type of the key has no JSON.
     """
-    name, kind, expected = key.name, key.kind, _wanted(key.kind)
+    name, kind, expected = key.name, key.kind, _expected_keys(key.kind)
     (arrow_kind,) = arrow_schema(StructType([StructField(name, kind)])).types
     try:
         decode = decoder(pa.struct([(name, arrow_kind)]), TimeUnits(), zone)
     except ValueError as error:
         raise OptionError(f"tombstones: {error}. Remove tombstones, or give another key") from error
     is_literal = isinstance(kind, BooleanType) or (isinstance(kind, NumericType) and not isinstance(kind, DecimalType))
-    full = _FULL_DATE if isinstance(kind, DateType) else _FULL_TIME if _is_time(kind) else None
+    is_time = isinstance(kind, TimestampType | TimestampNTZType)
+    full = _FULL_DATE if isinstance(kind, DateType) else _FULL_TIME if is_time else None
     json_name = json.dumps(name)
 
     def find_reason(text: str) -> str | None:
@@ -238,22 +246,9 @@ def key_text_checker(key: KeyColumn, zone: str) -> Callable[[str], str | None]:
     return find_reason
 
 
-def _is_time(kind: DataType) -> bool:
-    return isinstance(kind, TimestampType | TimestampNTZType)
-
-
-def _wanted(kind: DataType) -> str:
+def _expected_keys(kind: DataType) -> str:
     """Describe the KEYS of a tombstone for a key of a type."""
-    form = ""
-    if isinstance(kind, DateType):
-        form = " as YYYY-MM-DD"
-    elif _is_time(kind):
-        form = " with date, time and 6 digits of a fraction at most"
-    elif isinstance(kind, DecimalType):
-        form = " without rounding"
-    elif isinstance(kind, BinaryType):
-        form = " in Base64"
-    return kind.simpleString().upper() + form
+    return kind.simpleString().upper() + _KEY_FORMS.get(type(kind), "")
 
 
 def _cast_key(text: Column, kind: DataType) -> Column:

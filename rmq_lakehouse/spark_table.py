@@ -83,7 +83,7 @@ def is_computed(field: StructField) -> bool:
 
 
 def with_adopted_columns(frame: DataFrame, table: StructType, *, with_defaults: bool) -> DataFrame:
-    """Select the columns of an owner's table that Delta does not compute; a merge itself sets other columns' defaults."""
+    """Select the columns of an owner's table that Delta does not compute; a merge itself sets defaults."""
     names = {name.lower(): name for name in frame.columns}
     columns = []
     for field in table:

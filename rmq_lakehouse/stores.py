@@ -272,14 +272,9 @@ def _report_leftovers(part: StoreExports[AnyExport]) -> None:
     log = part.snapshot
     part.leftover_bytes = log.leftover_bytes
     if log.leftover_bytes:
-        _log.warning(
-            "%s: %d bytes behind the log's end at %d are not exported: a broker overwrites them. To keep their "
-            "messages: rmq replay --store %s --include unqueued --to-store NEW",
-            log.store,
-            log.leftover_bytes,
-            log.end,
-            quote(log.store),
-        )
+        advice = f"To keep their messages: rmq replay --store {quote(log.store)} --include unqueued --to-store NEW"
+        text = "%s: %d bytes behind the log's end at %d are not exported: a broker overwrites them. %s"
+        _log.warning(text, log.store, log.leftover_bytes, log.end, advice)
 
 
 def name_brokers(stores: Sequence[BrokerStore], cluster: str | None, table_id: str | None) -> list[BrokerKey]:

@@ -43,7 +43,7 @@ class ClusterExportOptions:
 
 @dataclass(kw_only=True)
 class BrokerExports(SourceExports[Export]):
-    """Exports of one broker; ``missing`` has ranges that the broker had deleted before: queue, begin, end."""
+    """Exports of one broker; it had deleted the ``missing`` ranges before their export: queue, begin, end."""
 
     broker: BrokerKey
     missing: set[tuple[ClusterQueue, int, int]] = field(default_factory=set)

@@ -45,9 +45,7 @@ def export_parser() -> JobParser:
     )
     job.add_argument("--typed", metavar="SPEC", help="spec of typed tables, TOML or JSON; without --table no raw table")
     job.add_argument(
-        "--dlq-table",
-        type=placed,
-        help="path of the dead-letter table, for messages that do not decode or fit",
+        "--dlq-table", type=placed, help="path of the dead-letter table, for messages that do not decode or fit"
     )
     job.add_argument(
         "--accept-undecoded", metavar="TOPICS", help="comma list: their undecoded messages are reported no more"
@@ -91,8 +89,7 @@ def export_parser() -> JobParser:
         "--mode", choices=["batch", "available-now", "stream"], default="batch", help="default: batch"
     )
     execution.add_argument(
-        "--checkpoint",
-        help="checkpoint directory of a stream; --mode batch needs none; default: inside of --table",
+        "--checkpoint", help="checkpoint directory of a stream; --mode batch needs none; default: inside of --table"
     )
     execution.add_argument("--trigger-interval", default="10 seconds", help="for --mode stream; default: 10 seconds")
     execution.add_argument(
@@ -109,14 +106,10 @@ def export_parser() -> JobParser:
     execution.add_argument(
         "--cluster-by", help="comma list of columns for liquid clustering, instead of --partition-by"
     )
-    maintenance_options = job.add_argument_group("maintenance after the export")
-    maintenance_options.add_argument(
-        "--optimize", action="store_true", help="compact small files to 128 MiB, and cluster"
-    )
-    maintenance_options.add_argument(
-        "--retention", metavar="DAYS", type=int, help="delete messages stored more than DAYS ago"
-    )
-    maintenance_options.add_argument(
+    maintenance = job.add_argument_group("maintenance after the export")
+    maintenance.add_argument("--optimize", action="store_true", help="compact small files to 128 MiB, and cluster")
+    maintenance.add_argument("--retention", metavar="DAYS", type=int, help="delete messages stored more than DAYS ago")
+    maintenance.add_argument(
         "--vacuum", metavar="HOURS", type=int, help="delete files unused by versions of the last HOURS"
     )
     return job

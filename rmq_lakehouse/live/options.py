@@ -123,7 +123,7 @@ class ClusterReadOptions:
 
 @dataclass(frozen=True, slots=True)
 class ClusterWriteOptions:
-    """Parsed options of a write. Without ``topic`` a column has topics; a request has ``batch_bytes`` at most, about."""
+    """Parsed options of a write. Without ``topic`` a column has topics; ``batch_bytes`` is a request's size, about."""
 
     namesrv: str
     topic: str | None

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final, Protocol
 
 import numpy as np
@@ -21,9 +22,8 @@ from rmq_lakehouse.table_log import CommitAttempt, CommitResult, RowRange, Table
 from rmq_lakehouse.undecoded import resolve_undecoded
 from rmq_offline.tasks.runner import ProcessRunner
 
-_CODEC = "snappy"  # as in a session of Spark
+CODEC: Final = "snappy"  # as in a session of Spark
 _ONE_TASK_BYTES = 1 << 59  # the largest power of two that the option splitBytes takes
-_NO_TEXTS: Final[Mapping[str, str]] = {}
 
 
 class LocalRunner(ProcessRunner):
@@ -53,8 +53,23 @@ class UncommittedRows:
             yield matching_rows(batch, pc.invert(pc.is_in(batch.column("physical_offset"), committed)))
 
 
+class LocalExactlyOnceTable(ExactlyOnceTable):
+    """Table that this process writes without Spark; arguments as of ``ExactlyOnceTable``."""
+
+    log: LocalTableLog
+
+    def committed_offsets(
+        self, attempt: CommitAttempt, texts: Mapping[str, str] = MappingProxyType({})
+    ) -> npt.NDArray[np.int64]:
+        """Read the physical offsets of an attempt's rows, with ``texts`` in columns, that the table has already."""
+        offsets = RowRange(self.offset, attempt.begin, attempt.end - 1, texts={**self.broker_texts, **texts})
+        return self.log.values(attempt.transaction.snapshot.version, offsets)
+
+
 class LocalRawExport(RawTable):
     """Export of messages to a raw table by processes of this machine; arguments as of ``RawTable``."""
+
+    table: LocalExactlyOnceTable
 
     def __init__(
         self,
@@ -69,11 +84,11 @@ class LocalRawExport(RawTable):
     ) -> None:
         super().__init__(path, selection, columns, table_spec, decompresses=decompresses)
         check_partition_columns(table_spec.partitions, self.file_schema)
-        self._log, self._runner = log, runner
-        self.table = ExactlyOnceTable(path, log, selection, self.table_spec)
+        self._runner = runner
+        self.table = LocalExactlyOnceTable(path, log, selection, self.table_spec)
 
     def check(self) -> None:
-        self._log.check_writable(self.file_schema.names, self.table_spec)
+        self.table.log.check_writable(self.file_schema.names, self.table_spec)
         self.table.check(self.commented_schema())
 
     def prepare(self) -> None:
@@ -87,12 +102,12 @@ class LocalRawExport(RawTable):
 
         def write(attempts: Mapping[int, CommitAttempt]) -> CommitResult:
             nonlocal counts
-            layout = self._log.layout(self.table_spec, _CODEC, self.file_schema.names)
+            layout = self.table.log.layout(self.table_spec, CODEC, self.file_schema.names)
             tasks = self.files_tasks(self._pending_rows(records, attempts[0]), layout)
             result, counts = write_and_commit(self._runner, attempts[0], tasks, layout)
             return result
 
-        result = commit_with_retry(self.table.path, self._log, [records.start_attempt(self.table)], write)
+        result = commit_with_retry(self.table.path, self.table.log, [records.start_attempt(self.table)], write)
         return counts if result.committed else ExportCounts()
 
     def _pending_rows(self, records: PendingRecords, attempt: CommitAttempt) -> Sequence[TaskRows]:
@@ -102,13 +117,5 @@ class LocalRawExport(RawTable):
             rows, _ = records.tasks(attempt, _ONE_TASK_BYTES)
         if not attempt.needs_dedup:
             return rows
-        committed = committed_offsets(self.table, self._log, attempt)
+        committed = self.table.committed_offsets(attempt)
         return [UncommittedRows(task_rows, committed) for task_rows in rows]
-
-
-def committed_offsets(
-    table: ExactlyOnceTable, log: LocalTableLog, attempt: CommitAttempt, texts: Mapping[str, str] = _NO_TEXTS
-) -> npt.NDArray[np.int64]:
-    """Read the physical offsets of an attempt's rows, with ``texts`` in other columns, that the table has already."""
-    offsets = RowRange(table.offset, attempt.begin, attempt.end - 1, texts={**table.broker_texts, **texts})
-    return log.values(attempt.transaction.snapshot.version, offsets)

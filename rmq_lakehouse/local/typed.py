@@ -16,8 +16,8 @@ from rmq_lakehouse.decode.topics import build_decoder, schema_columns
 from rmq_lakehouse.delta.features import demanding_property
 from rmq_lakehouse.exactly_once import ExactlyOnceTable
 from rmq_lakehouse.exports import ExportCounts, ExportTables
-from rmq_lakehouse.local.raw import LocalRunner, committed_offsets
-from rmq_lakehouse.local.table_log import LocalTableLog, NeedsSparkError, OpenLocalTable
+from rmq_lakehouse.local.raw import CODEC, LocalExactlyOnceTable, LocalRunner
+from rmq_lakehouse.local.table_log import NeedsSparkError, OpenLocalTable
 from rmq_lakehouse.parquet import counted_columns
 from rmq_lakehouse.partitions import TIME_COLUMNS, check_columns_exist, parse_partition
 from rmq_lakehouse.records import PendingRecords
@@ -36,7 +36,6 @@ from rmq_lakehouse.undecoded import DEAD_LETTER_TABLE, resolve_undecoded
 
 _OFFSET: Final = "physical_offset"
 _ZONE: Final = "UTC"  # of times without one, as in the session of the job
-_CODEC: Final = "snappy"  # as in a session of Spark
 # Types whose text in a table's log is Spark's.
 _PARTITION_TYPES: Final = frozenset({pa.string(), pa.int32(), pa.int64(), pa.date32()})
 
@@ -111,27 +110,27 @@ class LocalTypedExport(ExportTables):
             comment=table_comment(topic),
         )
         prefix = topic.metadata_prefix
-        self._log = open_table(topic.table)
-        partition_texts = find_partition_texts(self._log, topic, self._decoder.value_type)
+        log = open_table(topic.table)
+        partition_texts = find_partition_texts(log, topic, self._decoder.value_type)
         self._decoder = replace(self._decoder, partition_texts=partition_texts)
-        self._table = ExactlyOnceTable(topic.table, self._log, self.selection, self._spec, prefix + _OFFSET)
+        self._table = LocalExactlyOnceTable(topic.table, log, self.selection, self._spec, prefix + _OFFSET)
         self.tables = {topic.table: f"{prefix}store_timestamp"}
-        self._dead_log: LocalTableLog | None = None
-        self._dead_letters: ExactlyOnceTable | None = None
+        self._dead_letters: LocalExactlyOnceTable | None = None
         if dead_letters is not None:
-            self._dead_log = open_table(dead_letters)
-            self._dead_letters = ExactlyOnceTable(dead_letters, self._dead_log, self.selection, DEAD_LETTER_TABLE)
+            dead_log = open_table(dead_letters)
+            self._dead_letters = LocalExactlyOnceTable(dead_letters, dead_log, self.selection, DEAD_LETTER_TABLE)
             self.tables[dead_letters] = "store_timestamp"
 
     def check(self) -> None:
-        self._log.check_writable(self._schema.names, self._spec)
-        mismatch = self._log.type_mismatch(self._schema) if self._log.exists() else None
+        log, dead_letters = self._table.log, self._dead_letters
+        log.check_writable(self._schema.names, self._spec)
+        mismatch = log.type_mismatch(self._schema) if log.exists() else None
         if mismatch is not None:
             raise NeedsSparkError(f"{self._table.path}: {mismatch}")
         self._table.check(self._schema)
-        if self._dead_letters is not None and self._dead_log is not None:
-            self._dead_log.check_writable(dead_letter_columns().names, DEAD_LETTER_TABLE)
-            self._dead_letters.check(dead_letter_columns())
+        if dead_letters is not None:
+            dead_letters.log.check_writable(dead_letter_columns().names, DEAD_LETTER_TABLE)
+            dead_letters.check(dead_letter_columns())
 
     def prepare(self) -> None:
         self._table.prepare(self._schema)
@@ -150,18 +149,18 @@ class LocalTypedExport(ExportTables):
         return {"columns": ",".join(messages_to_read(self._time_columns)), "decompress": "true"}
 
     def commit_pending(self, records: PendingRecords) -> ExportCounts:
-        dead, log = self._dead_letters, self._dead_log
         dead_letters = None
-        if dead is not None and log is not None:
-            dead_letters = _output(dead, log, dead_letter_columns(), DEAD_LETTER_TABLE, {"topic": self.name})
-        rows = _output(self._table, self._log, self._schema, self._spec, {})
+        if self._dead_letters is not None:
+            columns = dead_letter_columns()
+            dead_letters = _output(self._dead_letters, columns, DEAD_LETTER_TABLE, {"topic": self.name})
+        rows = _output(self._table, self._schema, self._spec, {})
         table = TypedTable(self._runner, self._decoder, self._metadata, self._time_columns, None, rows, dead_letters)
         return table.commit_pending(records)
 
 
 def _output(
-    table: ExactlyOnceTable, log: LocalTableLog, schema: pa.Schema, table_spec: TableSpec, texts: Mapping[str, str]
+    table: LocalExactlyOnceTable, schema: pa.Schema, table_spec: TableSpec, texts: Mapping[str, str]
 ) -> OutputTable:
     """Return a table as tasks write it; ``texts`` are values of columns that all rows of the export have."""
-    find_offsets = partial(committed_offsets, table, log, texts=texts)
-    return OutputTable(table, schema, lambda: log.layout(table_spec, _CODEC, schema.names), find_offsets)
+    find_offsets = partial(table.committed_offsets, texts=texts)
+    return OutputTable(table, schema, lambda: table.log.layout(table_spec, CODEC, schema.names), find_offsets)
