@@ -54,7 +54,6 @@ _ROW = "__rmq_row"
 _BODY = "__rmq_body"
 Path = tuple[str, ...]
 _AFTER, _BEFORE = "after", "before"  # members of an envelope: where the first is null, the other has the key
-_CATALYST: Final = "org.apache.spark.sql.catalyst"
 _JSON_LITERAL: Final = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?|true|false", re.ASCII)
 _DAY: Final = r"\d{4}-\d{2}-\d{2}"
 _FULL_DATE: Final = re.compile(_DAY, re.ASCII)
@@ -151,7 +150,7 @@ def check_condition(spark: SparkSession, topic: TypedTopic, columns: StructType)
 
 def _find_problem(spark: SparkSession, kind: DataType, plan: Any) -> str:
     """Return why an analyzed condition cannot be ``delete_when``; an empty text if it can."""
-    patterns = java_class(spark._jvm, f"{_CATALYST}.trees.TreePattern")
+    patterns = java_class(spark._jvm, "org.apache.spark.sql.catalyst.trees.TreePattern")
     if not isinstance(kind, BooleanType):
         return "is not a condition"
     if not plan.deterministic():

@@ -105,18 +105,18 @@ class ExactlyOnceTable:
         self.path = path
         self.selection = selection
         self.app_id = selection.app_id
-        self.broker_id = None if selection.broker is None else selection.broker.id
+        broker = selection.broker
+        self.broker_id = None if broker is None else broker.id
         self.offset = offset
         self.log = log
         self._table_spec, self._broker_columns = table_spec, broker_columns
         self._order_column, self._identity_columns = order_column, [offset, *key]
-        self._watermarks = HighWatermark(log, selection, offset, broker_columns, order_column)
+        # Values of the columns of cluster and broker in the store's rows; empty in a table of one store.
+        self.broker_texts = (
+            {} if broker is None else dict(zip(broker_columns, (broker.cluster, broker.name), strict=True))
+        )
+        self._watermarks = HighWatermark(log, offset, order_column, self.broker_texts)
         self._progress_cache: dict[tuple[str, int, int], ExportProgress] = {}  # of the newest version read
-
-    @property
-    def broker_texts(self) -> Mapping[str, str]:
-        """Values of the columns of cluster and broker in the rows of the store; empty in a table of one store."""
-        return self._watermarks.broker_texts
 
     @property
     def watermark_id(self) -> str:

@@ -11,7 +11,6 @@ from pyspark.sql.classic.column import Column as ClassicColumn
 
 from rmq_lakehouse.java import java_class
 
-_CATALYST: Final = "org.apache.spark.sql.catalyst"
 _QUERY_LOGS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")  # of Spark's errors with their stack
 
 
@@ -24,7 +23,7 @@ def null_on_error(spark: SparkSession, value: Column) -> Column:
     jvm: Any = spark._jvm
     classic = java_class(jvm, "org.apache.spark.sql.classic.ExpressionUtils")
     java_value: Any = value
-    attempt = java_class(jvm, f"{_CATALYST}.expressions.TryEval")(classic.expression(java_value._jc))
+    attempt = java_class(jvm, "org.apache.spark.sql.catalyst.expressions.TryEval")(classic.expression(java_value._jc))
     return F.transform(F.array(F.lit(0)), lambda _: ClassicColumn(classic.column(attempt)))[0]
 
 

@@ -33,16 +33,6 @@ _MAX_OFFSETS: Final = 5_000  # of the table that each task gets: 8 bytes each
 BuildColumns = Callable[[DataFrame], DataFrame]
 
 
-def check_adopted_table(
-    path: str, log: SparkTableLog, selection: ExportSelection, schema: StructType, identity_columns: Sequence[str]
-) -> None:
-    """Refuse an owner's table with another store's messages, or with columns that an export cannot fill."""
-    if selection.broker is None:  # a table of brokers has the commits of other brokers, too
-        _check_store(path, log.snapshot().app_ids(), selection)
-    check_files(path, log)
-    _check_columns(path, log, schema, identity_columns)
-
-
 def _check_store(path: str, app_ids: Sequence[str], selection: ExportSelection) -> None:
     """Refuse the messages of another store, by the application ids of the table's commits."""
     foreign_ids = [app_id for app_id in app_ids if app_id.startswith(APP_PREFIX) and not selection.is_own_id(app_id)]
@@ -51,7 +41,7 @@ def _check_store(path: str, app_ids: Sequence[str], selection: ExportSelection) 
         raise StoreError(f"{path}: holds the messages of {other}, not of {selection.store_id}; give another --table")
 
 
-def _check_columns(path: str, log: SparkTableLog, schema: StructType, identity_columns: Sequence[str]) -> None:
+def _check_adopted_columns(path: str, log: SparkTableLog, schema: StructType, identity_columns: Sequence[str]) -> None:
     table = log.schema()
     exported = with_wider_types(log.storable_schema(current_columns(path, schema, log.former_columns())), table)
     names = {field.name.lower() for field in exported}
@@ -113,10 +103,13 @@ class SparkExactlyOnceTable(ExactlyOnceTable):
     log: SparkTableLog
 
     def check(self, schema: StructType) -> None:
-        if self._is_adopted:
-            check_adopted_table(self.path, self.log, self.selection, schema, self._identity_columns)
-        else:
+        if not self._is_adopted:
             super().check(schema)
+            return
+        if self.selection.broker is None:  # a table of brokers has the commits of other brokers, too
+            _check_store(self.path, self.log.snapshot().app_ids(), self.selection)
+        check_files(self.path, self.log)
+        _check_adopted_columns(self.path, self.log, schema, self._identity_columns)
 
     def prepare(self, schema: StructType) -> None:
         if self._is_adopted:

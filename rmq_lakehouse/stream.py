@@ -20,7 +20,6 @@ from rmq_lakehouse.stores import StoreLogs
 
 _MARKER: Final = "rmq-export.json"
 _OFFSETS: Final = "offsets"
-_COMMITS: Final = "commits"
 _WAIT_S = 0.5  # how long until a signal is noticed
 # Spark gives a stream's planning process ten seconds to start, without a setting: a busy machine needs more.
 _STARTS = 5
@@ -67,7 +66,7 @@ class ExportCheckpoint:
 
     def committed_end(self) -> int:
         """Return the physical offset up to which the query has committed; 0 without a query."""
-        commits = self._path(_COMMITS)
+        commits = self._path("commits")
         if not self._files.exists(commits):
             return 0
         names = [status.getPath().getName() for status in self._files.listStatus(commits)]

@@ -7,10 +7,10 @@ The export of another selection may commit that very row again, but not the othe
 an export commits rows, it looks up the watermark rows of the other selections, and records which ones are missing.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
-from rmq_lakehouse.selection import ExportSelection
 from rmq_lakehouse.table_log import RowRange, TableLog, TableSnapshot
 
 WATERMARK_SUFFIX: Final = ":newest"  # after an application id: physical offset of the newest row committed
@@ -23,25 +23,18 @@ def _lost_version(offset: int) -> int:
     return -2 - offset
 
 
+@dataclass(frozen=True, slots=True)
 class HighWatermark:
-    """High watermarks of the selections of one store in a table; arguments as of ``ExactlyOnceTable``."""
+    """High watermarks of the selections of one store in a table; attributes as of ``ExactlyOnceTable``."""
 
-    def __init__(
-        self,
-        log: TableLog,
-        selection: ExportSelection,
-        offset: str,
-        broker_columns: tuple[str, str],
-        order_column: str | None,
-    ) -> None:
-        self._log, self._offset, self._order_column = log, offset, order_column
-        broker = selection.broker
-        texts = () if broker is None else (broker.cluster, broker.name)
-        self.broker_texts = dict(zip(broker_columns, texts, strict=False))  # empty in a table of one store
+    log: TableLog
+    offset: str
+    order_column: str | None
+    broker_texts: Mapping[str, str]
 
     def has_offsets(self, version: int, first: int, last: int | None = None) -> bool:
         """Return whether a table version has rows of the store from a physical offset on, up to ``last`` if given."""
-        return self._log.has_rows(version, RowRange(self._offset, first, last, texts=self.broker_texts))
+        return self.log.has_rows(version, RowRange(self.offset, first, last, texts=self.broker_texts))
 
     def find_lost_row(self, snapshot: TableSnapshot, app_id: str) -> str | None:
         """Return where the watermark row of a selection was, if the table lacks it or has lacked it; else None."""
@@ -66,15 +59,15 @@ class HighWatermark:
 
     def _may_hide(self, watermark: int, begin: int, end: int) -> bool:
         """Return whether a row of a range may be taken for the watermark row of another selection."""
-        if self._order_column is None:
+        if self.order_column is None:
             return begin <= watermark < end
-        return self._order_column != self._offset or watermark < end
+        return self.order_column != self.offset or watermark < end
 
     def _is_lost(self, snapshot: TableSnapshot, watermark: int) -> bool:
-        if self._order_column is None:
+        if self.order_column is None:
             return not self.has_offsets(snapshot.version, watermark, watermark)
-        later_rows = RowRange(self._order_column, watermark, is_time=self._order_column != self._offset)
-        return not self._log.has_rows(snapshot.version, later_rows)
+        later_rows = RowRange(self.order_column, watermark, is_time=self.order_column != self.offset)
+        return not self.log.has_rows(snapshot.version, later_rows)
 
     def _format_row(self, watermark: int) -> str:
-        return f"at {watermark}" if self._order_column in {None, self._offset} else f"stored at {watermark} ms"
+        return f"at {watermark}" if self.order_column in {None, self.offset} else f"stored at {watermark} ms"

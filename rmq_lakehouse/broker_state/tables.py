@@ -39,14 +39,8 @@ def _plan_offsets(path: str, options: MetadataOptions) -> list[Any]:
 
 
 def _offsets_of_master(tables: "ClusterTables", master: "Master", options: MetadataOptions) -> pa.RecordBatch:
-    group_queues = tables.progress(master, options.wants_group, options.query.wants_topic)
-    return lag.lag_batch(
-        (
-            lag.GroupQueue(progress.topic, progress.queue_id, progress.group, progress.committed),
-            lag.Ends(progress.min_offset, progress.max_offset, progress.next_ms, progress.newest_ms),
-        )
-        for progress in sorted(group_queues, key=lambda progress: (progress.topic, progress.queue_id, progress.group))
-    )
+    progress = tables.progress(master, options.wants_group, options.query.wants_topic)
+    return lag.lag_batch(sorted(progress, key=lambda pair: (*pair[0].queue, pair[0].group)))
 
 
 def _plan_one_task(_path: str, _options: MetadataOptions) -> list[None]:

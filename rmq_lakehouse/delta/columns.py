@@ -70,8 +70,13 @@ def with_partition_checks(
         for field in frame.schema
         if field.name.lower() in lower_partitions and isinstance(field.dataType, StringType)
     ]
-    checked = {name: _with_check(name, in_directories=in_directories) for name in texts}
-    return frame.withColumns(checked) if texts else frame
+
+    def with_check(name: str) -> Column:
+        value = column(name)
+        reason = partition_reason(name, value, in_directories=in_directories)
+        return F.when(reason.isNotNull(), F.raise_error(F.concat(reason, F.lit(_REMEDY)))).otherwise(value)
+
+    return frame.withColumns({name: with_check(name) for name in texts}) if texts else frame
 
 
 def has_named_directories(properties: Mapping[str, str], local_path: str | None) -> bool:
@@ -105,12 +110,6 @@ def writable_partitions_condition(unwritable: Mapping[str, Sequence[str]]) -> st
         for name, values in unwritable.items()
     ]
     return " AND ".join(conditions) or None
-
-
-def _with_check(name: str, *, in_directories: bool) -> Column:
-    value = column(name)
-    reason = partition_reason(name, value, in_directories=in_directories)
-    return F.when(reason.isNotNull(), F.raise_error(F.concat(reason, F.lit(_REMEDY)))).otherwise(value)
 
 
 def partition_reason(name: str, value: Column, *, in_directories: bool) -> Column:

@@ -100,14 +100,7 @@ class _Observer:
     def beginBackfill(self) -> None:  # noqa: N802
         pass
 
-    def beginPostCommit(self) -> None:  # noqa: N802
-        self.leave()
-
-    def transactionCommitted(self) -> None:  # noqa: N802
-        self.leave()
-
-    def transactionAborted(self) -> None:  # noqa: N802
-        self.leave()
+    beginPostCommit = transactionCommitted = transactionAborted = leave  # noqa: N815
 
     def createChild(self) -> "_Observer":  # noqa: N802
         return self

@@ -26,7 +26,6 @@ from rmq_lakehouse.iceberg.rows import frame_of_parts, reader_of, write_parts
 from rmq_lakehouse.parquet import Layout, WrittenFile
 
 _SMALL_BYTES: Final = TARGET_FILE_BYTES * 3 // 4  # as Iceberg's own rewrite_data_files
-_MICROSECONDS: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +65,7 @@ class RewriteResult:
 
 def older_rows(table: Table, time_column: str, before: datetime) -> Plan:
     """Plan to delete the rows whose ``time_column`` is before a time; files without younger rows are not read."""
-    bound_us = int(before.timestamp() * _MICROSECONDS)
+    bound_us = int(before.timestamp() * 1_000_000)
     tasks = list(
         table.scan(row_filter=LessThan(term=Reference(time_column), value=literal(before.isoformat()))).plan_files()
     )

@@ -33,7 +33,6 @@ from rmq_lakehouse.raw_files import check_visible
 from rmq_offline.spark.runner import SparkRunner
 
 FILE: Final = "_file"  # Iceberg's own name of the column with the path of a row's file
-_FILES = "action STRING, path STRING, rows LONG, bytes LONG"
 _WRITTEN = pa.schema([("action", pa.string()), ("path", pa.string()), ("rows", pa.int64()), ("bytes", pa.int64())])
 Read = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
@@ -195,7 +194,7 @@ def write_parts(parts: DataFrame, layout: Layout, schema: pa.Schema, read: Read)
         file_rows = [{name: getattr(file, name) for name in _WRITTEN.names} for file in written]
         yield pa.RecordBatch.from_pylist(file_rows, _WRITTEN)
 
-    written = [WrittenFile(**row.asDict()) for row in parts.mapInArrow(write, _FILES).collect()]
+    written = [WrittenFile(**row.asDict()) for row in parts.mapInArrow(write, from_arrow_schema(_WRITTEN)).collect()]
     check_visible(written, layout.file_store)
     return written
 

@@ -12,6 +12,7 @@ from rmq_core.remoting.bodies.configs import SubscriptionGroupConfig, TopicConfi
 from rmq_core.remoting.bodies.stats import TopicOffset
 from rmq_core.remoting.codes import MASTER_ID
 from rmq_core.remoting.loop import LoopRunner
+from rmq_formats.read.lag import Ends, GroupQueue
 from rmq_lakehouse.live.client import access_arguments, translate_errors
 
 _T = TypeVar("_T")
@@ -26,26 +27,6 @@ class Master:
     cluster: str
     broker: str
     address: str
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """Progress of a consumer group in a queue, as the broker reports it.
-
-    Attributes:
-        committed: the queue offset of its next message; None if it has committed none.
-        next_ms: store time of its next message; None if nothing waits, or that is not known.
-        newest_ms: store time of the queue's newest message; None without one.
-    """
-
-    topic: str
-    queue_id: int
-    group: str
-    committed: int | None
-    min_offset: int
-    max_offset: int
-    next_ms: int | None
-    newest_ms: int | None
 
 
 class ClusterTables:
@@ -83,16 +64,16 @@ class ClusterTables:
 
     def progress(
         self, master: Master, wants_group: Callable[[str], bool], wants_topic: Callable[[str], bool]
-    ) -> list[Progress]:
-        """Query how far consumer groups are in a broker's queues, as ``mqadmin consumerProgress`` does.
+    ) -> list[tuple[GroupQueue, Ends]]:
+        """Query the progress of consumer groups in a broker's queues, as ``mqadmin consumerProgress`` does.
 
-        The first messages of groups that are behind are pulled for their store times.
+        The next messages of lagging groups are pulled for their store times.
         """
         return self._run(self._progress(master, wants_group, wants_topic))
 
     async def _progress(
         self, master: Master, wants_group: Callable[[str], bool], wants_topic: Callable[[str], bool]
-    ) -> list[Progress]:
+    ) -> list[tuple[GroupQueue, Ends]]:
         brokers, address = self._admin.brokers, master.address
         committed = (await brokers.consumer_offsets(address)).offset_table
         names = [parts for parts in (key.split("@") for key in committed) if len(parts) == 2]
@@ -107,36 +88,23 @@ class ClusterTables:
         topics = sorted({queue.topic for _, queue, _ in group_offsets})
         tables = await self._request_each(topics, lambda topic: brokers.topic_stats(address, topic))
         bounds = {parse_queue_key(key): offset for table in tables for key, offset in table.offset_table.items()}
-        lagging = sorted(
-            {
-                (queue, offset.consumer_offset)
-                for _, queue, offset in group_offsets
-                if offset.consumer_offset < offset.broker_offset
-            }
-        )
-        times = await self._request_each(lagging, lambda place: self._store_ms(*place))
+        lags = (offsets for offsets in group_offsets if offsets[2].consumer_offset < offsets[2].broker_offset)
+        lagging = sorted({(queue, offset.consumer_offset) for _, queue, offset in lags})
+        times = await self._request_each(lagging, lambda message: self._store_ms(*message))
         next_ms = dict(zip(lagging, times, strict=True))
         rows = []
         for group, queue, offset in group_offsets:
             next_offset = offset.consumer_offset
             stored_offset = committed.get(f"{queue.topic}@{group}", {}).get(queue.queue_id, next_offset or None)
-            ends = bounds.get(queue, TopicOffset())
-            rows.append(
-                Progress(
-                    queue.topic,
-                    queue.queue_id,
-                    group,
-                    None if stored_offset is None else next_offset,
-                    ends.min_offset,
-                    offset.broker_offset,
-                    next_ms.get((queue, next_offset)),
-                    ends.last_update_timestamp or None,
-                )
-            )
+            reported, waiting_ms = bounds.get(queue, TopicOffset()), next_ms.get((queue, next_offset))
+            newest_ms = reported.last_update_timestamp or None
+            committed_offset = None if stored_offset is None else next_offset
+            group_queue = GroupQueue(queue.topic, queue.queue_id, group, committed_offset)
+            rows.append((group_queue, Ends(reported.min_offset, offset.broker_offset, waiting_ms, newest_ms)))
         return rows
 
     async def _store_ms(self, queue: MessageQueue, queue_offset: int) -> int | None:
-        """Return when a message was stored; None if it is not there, or may not be read."""
+        """Return the store time of a message; None if it does not exist, or may not be read."""
         try:
             message = await self._admin.message_at(queue, queue_offset)
         except (BrokerError, NoRouteError):
@@ -144,7 +112,7 @@ class ClusterTables:
         return None if message is None else message.store_timestamp_ms
 
     async def _request_each(self, keys: Sequence[_Key], request: Callable[[_Key], Coroutine[Any, Any, _T]]) -> list[_T]:
-        """Send one request per key, at most so many concurrently as there are turns."""
+        """Send one request per key, at most ``_REQUESTS_AT_ONCE`` concurrently."""
 
         async def request_one(key: _Key) -> _T:
             async with self._turns:
