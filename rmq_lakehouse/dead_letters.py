@@ -6,7 +6,7 @@ A reason may be a condition of the table beyond its columns' types: a CHECK cons
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Final, Protocol
+from typing import Final
 
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
@@ -37,14 +37,9 @@ _CHECK: Final = "delta.constraints."  # of a table's properties; the rest is the
 _INVARIANT: Final = "delta.invariants"
 _GENERATION: Final = "delta.generationExpression"
 _LENGTH: Final = "__CHAR_VARCHAR_TYPE_STRING"
+ValueRule = Callable[[DataType, str, bool], str | None]
+"""Returns the SQL condition of a value, by its type, its name in SQL, and whether the value may be null; else None."""
 _LENGTH_TEXT: Final = re.compile(r"(?:var)?char\((\d+)\)", re.ASCII)
-
-
-class ValueRule(Protocol):
-    """Rule of a table for values of a type."""
-
-    def __call__(self, kind: DataType, value: str, *, may_be_null: bool) -> str | None:
-        """Return the condition that a value, as SQL names it, has to meet; None without one."""
 
 
 class DeadLetters:
@@ -141,13 +136,13 @@ def _parse_text_type(text: str) -> DataType:
     return columns["c"].dataType
 
 
-def _limit_length(kind: DataType, value: str, *, may_be_null: bool) -> str | None:  # noqa: ARG001 # as _forbid_null
+def _limit_length(kind: DataType, value: str, _may_be_null: bool) -> str | None:
     if not isinstance(kind, CharType | VarcharType):
         return None
     return f"{value} IS NULL OR char_length({value}) <= {kind.length}"
 
 
-def _forbid_null(kind: DataType, value: str, *, may_be_null: bool) -> str | None:  # noqa: ARG001 # as _limit_length
+def _forbid_null(_kind: DataType, value: str, may_be_null: bool) -> str | None:
     return None if may_be_null else f"{value} IS NOT NULL"
 
 
@@ -155,7 +150,7 @@ def _nested_condition(
     rule: ValueRule, kind: DataType, value: str, *, may_be_null: bool = True, depth: int = 0
 ) -> str | None:
     """Return the condition that a value and all values within it meet a rule; None without a condition."""
-    conditions = [rule(kind, value, may_be_null=may_be_null)]
+    conditions = [rule(kind, value, may_be_null)]
     if isinstance(kind, StructType):
         members = _all_of(
             _nested_condition(

@@ -116,7 +116,8 @@ class ExactlyOnceTable:
             {} if broker is None else dict(zip(broker_columns, (broker.cluster, broker.name), strict=True))
         )
         self._watermarks = HighWatermark(log, offset, order_column, self.broker_texts)
-        self._progress_cache: dict[tuple[str, int, int], ExportProgress] = {}  # of the newest version read
+        # By application id: table version and transaction version, and the progress there.
+        self._progress_cache: dict[str, tuple[tuple[int, int], ExportProgress]] = {}
 
     @property
     def watermark_id(self) -> str:
@@ -289,20 +290,18 @@ class ExactlyOnceTable:
     def progress_in(self, snapshot: TableSnapshot, app_id: str) -> ExportProgress:
         """Read the progress of the selection, by physical offsets or by queue offsets, from a snapshot."""
         recorded = snapshot.transaction_version(app_id)
-        key = (app_id, snapshot.version, recorded)
-        if key not in self._progress_cache:
+        key = snapshot.version, recorded
+        cached_key, progress = self._progress_cache.get(app_id, (None, ExportProgress(-1, -1)))
+        if cached_key != key:
             has_store_ids = any(map(self.selection.is_own_id, snapshot.app_ids()))
             is_complete = has_store_ids and not snapshot.drops_transactions()
             find_lost_row = partial(self._watermarks.find_lost_row, snapshot)
             progress = read_progress(
                 snapshot, snapshot.version, app_id, recorded, find_lost_row, is_complete=is_complete
             )
-            of_other_ids = {
-                cached_key: cached for cached_key, cached in self._progress_cache.items() if cached_key[0] != app_id
-            }
-            own_progress = replace(progress, metadata=broker_metadata(progress.metadata, self.broker_id))
-            self._progress_cache = {**of_other_ids, key: own_progress}
-        return self._progress_cache[key]
+            progress = replace(progress, metadata=broker_metadata(progress.metadata, self.broker_id))
+            self._progress_cache[app_id] = key, progress
+        return progress
 
     def pulled_end(self) -> int:
         """Return a physical offset after all messages that were pulled from queues; 0 if none was."""

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
@@ -55,13 +55,8 @@ def time_fields(names: Sequence[str]) -> list[StructField]:
     return [StructField(name, DateType() if TIME_COLUMNS[name].is_day else TimestampType()) for name in names]
 
 
-def with_time_columns(frame: DataFrame, names: Sequence[str]) -> DataFrame:
-    """Add columns of days and hours to messages, in UTC whatever the session's zone is."""
-    return frame.withColumns({name: time_column(name) for name in names})
-
-
 def time_column(name: str) -> Column:
-    """Return the expression of a column of days or hours over a message."""
+    """Return the expression of a column of days or hours over a message, in UTC whatever the session's zone is."""
     time = TIME_COLUMNS[name]
     units = F.floor(F.unix_micros(column(time.source)) / F.lit(time.unit_us))
     if time.is_day:

@@ -20,7 +20,7 @@ from rmq_lakehouse.exactly_once import ExactlyOnceTable, commit_with_retry
 from rmq_lakehouse.exports import ExportCounts, ExportTables
 from rmq_lakehouse.files import may_write_apart
 from rmq_lakehouse.parquet import Layout
-from rmq_lakehouse.partition_columns import check_partitions, with_time_columns
+from rmq_lakehouse.partition_columns import check_partitions, time_column
 from rmq_lakehouse.partitions import check_columns_exist
 from rmq_lakehouse.raw_files import (
     ERROR,
@@ -165,7 +165,7 @@ class RawExport(RawTable):
 
     def _checked(self, frame: DataFrame) -> DataFrame:
         """Add the date, and the column ``REFUSED``: the reason of the condition that a sound message does not meet."""
-        dated = with_time_columns(frame, self._time_columns)
+        dated = frame.withColumns({name: time_column(name) for name in self._time_columns})
         constraints = self._constraints()
         if not constraints:
             return dated.withColumn(REFUSED, F.lit(None).cast(StringType()))

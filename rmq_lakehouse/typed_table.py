@@ -4,7 +4,7 @@ Dead letters are committed first, so that they are never behind the rows.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -152,17 +152,17 @@ class TypedTable:
         return written.files
 
 
+@dataclass(slots=True)
 class _WrittenFiles:
     """Files of the last attempt, which no version of a table contains yet, for the next attempt with the same rows.
 
     ``dead_letters_of`` identifies the rows whose dead letters were committed.
     """
 
-    def __init__(self) -> None:
-        self.rows: PendingRange | None = None
-        self.destinations: tuple[Destination | None, Destination | None] = None, None
-        self.files: list[TypedFiles] = []
-        self.dead_letters_of: PendingRange | None = None
+    rows: PendingRange | None = None
+    destinations: tuple[Destination | None, Destination | None] = None, None
+    files: list[TypedFiles] = field(default_factory=list)
+    dead_letters_of: PendingRange | None = None
 
     def are_of(self, rows: PendingRange, table: Destination | None, dead_letters: Destination | None) -> bool:
         """Return whether the files are those that an attempt would write to its destinations."""

@@ -236,13 +236,12 @@ class BrokerQueues:
         return begins
 
     def _report_absent_brokers(self, table: ExactlyOnceTable, clusters: Mapping[str, str]) -> None:
-        """Warn of brokers that the table has messages of and that are not there: they may only be stopped."""
+        """Warn of absent brokers with messages in the table, which may only be stopped."""
         for cluster, name in sorted(exported_brokers(table.log.snapshot().app_ids())):
             if cluster in clusters.values() and name not in clusters:
-                text = (
-                    "%s: %s does not name broker %s of cluster %s now; an export after its return adds its new messages"
-                )
-                _log.warning(text, table.path, self._options.source.name, name, cluster)
+                text = "%s: %s does not name broker %s of cluster %s now; %s"
+                advice = "an export after its return adds its new messages"
+                _log.warning(text, table.path, self._options.source.name, name, cluster, advice)
 
     def _report_lost_messages(self, part: BrokerExports, queue: ClusterQueue, begin: int, end: int) -> None:
         text = f"{plan.deleted_offsets_message(queue, begin, end)}: deleted before the export"

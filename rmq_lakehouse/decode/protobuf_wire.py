@@ -25,15 +25,9 @@ _TYPE_NAMES: Final = {  # of FieldDescriptorProto.Type, as a .proto file has the
     number: name.removeprefix("TYPE_").lower() for name, number in descriptor_pb2.FieldDescriptorProto.Type.items()
 }
 _WIRE_TYPE_OF: Final[dict[int, int]] = {
-    FieldDescriptor.TYPE_DOUBLE: _I64,
-    FieldDescriptor.TYPE_FIXED64: _I64,
-    FieldDescriptor.TYPE_SFIXED64: _I64,
-    FieldDescriptor.TYPE_FLOAT: _I32,
-    FieldDescriptor.TYPE_FIXED32: _I32,
-    FieldDescriptor.TYPE_SFIXED32: _I32,
-    FieldDescriptor.TYPE_STRING: _LEN,
-    FieldDescriptor.TYPE_BYTES: _LEN,
-    FieldDescriptor.TYPE_MESSAGE: _LEN,
+    **dict.fromkeys((FieldDescriptor.TYPE_DOUBLE, FieldDescriptor.TYPE_FIXED64, FieldDescriptor.TYPE_SFIXED64), _I64),
+    **dict.fromkeys((FieldDescriptor.TYPE_FLOAT, FieldDescriptor.TYPE_FIXED32, FieldDescriptor.TYPE_SFIXED32), _I32),
+    **dict.fromkeys((FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES, FieldDescriptor.TYPE_MESSAGE), _LEN),
     FieldDescriptor.TYPE_GROUP: _GROUP,
 }  # all other types are varints
 _END: Final = 1 << 64  # varints of 64 bits are below

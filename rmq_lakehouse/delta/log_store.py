@@ -33,15 +33,13 @@ _CAPABILITY: Final = "fs.option.create.conditional.overwrite"
 _SOURCE: Final = "ConditionalLogStore.java"
 _SUFFIX: Final = ".rmq-leases"  # beside the table: Delta makes none where there is something else
 _SCHEMES: Final = frozenset({"s3", "s3a", "s3n"})
-_SINGLE_DRIVER: Final = frozenset(
-    {
-        "io.delta.storage.S3SingleDriverLogStore",
-        "org.apache.spark.sql.delta.storage.S3SingleDriverLogStore",
-        # These leave it to the file system, which does not do it on S3.
-        "io.delta.storage.GCSLogStore",
-        "io.delta.storage.HDFSLogStore",
-        "io.delta.storage.AzureLogStore",
-    }
+_SINGLE_DRIVER: Final = (
+    "io.delta.storage.S3SingleDriverLogStore",
+    "org.apache.spark.sql.delta.storage.S3SingleDriverLogStore",
+    # These rely on the file system, whose commits are not safe on S3.
+    "io.delta.storage.GCSLogStore",
+    "io.delta.storage.HDFSLogStore",
+    "io.delta.storage.AzureLogStore",
 )
 
 _log = logging.getLogger("rmq_lakehouse")

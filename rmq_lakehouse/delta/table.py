@@ -194,7 +194,8 @@ class DeltaTableLog(SparkTableColumns):
             return None
 
     def configuration(self) -> dict[str, str]:
-        return _text_map(self._snapshot().metadata().configuration())
+        pairs = self._snapshot().metadata().configuration().toSeq()
+        return {str(pairs.apply(at)._1()): str(pairs.apply(at)._2()) for at in range(pairs.size())}
 
     def schema(self) -> StructType:
         return StructType.fromJson(json.loads(self._snapshot().metadata().schemaString()))
@@ -483,8 +484,3 @@ class DeltaTransaction:
             sql_metrics[name] = metric
         to_scala_map = java_class(self._jvm, "org.apache.spark.api.python.PythonUtils").toScalaMap
         self._transaction.registerSQLMetrics(session, to_scala_map(sql_metrics))
-
-
-def _text_map(entries: Any) -> dict[str, str]:
-    pairs = entries.toSeq()
-    return {str(pairs.apply(at)._1()): str(pairs.apply(at)._2()) for at in range(pairs.size())}

@@ -110,7 +110,8 @@ def delete_unused(table: Table, before_ms: int) -> None:
     diverged = _newest_diverged(table, files, {info.base_name: info.path for info in infos})
     for name, metadata in diverged.items():
         used.add(name)
-        for snapshot in _current_snapshots(metadata):
+        current_ids = {ref.snapshot_id for ref in metadata.refs.values()}  # of branches and tags
+        for snapshot in (snapshot for snapshot in metadata.snapshots if snapshot.snapshot_id in current_ids):
             with suppress(FileNotFoundError, EOFError, ValueError, zlib.error):  # its files were deleted or cut off
                 used.update(map(_name, list(_used_paths(metadata, [snapshot], table.io, read_manifests))))
     if diverged:
@@ -152,12 +153,6 @@ def _used_paths(
             yield manifest.manifest_path
             for entry in manifest.fetch_manifest_entry(io, discard_deleted=True):
                 yield entry.data_file.file_path
-
-
-def _current_snapshots(metadata: TableMetadata) -> list[Snapshot]:
-    """Return the snapshots of a table's branches and tags."""
-    ids = {ref.snapshot_id for ref in metadata.refs.values()}
-    return [snapshot for snapshot in metadata.snapshots if snapshot.snapshot_id in ids]
 
 
 def _newest_diverged(table: Table, files: pafs.FileSystem, paths: Mapping[str, str]) -> dict[str, TableMetadata]:

@@ -75,7 +75,10 @@ class IcebergLog:
 
     def partition_columns(self) -> list[str]:
         """Return the names of the table's partitions; with their transformation, where it is not the identity."""
-        return _partitions(self._table())
+        table = self._table()
+        names = [str(table.schema().find_column_name(field.source_id)) for field in table.spec().fields]
+        transforms = [str(field.transform) for field in table.spec().fields]
+        return [str(Partition.of_iceberg(*pair)) for pair in zip(names, transforms, strict=True)]
 
     def missing_file(self) -> str | None:
         """Check the first and the last file of the oldest and of the newest manifest."""
@@ -255,12 +258,6 @@ def table_layout(table: Table, name: str, codec: str) -> Layout:
     files = IcebergFiles(table.schema().model_dump_json(), table.spec().model_dump_json(), metrics)
     partitions = tuple(field.name for field in table.spec().fields)
     return Layout(data, files, partitions, (), codec, TARGET_FILE_BYTES, connect)
-
-
-def _partitions(table: Table) -> list[str]:
-    spec, schema = table.spec(), table.schema()
-    columns = [(str(schema.find_column_name(field.source_id)), str(field.transform)) for field in spec.fields]
-    return [str(Partition.of_iceberg(column, transform)) for column, transform in columns]
 
 
 def iceberg_schema(schema: pa.Schema, name: str) -> Schema:

@@ -99,8 +99,4 @@ def _with_broker(batch: pa.RecordBatch, columns: Sequence[str], broker: str) -> 
     if BROKER_NAME not in columns:
         return batch
     broker_names = pa.repeat(pa.scalar(broker), batch.num_rows)
-    by_name = {BROKER_NAME: broker_names} | {name: batch.column(name) for name in batch.schema.names}
-    fields = {BROKER_NAME: pa.field(BROKER_NAME, pa.string())} | {field.name: field for field in batch.schema}
-    return pa.RecordBatch.from_arrays(
-        [by_name[name] for name in columns], schema=pa.schema([fields[name] for name in columns])
-    )
+    return batch.append_column(BROKER_NAME, broker_names).select(list(columns))

@@ -124,7 +124,9 @@ def write_rows(options: ClusterWriteOptions, batches: Iterator[pa.RecordBatch]) 
         writer = _RowWriter(sink, options)
         for batch in batches:
             for rows in _slices(batch):
-                writer.write(_with_small_types(rows))
+                # Spark gives 64-bit offsets with ``useLargeVarTypes``.
+                small = pa.schema([pa.field(field.name, _small_type(field.type)) for field in rows.schema])
+                writer.write(rows.cast(small))
         return Written(sink.messages)
 
 
@@ -139,11 +141,6 @@ def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         begin = end
 
 
-def _with_small_types(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Convert columns with 64-bit offsets, which Spark gives with ``useLargeVarTypes``."""
-    return rows.cast(pa.schema([pa.field(field.name, _small_type(field.type)) for field in rows.schema]))
-
-
 def _small_type(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_large_string(kind):
         return pa.string()
@@ -154,7 +151,7 @@ def _small_type(kind: pa.DataType) -> pa.DataType:
 
 @dataclass
 class _RowWriter:
-    """Converts rows to messages, and assigns them to queues."""
+    """Converter of rows to messages, which assigns the messages to queues."""
 
     sink: ClusterSink
     options: ClusterWriteOptions
@@ -185,7 +182,9 @@ class _RowWriter:
         has_key = np.zeros(rows.num_rows, dtype=np.bool_)
         if "properties" in names:
             maps = rows.column("properties")
-            _check_entries(maps)
+            property_names, property_values, _ = map_entries(maps)
+            _refuse_marks(property_names, _NAME_MARKS)
+            _refuse_marks(property_values, _VALUE_MARKS)
             parts.append(encode_property_maps(maps, (*SET_BY_BROKERS, *column_properties)))
             has_key = rows_with(maps, PROPERTY_UNIQ_KEY)
         if "keys" in names:
@@ -239,20 +238,14 @@ def _int32(numbers: pa.Array, name: str) -> pa.Int32Array:
 
 
 def _property(name: str, values: pa.Array) -> pa.BinaryArray:
-    """Encode the property of a column; an empty text is none. Raises OptionError as ``_check_entries``."""
+    """Encode the property of a column, without empty texts. Raises OptionError."""
     _refuse_marks(values, _VALUE_MARKS)
     entries = property_entries(name, values)
     return pc.if_else(pc.equal(pc.binary_length(values), 0), None, entries)
 
 
-def _check_entries(maps: pa.MapArray) -> None:
-    """Refuse properties that the encoding would lose or change."""
-    names, values, _ = map_entries(maps)
-    _refuse_marks(names, _NAME_MARKS)
-    _refuse_marks(values, _VALUE_MARKS)
-
-
 def _refuse_marks(texts: pa.Array, marks: str) -> None:
+    """Refuse properties that the encoding would lose or change. Raises OptionError."""
     for mark in marks:
         if pc.any(pc.match_substring(texts, mark)).as_py():
             raise OptionError("rmq cannot write a property with a separator (U+0001, U+0002) in it")
