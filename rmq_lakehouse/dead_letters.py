@@ -50,14 +50,8 @@ class DeadLetters:
         message = [schemas.COMMITLOG[name] for name in MESSAGE_COLUMNS]
         broker_names = () if selection.broker is None else (CLUSTER, BROKER_NAME)
         brokers = [schemas.with_brokers(schemas.COMMITLOG)[name] for name in broker_names]
-        self.columns = StructType([*message, StructField(REASON, StringType()), *brokers])
+        self.columns = with_comments(StructType([*message, StructField(REASON, StringType()), *brokers]))
         self.table = SparkExactlyOnceTable(path, log, selection, DEAD_LETTER_TABLE)
-
-    def check(self) -> None:
-        self.table.check(self.columns)
-
-    def prepare(self) -> None:
-        self.table.prepare(with_comments(self.columns))
 
     def commit(
         self, messages: DataFrame | None, start: StartAttempt, belongs_to_attempt: Callable[[CommitAttempt], Column]

@@ -59,8 +59,17 @@ class ExportTables(Protocol):
     """Paths of the tables, with their columns of store times."""
     selection: ExportSelection
 
+    def table_schemas(self) -> Iterator[tuple[ExactlyOnceTable, Any]]:
+        """Yield the tables, each with the columns of Spark or Arrow that the export writes."""
+
+    @property
+    def exactly_once_tables(self) -> Sequence[ExactlyOnceTable]:
+        return [table for table, _ in self.table_schemas()]
+
     def check(self) -> None:
-        """Refuse existing tables that do not fit the export. Raises StoreError."""
+        """Refuse existing tables that do not fit the export. Raises RmqError."""
+        for table, schema in self.table_schemas():
+            table.check(schema)
 
     def check_log(self, log: StoreLog) -> None:
         """Refuse a log other than the one that the tables were exported from. Raises StoreError."""
@@ -68,14 +77,13 @@ class ExportTables(Protocol):
             table.check_log(log)
 
     def prepare(self) -> None:
-        """Create the tables that do not exist. Raises StoreError."""
+        """Create the tables that do not exist, and add the columns that tables lack. Raises StoreError."""
+        for table, schema in self.table_schemas():
+            table.prepare(schema)
 
     def resume_offset(self) -> int:
         """Return the smallest offset of the first pending row; -1 if nothing was committed. Raises StoreError."""
         return min(table.resume_offset() for table in self.exactly_once_tables)
-
-    @property
-    def exactly_once_tables(self) -> Sequence[ExactlyOnceTable]: ...
 
     def source_options(self) -> dict[str, str]:
         """Return options of the source, in addition to the options of the selection."""

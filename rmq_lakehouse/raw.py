@@ -3,7 +3,7 @@
 The messages of several brokers are committed to their common tables by ``commit_all``.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import StringType
+from pyspark.sql.types import StringType, StructType
 
 from rmq_formats.errors import RmqError, StoreError
 from rmq_lakehouse.comments import with_comments
@@ -119,23 +119,17 @@ class RawExport(RawTable):
         dead_columns = MESSAGE_COLUMNS if self._checked_dead_letters() is not None else ()
         return super().source_options() | {"columns": ",".join(dict.fromkeys([*self._source, *dead_columns]))}
 
+    def table_schemas(self) -> Iterator[tuple[ExactlyOnceTable, StructType]]:
+        yield self.table, self._schema
+        dead = self._checked_dead_letters()  # after the check of the table
+        if dead is not None:
+            yield dead.table, dead.columns
+
     def check(self) -> None:
-        self.table.check(self._schema)
+        super().check()
         dead = self._checked_dead_letters()
         if dead is not None:
-            dead.check()
             self.tables[dead.path] = "store_timestamp"
-
-    def prepare(self) -> None:
-        self.table.prepare(self._schema)
-        dead = self._checked_dead_letters()
-        if dead is not None:
-            dead.prepare()
-
-    @property
-    def exactly_once_tables(self) -> Sequence[ExactlyOnceTable]:
-        dead = self._checked_dead_letters()
-        return [self.table] if dead is None else [self.table, dead.table]
 
     def commit_pending(self, records: PendingMessages) -> ExportCounts:
         dead_files, dead_letters_of = self._commit_dead_letters(records)

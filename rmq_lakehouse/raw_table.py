@@ -8,7 +8,6 @@ import pyarrow as pa
 
 from rmq_formats.arrow.schema import BROKER_NAME, CLUSTER, COMMITLOG, schema_of
 from rmq_formats.errors import OptionError
-from rmq_lakehouse.comments import COMMENTS
 from rmq_lakehouse.exactly_once import ExactlyOnceTable
 from rmq_lakehouse.exports import ExportTables
 from rmq_lakehouse.parquet import Layout
@@ -62,16 +61,9 @@ class RawTable(ExportTables):
         self.tables = {path: "store_timestamp"}
         self.selection = selection
 
-    def commented_schema(self) -> pa.Schema:
-        return pa.schema([field.with_metadata({"comment": COMMENTS[field.name]}) for field in self.file_schema])
-
     def source_options(self) -> dict[str, str]:
         columns = {"columns": ",".join(self._source)}
         return {**columns, "decompress": "true"} if self._decompresses else columns
-
-    @property
-    def exactly_once_tables(self) -> Sequence[ExactlyOnceTable]:
-        return [self.table]
 
     def files_tasks(self, rows: Sequence[TaskRows], layout: Layout) -> list[RawTask]:
         broker, excluded_topics = self.selection.broker, self.selection.excluded_topics

@@ -1,6 +1,6 @@
 """Typed tables: bodies of a topic decoded to columns, one row a message or one row a key, and dead letters."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -170,19 +170,10 @@ class TypedExport(ExportTables):
         properties = ("properties",) if self._topic.tombstones else ()
         return {"columns": ",".join((*messages_to_read(self._time_columns), *properties)), "decompress": "true"}
 
-    def check(self) -> None:
-        self._table.check(self._schema)
+    def table_schemas(self) -> Iterator[tuple[ExactlyOnceTable, StructType]]:
+        yield self._table, self._schema
         if self._dead_letters is not None:
-            self._dead_letters.check()
-
-    def prepare(self) -> None:
-        self._table.prepare(self._schema)
-        if self._dead_letters is not None:
-            self._dead_letters.prepare()
-
-    @property
-    def exactly_once_tables(self) -> Sequence[ExactlyOnceTable]:
-        return [self._table] if self._dead_letters is None else [self._table, self._dead_letters.table]
+            yield self._dead_letters.table, self._dead_letters.columns
 
     def commit_pending(self, records: PendingMessages) -> ExportCounts:
         """Commit the messages that the tables lack; bodies are decoded once, for both tables."""

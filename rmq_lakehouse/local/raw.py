@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rmq_lakehouse.comments import COMMENTS
 from rmq_lakehouse.exactly_once import ExactlyOnceTable, commit_with_retry
 from rmq_lakehouse.exports import ExportCounts, ExportTables
 from rmq_lakehouse.files import may_write_apart
@@ -89,10 +90,11 @@ class LocalRawExport(RawTable):
 
     def check(self) -> None:
         self.table.log.check_writable(self.file_schema.names, self.table_spec)
-        self.table.check(self.commented_schema())
+        super().check()
 
-    def prepare(self) -> None:
-        self.table.prepare(self.commented_schema())
+    def table_schemas(self) -> Iterator[tuple[ExactlyOnceTable, pa.Schema]]:
+        fields = [field.with_metadata({"comment": COMMENTS[field.name]}) for field in self.file_schema]
+        yield self.table, pa.schema(fields)
 
     def resolve_undecoded(self, accepted: Collection[str]) -> int:
         return resolve_undecoded(self.table, None, accepted)

@@ -1,6 +1,6 @@
 """Typed table of a topic on one machine: bodies as columns, one row a message, and the dead letters."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -132,14 +132,10 @@ class LocalTypedExport(ExportTables):
             dead_letters.log.check_writable(dead_letter_columns().names, DEAD_LETTER_TABLE)
             dead_letters.check(dead_letter_columns())
 
-    def prepare(self) -> None:
-        self._table.prepare(self._schema)
+    def table_schemas(self) -> Iterator[tuple[ExactlyOnceTable, pa.Schema]]:
+        yield self._table, self._schema
         if self._dead_letters is not None:
-            self._dead_letters.prepare(dead_letter_columns())
-
-    @property
-    def exactly_once_tables(self) -> Sequence[ExactlyOnceTable]:
-        return [self._table] if self._dead_letters is None else [self._table, self._dead_letters]
+            yield self._dead_letters, dead_letter_columns()
 
     def resolve_undecoded(self, accepted: Collection[str]) -> int:
         return resolve_undecoded(self._table, self._dead_letters, accepted, self.name)
