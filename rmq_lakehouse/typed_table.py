@@ -25,13 +25,7 @@ from rmq_lakehouse.raw_files import ERROR, FilesRunner, PendingTasks, Unreadable
 from rmq_lakehouse.selection import BrokerKey
 from rmq_lakehouse.spec import METADATA, TypedTopic, check_column_names
 from rmq_lakehouse.table_log import CommitAttempt, CommitResult, NeedsWriterError, PendingRange, TableLog
-from rmq_lakehouse.typed_files import (
-    Destination,
-    TypedFiles,
-    TypedTask,
-    count_typed_files,
-    write_typed_files,
-)
+from rmq_lakehouse.typed_files import Destination, TypedFiles, TypedTask, count_typed_files, write_typed_files
 from rmq_lakehouse.undecoded import MESSAGE_COLUMNS, REASON, Undecoded, with_undecoded
 
 _METADATA_TYPES: Final = {

@@ -12,6 +12,7 @@ import base64
 import binascii
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from decimal import Context, Decimal, Inexact, InvalidOperation
 from functools import partial, reduce
@@ -262,12 +263,10 @@ def _decimals(kind: pa.Decimal128Type) -> Build:
         texts = pa.array([bytes(value) for value in values], pa.binary())
         is_null = pc.equal(texts, b"null")
         numbers = pc.if_else(is_null, pa.scalar(None, pa.binary()), texts)
-        try:
+        with suppress(pa.ArrowInvalid):
             plain = numbers.cast(pa.string())
             if pc.all(pc.match_substring_regex(plain, plain_pattern)).as_py() in {True, None}:
                 return plain.cast(kind)  # an error where digits would be lost
-        except pa.ArrowInvalid:
-            pass
         return build_each(numbers.to_pylist(), rows, doubts)
 
     return build
@@ -288,12 +287,10 @@ def _texts_at_once(kind: pa.DataType, pattern: str, build_each: Build) -> Build:
     """Return a builder that casts the texts of a column at once, if all have the plainest form."""
 
     def build(values: Sequence[Any], rows: Sequence[int], doubts: _Doubts) -> pa.Array:
-        try:
+        with suppress(pa.ArrowException, TypeError):  # for numbers, and for days that do not exist
             texts = pa.array(values, pa.string())
             if pc.all(pc.match_substring_regex(texts, pattern)).as_py() and (pc.min(texts).as_py() or "0001") >= "0001":
                 return texts.cast(kind)
-        except (pa.ArrowException, TypeError):  # there are numbers among them, or a day that there is not
-            pass
         return build_each(values, rows, doubts)
 
     return build

@@ -15,7 +15,7 @@ Source: ``io.delta.storage.S3SingleDriverLogStore``, ``LogStoreProvider`` and ``
 import logging
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
@@ -110,11 +110,9 @@ def _define_conditional_store(jvm: Any) -> None:
     """Compile the class into the loader of Spark's jars, once. Raises Py4JError."""
     loader = _loader(jvm)
     find = java_class(jvm, "java.lang.Class").forName
-    try:
+    with suppress(Py4JError):
         find(_CONDITIONAL_CLASS, True, loader)
         return
-    except Py4JError:
-        pass
     compiler = java_class(jvm, "org.codehaus.janino.SimpleCompiler")()
     compiler.setParentClassLoader(loader)
     compiler.cook(_SOURCE, java_class(jvm, "java.io.StringReader")((files(__package__) / _SOURCE).read_text("utf-8")))
