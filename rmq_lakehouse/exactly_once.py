@@ -211,7 +211,8 @@ class ExactlyOnceTable:
         first = self._resume_offset(progress)
         verified_end = progress.verified_offset
         if self.is_backfill:
-            verified_end = self._verified_end(progress, log, end)
+            if not log.reread_if_shorter(verified_end).matches(verified_end, progress.metadata):
+                verified_end = end  # of another log than the exported one
         else:  # another writer may have committed another store under this store's identifier
             check_log(log, verified_end, progress.metadata, self.path)
         if end < first or (end == first and not self.is_backfill):
@@ -244,12 +245,6 @@ class ExactlyOnceTable:
             or max(first, 0) < self._pulled_end(snapshot)
             or snapshot.drops_transactions()
         )
-
-    @staticmethod
-    def _verified_end(progress: ExportProgress, log: StoreLog, end: int) -> int:
-        """Return the verified offset; ``end`` if the log is not the exported one, which proves nothing then."""
-        verified = progress.verified_offset
-        return verified if log.reread_if_shorter(verified).matches(verified, progress.metadata) else end
 
     def _lost_watermarks(self, snapshot: TableSnapshot, begin: int, end: int) -> dict[str, int]:
         by_time = self._order_column not in {None, self.offset}  # a row of any broker may be as late as another's

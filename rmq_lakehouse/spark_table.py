@@ -189,7 +189,10 @@ class SparkExactlyOnceTable(ExactlyOnceTable):
             complete: adds transaction versions to the attempt after the rows are written.
             counted: condition of the written rows that the result counts; None counts all.
         """
-        pending = self._without_committed_rows(frame, attempt) if attempt.needs_dedup else frame
+        committed = self._committed_offsets(attempt, {}) if attempt.needs_dedup else None
+        pending = frame
+        if committed is not None:
+            pending = frame.join(committed, self.offset, "left_anti").select(*map(column, frame.columns))
         observation = Observation()
         metrics = [F.max(column(self.offset)).alias("newest")]
         if counted is not None:
@@ -199,12 +202,6 @@ class SparkExactlyOnceTable(ExactlyOnceTable):
         written = cast("SparkTransaction", attempt.transaction).write(rows)  # the log is Spark's
         result = commit_files([with_high_watermark(complete(attempt), observation.get["newest"])], written)
         return result if counted is None else replace(result, rows=observation.get["rows"])
-
-    def _without_committed_rows(self, frame: DataFrame, attempt: CommitAttempt) -> DataFrame:
-        committed = self._committed_offsets(attempt, {})
-        if committed is None:
-            return frame
-        return frame.join(committed, self.offset, "left_anti").select(*map(column, frame.columns))
 
     def _committed_offsets(self, attempt: CommitAttempt, texts: Mapping[str, str]) -> DataFrame | None:
         """Read the physical offsets of the store's rows, those of an attempt at least; None if there are no rows."""

@@ -198,11 +198,11 @@ class StoreLogs(Generic[AnyExport, Pending]):
             self._read_logs()
         for part in self._running:
             part.round_missing_bytes = 0
-            part.round_end = self._round_end(part) if self.checkpoint_end is None else self.checkpoint_end
-
-    def _round_end(self, part: StoreExports[AnyExport]) -> int:
-        log_end, max_bytes = self.bounds.end(part.snapshot), self.bounds.max_bytes
-        return log_end if max_bytes is None else min(log_end, part.begin() + max_bytes)
+            part.round_end = self.bounds.end(part.snapshot)
+            if self.checkpoint_end is not None:
+                part.round_end = self.checkpoint_end
+            elif self.bounds.max_bytes is not None:
+                part.round_end = min(part.round_end, part.begin() + self.bounds.max_bytes)
 
     def _read_logs(self) -> None:
         if self._find_new is None:

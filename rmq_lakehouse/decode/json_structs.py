@@ -90,7 +90,10 @@ def decoded_by_structs(
 
     ``structs`` decodes the bodies whose meaning is certain, ``decode`` the other bodies, with their headers.
     """
-    values, doubtful = structs.certain(_without_headers(bodies, header_bytes))
+    texts = bodies
+    if header_bytes:
+        texts = pa.array([None if body is None else body[header_bytes:] for body in bodies.to_pylist()], pa.binary())
+    values, doubtful = structs.certain(texts)
     rescued = [pa.nulls(len(bodies), field.type) for field in list(value_type)[values.type.num_fields :]]
     columns = [*values.flatten(), *rescued]
     certain = pa.StructArray.from_arrays(
@@ -103,12 +106,6 @@ def decoded_by_structs(
     order = np.arange(len(bodies))
     order[doubtful] = len(bodies) + np.arange(len(doubtful))
     return pa.concat_arrays([certain, by_json_body]).take(pa.array(order))
-
-
-def _without_headers(bodies: pa.Array, header_bytes: int) -> pa.Array:
-    if not header_bytes:
-        return bodies
-    return pa.array([None if body is None else body[header_bytes:] for body in bodies.to_pylist()], pa.binary())
 
 
 def _is_utf8(bodies: pa.Array) -> bool:

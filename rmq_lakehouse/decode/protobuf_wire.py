@@ -245,7 +245,9 @@ class WireScanner:
         scan = WireScan()
         pending: list[tuple[Descriptor, int, int, str]] = [(self.message, 0, len(body), "")]
         for message, start, end, path in pending:  # nested messages are appended meanwhile
-            plan, is_outermost = self._plan(message), not path
+            plan, is_outermost = self._plans.get(message.full_name), not path
+            if plan is None:
+                plan = self._plans[message.full_name] = _message_plan(message)
             counts: dict[int, int] = {}
             has_known_field = False
             for wire_field in iterate_fields(body, start, end):
@@ -284,12 +286,6 @@ class WireScanner:
             return
         scan.unknown.append((f"{path}{number}", wire_field))
         scan.has_extended_map_entry = scan.has_extended_map_entry or plan.is_map_entry
-
-    def _plan(self, message: Descriptor) -> _MessagePlan:
-        plan = self._plans.get(message.full_name)
-        if plan is None:
-            plan = self._plans[message.full_name] = _message_plan(message)
-        return plan
 
 
 def _message_plan(message: Descriptor) -> _MessagePlan:

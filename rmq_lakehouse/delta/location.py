@@ -117,9 +117,6 @@ class DeltaDirectory:
     def _matching(self, pattern: str, kind: str) -> str | None:
         """Describe a table by the first path below the directory that matches a pattern of Hadoop's."""
         make_path = java_class(self.jvm, "org.apache.hadoop.fs.Path")
-        matches = self.files.globStatus(make_path(make_path(_escape_pattern(self.path)), pattern))
+        escaped = re.sub(r"([*?\[\]{}\\^])", r"\\\1", self.path)  # of what has a meaning in patterns
+        matches = self.files.globStatus(make_path(make_path(escaped), pattern))
         return f"{kind} ({matches[0].getPath()})" if matches else None
-
-
-def _escape_pattern(path: str) -> str:
-    return re.sub(r"([*?\[\]{}\\^])", r"\\\1", path)

@@ -45,7 +45,11 @@ def read_span(span: Span, options: ClusterReadOptions, columns: Sequence[str]) -
             path=f"{span.queue.topic} {span.queue.name}",
         )
         for batch in batches:
-            yield _with_broker(batch, columns, span.queue.broker)
+            if BROKER_NAME in columns:
+                broker_names = pa.repeat(pa.scalar(span.queue.broker), batch.num_rows)
+                yield batch.append_column(BROKER_NAME, broker_names).select(list(columns))
+            else:
+                yield batch
 
 
 def _frames(link: ClusterConnection, span: Span, options: ClusterReadOptions) -> Iterator[FrameBatch]:
@@ -93,10 +97,3 @@ def _fail_or_warn(lost: str, options: ClusterReadOptions) -> None:
     if options.fail_on_data_loss:
         raise ClusterError(f"{lost}: deleted while they were read")
     _log.warning("%s", lost)
-
-
-def _with_broker(batch: pa.RecordBatch, columns: Sequence[str], broker: str) -> pa.RecordBatch:
-    if BROKER_NAME not in columns:
-        return batch
-    broker_names = pa.repeat(pa.scalar(broker), batch.num_rows)
-    return batch.append_column(BROKER_NAME, broker_names).select(list(columns))
