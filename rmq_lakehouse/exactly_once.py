@@ -221,7 +221,7 @@ class ExactlyOnceTable:
         watermark = None
         if self.is_backfill:
             is_lost = self._watermarks.find_lost_row(snapshot, self.app_id) is not None
-            watermark = WATERMARK_LOST if is_lost else snapshot.transaction_version(self.watermark_id)
+            watermark = WATERMARK_LOST if is_lost else snapshot.transactions.get(self.watermark_id, -1)
         versions = {selection.app_id: max(end, verified_end), selection.lock_id: snapshot.version + 1}
         return CommitAttempt(
             transaction,
@@ -241,7 +241,7 @@ class ExactlyOnceTable:
         own_ids = {self.app_id, self.watermark_id, self.selection.lock_id, self.queues_id}
         return (
             self.is_backfill
-            or any(self.is_other_selection_id(name, own_ids) for name in snapshot.app_ids())
+            or any(self.is_other_selection_id(name, own_ids) for name in snapshot.transactions)
             or max(first, 0) < self._pulled_end(snapshot)
             or snapshot.drops_transactions()
         )
@@ -250,7 +250,7 @@ class ExactlyOnceTable:
         by_time = self._order_column not in {None, self.offset}  # a row of any broker may be as late as another's
         other_ids = [
             name
-            for name in snapshot.app_ids()
+            for name in snapshot.transactions
             if name.endswith(WATERMARK_SUFFIX)
             and name != self.watermark_id
             and (by_time or self.selection.is_own_id(name))
@@ -284,11 +284,11 @@ class ExactlyOnceTable:
 
     def progress_in(self, snapshot: TableSnapshot, app_id: str) -> ExportProgress:
         """Read the progress of the selection, by physical offsets or by queue offsets, from a snapshot."""
-        recorded = snapshot.transaction_version(app_id)
+        recorded = snapshot.transactions.get(app_id, -1)
         key = snapshot.version, recorded
         cached_key, progress = self._progress_cache.get(app_id, (None, ExportProgress(-1, -1)))
         if cached_key != key:
-            has_store_ids = any(map(self.selection.is_own_id, snapshot.app_ids()))
+            has_store_ids = any(map(self.selection.is_own_id, snapshot.transactions))
             is_complete = has_store_ids and not snapshot.drops_transactions()
             find_lost_row = partial(self._watermarks.find_lost_row, snapshot)
             progress = read_progress(

@@ -4,7 +4,7 @@ With ``--adopt`` the table is one that its owner made by DDL, whose columns and 
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, cast
 
@@ -33,7 +33,7 @@ _MAX_OFFSETS: Final = 5_000  # of the table that each task gets: 8 bytes each
 BuildColumns = Callable[[DataFrame], DataFrame]
 
 
-def _check_store(path: str, app_ids: Sequence[str], selection: ExportSelection) -> None:
+def _check_store(path: str, app_ids: Iterable[str], selection: ExportSelection) -> None:
     """Refuse the messages of another store, by the application ids of the table's commits."""
     foreign_ids = [app_id for app_id in app_ids if app_id.startswith(APP_PREFIX) and not selection.is_own_id(app_id)]
     if foreign_ids:
@@ -107,7 +107,7 @@ class SparkExactlyOnceTable(ExactlyOnceTable):
             super().check(schema)
             return
         if self.selection.broker is None:  # a table of brokers has the commits of other brokers, too
-            _check_store(self.path, self.log.snapshot().app_ids(), self.selection)
+            _check_store(self.path, self.log.snapshot().transactions, self.selection)
         check_files(self.path, self.log)
         _check_adopted_columns(self.path, self.log, schema, self._identity_columns)
 

@@ -80,11 +80,9 @@ class TableSnapshot(Protocol):
     def version(self) -> int:
         """Number that grows with each version; -1 if there is no table."""
 
-    def transaction_version(self, app_id: str) -> int:
-        """Return the last version that was committed for ``app_id``; -1 without one, or if it has expired."""
-
-    def app_ids(self) -> list[str]:
-        """List all application ids that have a transaction version."""
+    @property
+    def transactions(self) -> Mapping[str, int]:
+        """Last committed transaction version of each application id, without expired versions."""
 
     def drops_transactions(self) -> bool:
         """Return whether transaction versions expire."""

@@ -49,8 +49,8 @@ class Undecoded:
         """Read the undecoded messages of a selection from a snapshot."""
         if snapshot.version < 0:
             return cls()
-        count = snapshot.transaction_version(app_id + _COUNT)
-        first, end = (max(0, snapshot.transaction_version(app_id + name)) for name in (_FIRST, _END))
+        count = snapshot.transactions.get(app_id + _COUNT, -1)
+        first, end = (max(0, snapshot.transactions.get(app_id + name, 0)) for name in (_FIRST, _END))
         return cls(count, first, end) if count > 0 else cls()
 
     def versions(self, app_id: str) -> Mapping[str, int]:

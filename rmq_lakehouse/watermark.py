@@ -38,7 +38,7 @@ class HighWatermark:
 
     def find_lost_row(self, snapshot: TableSnapshot, app_id: str) -> str | None:
         """Return where the watermark row of a selection was, if the table lacks it or has lacked it; else None."""
-        watermark = snapshot.transaction_version(app_id + WATERMARK_SUFFIX)
+        watermark = snapshot.transactions.get(app_id + WATERMARK_SUFFIX, -1)
         if watermark < _FIRST_LOST:
             return self._format_row(_lost_version(watermark))
         return self._format_row(watermark) if watermark >= 0 and self._is_lost(snapshot, watermark) else None
@@ -50,7 +50,7 @@ class HighWatermark:
             app_ids: application ids of the other selections, with ``WATERMARK_SUFFIX``.
             begin: physical offset of the first row that the transaction may commit; ``end`` is exclusive.
         """
-        watermarks = {name: snapshot.transaction_version(name) for name in app_ids}
+        watermarks = {name: snapshot.transactions.get(name, -1) for name in app_ids}
         return {
             name: _lost_version(watermark)
             for name, watermark in watermarks.items()

@@ -237,7 +237,7 @@ class BrokerQueues:
 
     def _report_absent_brokers(self, table: ExactlyOnceTable, clusters: Mapping[str, str]) -> None:
         """Warn of absent brokers with messages in the table, which may only be stopped."""
-        for cluster, name in sorted(exported_brokers(table.log.snapshot().app_ids())):
+        for cluster, name in sorted(exported_brokers(table.log.snapshot().transactions)):
             if cluster in clusters.values() and name not in clusters:
                 text = "%s: %s does not name broker %s of cluster %s now; %s"
                 advice = "an export after its return adds its new messages"

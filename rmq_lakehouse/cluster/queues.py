@@ -129,7 +129,7 @@ class PendingQueueMessages:
             committed_offsets[queue_key(queue)] = max(begin, self.ends[queue])
         if not spans and committed_offsets == progress.offsets:
             return None
-        has_other_selections = any(table.is_other_selection_id(name, ids) for name in snapshot.app_ids())
+        has_other_selections = any(table.is_other_selection_id(name, ids) for name in snapshot.transactions)
         has_store_advanced = progress.physical_offset != self.planned_progress[table.path].physical_offset
         needs_dedup = table.is_backfill or has_other_selections or has_store_advanced or snapshot.drops_transactions()
         if needs_dedup and not self.reader.has_physical_offsets:

@@ -100,12 +100,6 @@ class DeltaSnapshot:
     def version(self) -> int:
         return -1 if self.delta_snapshot is None else int(self.delta_snapshot.version())
 
-    def transaction_version(self, app_id: str) -> int:
-        return self._transaction_versions.get(app_id, -1)
-
-    def app_ids(self) -> list[str]:
-        return list(self._transaction_versions)
-
     def read_commit(self, version: int) -> TableCommit | None:
         """Read a commit of the log; None if it was cleaned up. That of this version is read once."""
         return self._commit if version == self.version else self._log.read_commit(version)
@@ -115,7 +109,7 @@ class DeltaSnapshot:
         return self._log.read_commit(self.version)
 
     @functools.cached_property
-    def _transaction_versions(self) -> dict[str, int]:
+    def transactions(self) -> dict[str, int]:
         checksum = None if self.drops_transactions() else self._log.read_checksum(self.version)
         if checksum is not None and self._commit is not None:
             versions = parse_checksum(checksum, self._commit.transaction_id)

@@ -1,5 +1,6 @@
 """Version of an Iceberg table, and the transaction versions in the snapshots that led to it."""
 
+from collections.abc import Mapping
 from typing import Final
 
 from pyiceberg.table import Table
@@ -15,7 +16,8 @@ class IcebergSnapshot:
     """One version of a loaded table, numbered by its sequence number, which grows through rollbacks too."""
 
     def __init__(self, table: Table | None) -> None:
-        self._table = table
+        # Last committed version of each application id, in this version or one that was rolled back.
+        self.transactions = {} if table is None else _transactions(table.properties)
         self._line: dict[int, Snapshot] = {}
         self._oldest = 0
         current = None if table is None else table.current_snapshot()
@@ -27,15 +29,6 @@ class IcebergSnapshot:
             parent = current.parent_snapshot_id  # of one that has expired there is none, or one that is not found
             current = None if parent is None else table.snapshot_by_id(parent)
 
-    def transaction_version(self, app_id: str) -> int:
-        """Return the last version that was committed for ``app_id``, in this version or one rolled back; -1 if none."""
-        value = None if self._table is None else self._table.properties.get(TRANSACTION + app_id)
-        return -1 if value is None else _number(value)
-
-    def app_ids(self) -> list[str]:
-        properties = {} if self._table is None else self._table.properties
-        return [name.removeprefix(TRANSACTION) for name in properties if name.startswith(TRANSACTION)]
-
     def drops_transactions(self) -> bool:
         return False  # properties stay
 
@@ -43,13 +36,8 @@ class IcebergSnapshot:
         snapshot = self._line.get(version)
         if snapshot is None:  # of another branch, or one that was rolled back
             return None if 0 < version < self._oldest else TableCommit("", None, {}, None)
-        summary = {} if snapshot.summary is None else snapshot.summary.additional_properties
-        versions = {
-            name.removeprefix(TRANSACTION): _number(value)
-            for name, value in summary.items()
-            if name.startswith(TRANSACTION)
-        }
-        return TableCommit("append", None, versions, summary.get(LOG_FINGERPRINT))
+        properties = summary_properties(snapshot)
+        return TableCommit("append", None, _transactions(properties), properties.get(LOG_FINGERPRINT))
 
     def since_last_export(self) -> list[Snapshot]:
         """List the snapshots from this version back to the last one with progress of an export; empty without any.
@@ -57,15 +45,15 @@ class IcebergSnapshot:
         If a selection was rolled back, the list also has its last commit, the only evidence of the rollback.
         """
         line = list(self._line.values())
+        commits = [_transactions(summary_properties(snapshot)) for snapshot in line]
         least_positions = [0] if line else []
-        for app_id in self.app_ids():
-            versions = [commit.versions.get(app_id) for number in self._line if (commit := self.read_commit(number))]
-            last = next((at for at, version in enumerate(versions) if version is not None), None)
-            if last is not None and versions[last] != self.transaction_version(app_id):
+        for app_id, recorded in self.transactions.items():
+            last = next((at for at, versions in enumerate(commits) if app_id in versions), None)
+            if last is not None and commits[last][app_id] != recorded:
                 least_positions.append(last)
             elif last is None and self._oldest <= 1:  # the whole line is there, and has none
                 least_positions.append(len(line) - 1)
-        export_positions = [at for at, commit in enumerate(line) if _is_export(commit)]
+        export_positions = [at for at, versions in enumerate(commits) if versions]
         return line[: max(export_positions[0], *least_positions) + 1] if export_positions else []
 
 
@@ -74,13 +62,19 @@ def find_snapshot(table: Table, version: int) -> Snapshot | None:
     return next((each for each in reversed(table.snapshots()) if (each.sequence_number or 0) == version), None)
 
 
-def _is_export(snapshot: Snapshot) -> bool:
-    properties = {} if snapshot.summary is None else snapshot.summary.additional_properties
-    return any(name.startswith(TRANSACTION) for name in properties)
+def summary_properties(snapshot: Snapshot) -> Mapping[str, str]:
+    """Return the properties of a snapshot's summary."""
+    return {} if snapshot.summary is None else snapshot.summary.additional_properties
+
+
+def _transactions(properties: Mapping[str, str]) -> dict[str, int]:
+    """Return the transaction versions in properties; -1 for a text of another program."""
+    versions = {name: text for name, text in properties.items() if name.startswith(TRANSACTION)}
+    return {name.removeprefix(TRANSACTION): _number(text) for name, text in versions.items()}
 
 
 def _number(text: str) -> int:
     try:
         return int(text)
-    except ValueError:  # another program's
+    except ValueError:
         return -1

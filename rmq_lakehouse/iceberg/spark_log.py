@@ -19,7 +19,7 @@ from rmq_lakehouse.iceberg import keyed
 from rmq_lakehouse.iceberg.catalog import IcebergLocation
 from rmq_lakehouse.iceberg.rewrite import Plan, RewriteResult, cutoff, older_rows, rewrite, small_files
 from rmq_lakehouse.iceberg.rows import rows_of, write_frame
-from rmq_lakehouse.iceberg.snapshot import LOG_FINGERPRINT, TRANSACTION, find_snapshot
+from rmq_lakehouse.iceberg.snapshot import LOG_FINGERPRINT, TRANSACTION, find_snapshot, summary_properties
 from rmq_lakehouse.iceberg.table import IcebergLog, IcebergTransaction, iceberg_schema, table_layout
 from rmq_lakehouse.parquet import WrittenFile
 from rmq_lakehouse.spark_table_columns import SparkTableColumns
@@ -164,12 +164,9 @@ class SparkIcebergTransaction(IcebergTransaction):
         if not rewritten.fits(self._table):
             return False
         snapshots = self.snapshot.since_last_export()
-        summary = snapshots[-1].summary if snapshots else None
-        summary_properties = {} if summary is None else summary.additional_properties
+        properties = summary_properties(snapshots[-1]) if snapshots else {}
         export_properties = {
-            name: value
-            for name, value in summary_properties.items()
-            if name.startswith(TRANSACTION) or name == LOG_FINGERPRINT
+            name: value for name, value in properties.items() if name.startswith(TRANSACTION) or name == LOG_FINGERPRINT
         }
         self._commit(rewritten.added, rewritten.removed, export_properties, {})
         return True

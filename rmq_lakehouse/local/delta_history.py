@@ -74,14 +74,8 @@ class DeltaRsSnapshot:
 
     def __init__(self, history: DeltaHistory, version: int, properties: Mapping[str, str]) -> None:
         self.version, self._properties = version, properties
-        self._transactions = history.transaction_versions(version) if version >= 0 else {}
+        self.transactions = history.transaction_versions(version) if version >= 0 else {}
         self.read_commit = history.read_commit
-
-    def transaction_version(self, app_id: str) -> int:
-        return self._transactions.get(app_id, -1)
-
-    def app_ids(self) -> list[str]:
-        return list(self._transactions)
 
     def drops_transactions(self) -> bool:
         return RETENTION in self._properties

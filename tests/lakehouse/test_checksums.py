@@ -59,7 +59,7 @@ def test_a_table_s_versions_are_delta_s_and_a_file_of_a_lost_commit_misleads_nob
     log = DeltaTableLog(exporter.spark, str(exporter.table))
     snapshot = log.snapshot()
     delta = snapshot.delta_snapshot.transactions()
-    versions = {app_id: int(delta.get(app_id).get()) for app_id in snapshot.app_ids()}
+    versions = {app_id: int(delta.get(app_id).get()) for app_id in snapshot.transactions}
     assert delta.size() == len(versions) > 1
     commit, checksum = log.read_commit(snapshot.version), log.read_checksum(snapshot.version)
     assert commit is not None

@@ -64,7 +64,7 @@ def test_of_two_commits_to_one_snapshot_the_second_fails_and_adds_nothing(place:
         with pytest.raises(CommitFailedException):
             other.commit(files, {"app": first + 10}, None)
         snapshot = begin(place).snapshot
-        assert (snapshot.version, snapshot.transaction_version("app"), snapshot.app_ids()) == (
+        assert (snapshot.version, snapshot.transactions.get("app", -1), list(snapshot.transactions)) == (
             version,
             first + 10,
             ["app"],
@@ -81,7 +81,7 @@ def test_a_commit_without_files_is_one(place: IcebergLocation) -> None:
     first.commit([], {"app": 7}, None)
     with pytest.raises(CommitFailedException):
         second.commit([], {"app": 7}, None)
-    assert begin(place).snapshot.transaction_version("app") == 7
+    assert begin(place).snapshot.transactions["app"] == 7
 
 
 def test_a_catalog_that_is_away_is_told_in_a_line() -> None:
