@@ -13,7 +13,7 @@ from rmq_formats.codecs.topics_json import StoredTopicConfig
 from rmq_formats.read import lag
 from rmq_formats.read.broker_config import stored_groups, stored_topics
 from rmq_formats.storage.store_files import open_store
-from rmq_lakehouse.broker_state.sources import MetadataOptions
+from rmq_lakehouse.broker_state.options import MetadataOptions
 
 if TYPE_CHECKING:
     from rmq_lakehouse.live.administration import ClusterTables, Master

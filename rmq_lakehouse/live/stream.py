@@ -18,7 +18,7 @@ from rmq_formats.spark.options import schemas
 from rmq_lakehouse.live import plan
 from rmq_lakehouse.live.options import ClusterQueue, ClusterReadOptions, queue_name
 from rmq_lakehouse.live.plan import Offsets
-from rmq_lakehouse.live.source import COLUMNS, SpanPartition
+from rmq_lakehouse.live.reader import COLUMNS, SpanPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa

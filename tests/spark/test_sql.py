@@ -16,7 +16,7 @@ from rmq_formats.spark import create_views
 from rmq_formats.spark.tables.transactions import transactions
 from rmq_formats.spark.views import VIEWS
 from rmq_formats.store import Store
-from rmq_lakehouse.broker_state.sources import OFFSETS_OPTIONS
+from rmq_lakehouse.broker_state.options import OFFSETS_OPTIONS
 from rmq_lakehouse.live.options import ACCESS_OPTIONS
 from tests.read.test_lag import commit, lag
 from tests.spark.live.test_pages import first_cells

@@ -6,10 +6,12 @@ import pytest
 from pyspark import cloudpickle
 
 from rmq_formats.errors import OptionError
-from rmq_lakehouse.broker_state.sources import OFFSETS_OPTIONS, OffsetsSource, TopicsSource, metadata_options
+from rmq_lakehouse.broker_state.options import OFFSETS_OPTIONS, metadata_options
+from rmq_lakehouse.broker_state.sources import OffsetsSource, TopicsSource
 from rmq_lakehouse.live.client import resolve_access
 from rmq_lakehouse.live.options import read_options, write_options
-from rmq_lakehouse.live.source import COLUMNS, ClusterReader, ClusterSource
+from rmq_lakehouse.live.reader import COLUMNS, ClusterReader
+from rmq_lakehouse.live.source import ClusterSource
 
 SECRET, TOKEN = "s3cret-of-the-tests", "t0ken-of-the-tests"
 READ = {"namesrv": "127.0.0.1:1", "subscribe": "T"}

@@ -21,7 +21,8 @@ from rmq_formats.errors import ClusterError, OptionError
 from rmq_lakehouse.live.client import ClusterConnection
 from rmq_lakehouse.live.options import ClusterQueue
 from rmq_lakehouse.live.plan import Span
-from rmq_lakehouse.live.source import ClusterSource, SpanPartition
+from rmq_lakehouse.live.reader import SpanPartition
+from rmq_lakehouse.live.source import ClusterSource
 from rmq_lakehouse.live.stream import ClusterStreamReader
 from tests.spark.live.scenarios import fresh, make_topic, numbered
 from tests.spark.live.two_brokers import SMALL_FILES, second_broker

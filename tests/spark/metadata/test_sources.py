@@ -15,7 +15,7 @@ from rmq_formats.arrow.schema import CONSUMER_OFFSETS
 from rmq_formats.codecs.fastjson import loads
 from rmq_formats.errors import OptionError
 from rmq_formats.pending_timers import pending_timers
-from rmq_lakehouse.broker_state.sources import OFFSETS_OPTIONS, TIMERS_OPTIONS, metadata_options
+from rmq_lakehouse.broker_state.options import OFFSETS_OPTIONS, TIMERS_OPTIONS, metadata_options
 from tests.read.test_lag import commit, lag
 from tests.spark.conftest import Load
 
