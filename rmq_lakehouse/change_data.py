@@ -59,9 +59,12 @@ _DAY: Final = r"\d{4}-\d{2}-\d{2}"
 _FULL_DATE: Final = re.compile(_DAY, re.ASCII)
 _TIME_FORM: Final = " with date, time and 6 digits of a fraction at most"
 _KEY_FORMS: Final[Mapping[type[DataType], str]] = {
-    DateType: " as YYYY-MM-DD", TimestampType: _TIME_FORM, TimestampNTZType: _TIME_FORM,
-    DecimalType: " without rounding", BinaryType: " in Base64",
-}  # fmt: skip
+    DateType: " as YYYY-MM-DD",
+    TimestampType: _TIME_FORM,
+    TimestampNTZType: _TIME_FORM,
+    DecimalType: " without rounding",
+    BinaryType: " in Base64",
+}
 _FULL_TIME: Final = re.compile(rf"{_DAY}[T ]\d{{2}}:\d{{2}}(:\d{{2}}(\.\d{{1,6}})?)?( ?[A-Z+-]\S*)?", re.ASCII)
 
 
