@@ -6,9 +6,10 @@ the ids and the keys of the messages that it traces.
 Source: ``TraceDataEncoder``, ``TraceContext``, ``TraceBean``, ``TraceConstants``.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, IntEnum
-from typing import Final
+from typing import Any, Final
 
 from rmq_formats.codecs.properties import split_keys
 from rmq_formats.errors import DecodeError
@@ -57,13 +58,10 @@ class TraceRecord:
     Attributes:
         msg_id: of the message: its unique key.
         timestamp_ms: when the send or call began; of SUB_AFTER when the listener returned.
-        group: of producers or consumers.
         keys: its keys, with spaces between them.
         store_host: ``host:port`` of the broker.
         body_bytes: as sent, compressed perhaps.
         request_id: what SUB_BEFORE and SUB_AFTER of one call share.
-        retry_times: how often consuming the message had failed.
-        context_code: result of a listener call.
         transaction_state: COMMIT_MESSAGE, ROLLBACK_MESSAGE or UNKNOW.
         is_from_check: whether it answers a broker's transaction check.
     """
@@ -89,155 +87,78 @@ class TraceRecord:
     transaction_state: str = ""
     is_from_check: bool = False
 
-    def fields(self) -> list[str]:
-        """Return the fields as they stand in an encoded record, without the type."""
-        head = [str(self.timestamp_ms), self.region_id, self.group]
-        message = [self.topic, self.msg_id, _text(self.tags), _text(self.keys), self.store_host]
-        kind = str(int(self.message_type))
-        match self.trace_type:
-            case TraceType.PUB:
-                sent = [
-                    str(self.body_bytes),
-                    str(self.cost_ms),
-                    kind,
-                    _text(self.offset_msg_id),
-                    _bool(self.is_success),
-                ]
-                return head + message + sent
-            case TraceType.SUB_BEFORE:
-                return [*head, self.request_id, self.msg_id, str(self.retry_times), _text(self.keys)]
-            case TraceType.SUB_AFTER:
-                return [
-                    self.request_id, self.msg_id, str(self.cost_ms), _bool(self.is_success), _text(self.keys),
-                    str(self.context_code), str(self.timestamp_ms), self.group,
-                ]  # fmt: skip
-            case TraceType.END_TRANSACTION:
-                ended = [kind, _text(self.transaction_id), self.transaction_state, _bool(self.is_from_check)]
-                return head + message + ended
-            case TraceType.RECALL:
-                return [*head, self.topic, self.msg_id, _bool(self.is_success)]
-
     def index_keys(self) -> list[str]:
         """Return the keys under which the trace message is indexed."""
         return [self.msg_id, *split_keys(self.keys or "")]
 
 
-def _text(value: str | None) -> str:
-    return NULL if value is None else value
-
-
-def _bool(value: bool) -> str:
-    return "true" if value else "false"
+# The fields of each type as they stand in an encoded record, behind the type.
+_SENT: Final = ("timestamp_ms", "region_id", "group", "topic", "msg_id", "tags", "keys", "store_host")
+_FIELDS: Final[dict[TraceType, tuple[str, ...]]] = {
+    TraceType.PUB: (*_SENT, "body_bytes", "cost_ms", "message_type", "offset_msg_id", "is_success"),
+    TraceType.SUB_BEFORE: ("timestamp_ms", "region_id", "group", "request_id", "msg_id", "retry_times", "keys"),
+    TraceType.SUB_AFTER: (
+        "request_id", "msg_id", "cost_ms", "is_success", "keys", "context_code", "timestamp_ms", "group",
+    ),
+    TraceType.END_TRANSACTION: (*_SENT, "message_type", "transaction_id", "transaction_state", "is_from_check"),
+    TraceType.RECALL: ("timestamp_ms", "region_id", "group", "topic", "msg_id", "is_success"),
+}  # fmt: skip
+_TYPES: Final = {kind.value: kind for kind in TraceType}
 
 
 def encode_trace(record: TraceRecord) -> str:
     """Encode a record as it stands in the body of a trace message."""
-    return FIELD_END.join([record.trace_type.value, *record.fields()]) + RECORD_END
+    fields = [_field_text(getattr(record, name)) for name in _FIELDS[record.trace_type]]
+    return FIELD_END.join([record.trace_type.value, *fields]) + RECORD_END
+
+
+def _field_text(value: str | int | None) -> str:
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return NULL
+    return str(value).lower() if isinstance(value, bool) else str(int(value))
 
 
 def decode_trace(body: bytes) -> list[TraceRecord]:
     """Decode the records of a trace message's body, inflated if it was compressed; unknown types are passed over.
 
-    Raises:
-        DecodeError: a record lacks fields, or has bad ones.
+    Raises DecodeError if a record lacks fields, or has bad ones.
     """
-    contexts = []
+    records = []
     for text in body.decode("utf-8", "replace").split(RECORD_END):
         kind, *fields = text.split(FIELD_END)
-        if kind in _READERS:
+        if kind in _TYPES:
             try:
-                contexts.append(_READERS[kind](fields))
+                records.append(_decode_record(_TYPES[kind], fields))
             except (IndexError, ValueError) as error:
                 raise DecodeError(f"a trace record {kind} of {len(fields)} fields: {error}") from error
-    return contexts
+    return records
 
 
-def _pub(fields: list[str]) -> TraceRecord:
-    is_old = len(fields) == 12  # older clients send no offset message id
-    return TraceRecord(
-        trace_type=TraceType.PUB,
-        timestamp_ms=int(fields[0]),
-        region_id=fields[1],
-        group=fields[2],
-        topic=fields[3],
-        msg_id=fields[4],
-        tags=_value(fields[5]),
-        keys=_value(fields[6]),
-        store_host=fields[7],
-        body_bytes=int(fields[8]),
-        cost_ms=int(fields[9]),
-        message_type=MessageType(int(fields[10])),
-        offset_msg_id=None if is_old else _value(fields[11]),
-        is_success=fields[11 if is_old else 12] == "true",
-    )
+def _decode_record(kind: TraceType, fields: list[str]) -> TraceRecord:
+    names = _FIELDS[kind]
+    if kind is TraceType.PUB and len(fields) == len(names) - 1:  # older clients send no offset message id
+        names = tuple(name for name in names if name != "offset_msg_id")
+    if kind is TraceType.SUB_AFTER and len(fields) < len(names):  # nor time and group, nor a context code
+        names = names[:6] if len(fields) > 5 else names[:5]
+    values: dict[str, Any] = {}
+    for number, name in enumerate(names):
+        values[name] = _PARSERS.get(name, str)(fields[number])
+    return TraceRecord(trace_type=kind, **values)
 
 
-def _sub_before(fields: list[str]) -> TraceRecord:
-    return TraceRecord(
-        trace_type=TraceType.SUB_BEFORE,
-        timestamp_ms=int(fields[0]),
-        region_id=fields[1],
-        group=fields[2],
-        request_id=fields[3],
-        msg_id=fields[4],
-        retry_times=int(fields[5]),
-        keys=_value(fields[6]),
-    )
-
-
-def _sub_after(fields: list[str]) -> TraceRecord:
-    has_end = len(fields) >= 8  # newer clients add time and host
-    return TraceRecord(
-        trace_type=TraceType.SUB_AFTER,
-        request_id=fields[0],
-        msg_id=fields[1],
-        cost_ms=int(fields[2]),
-        is_success=fields[3] == "true",
-        keys=_value(fields[4]),
-        context_code=int(fields[5]) if fields[5:6] else 0,
-        timestamp_ms=int(fields[6]) if has_end else 0,
-        group=fields[7] if has_end else "",
-    )
-
-
-def _end_transaction(fields: list[str]) -> TraceRecord:
-    return TraceRecord(
-        trace_type=TraceType.END_TRANSACTION,
-        timestamp_ms=int(fields[0]),
-        region_id=fields[1],
-        group=fields[2],
-        topic=fields[3],
-        msg_id=fields[4],
-        tags=_value(fields[5]),
-        keys=_value(fields[6]),
-        store_host=fields[7],
-        message_type=MessageType(int(fields[8])),
-        transaction_id=_value(fields[9]),
-        transaction_state=fields[10],
-        is_from_check=fields[11] == "true",
-    )
-
-
-def _recall(fields: list[str]) -> TraceRecord:
-    return TraceRecord(
-        trace_type=TraceType.RECALL,
-        timestamp_ms=int(fields[0]),
-        region_id=fields[1],
-        group=fields[2],
-        topic=fields[3],
-        msg_id=fields[4],
-        is_success=fields[5] == "true",
-    )
-
-
-_READERS: Final = {
-    TraceType.PUB.value: _pub,
-    TraceType.SUB_BEFORE.value: _sub_before,
-    TraceType.SUB_AFTER.value: _sub_after,
-    TraceType.END_TRANSACTION.value: _end_transaction,
-    TraceType.RECALL.value: _recall,
-}
-
-
-def _value(text: str) -> str | None:
+def _parse_optional(text: str) -> str | None:
     return None if text == NULL else text
+
+
+def _parse_bool(text: str) -> bool:
+    return text == "true"
+
+
+_PARSERS: Final[dict[str, Callable[[str], Any]]] = {
+    **dict.fromkeys(("timestamp_ms", "body_bytes", "cost_ms", "retry_times", "context_code"), int),
+    **dict.fromkeys(("tags", "keys", "offset_msg_id", "transaction_id"), _parse_optional),
+    **dict.fromkeys(("is_success", "is_from_check"), _parse_bool),
+    "message_type": lambda text: MessageType(int(text)),
+}
