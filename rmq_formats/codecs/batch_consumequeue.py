@@ -52,8 +52,7 @@ def used_count(units: NDArray[np.void]) -> int:
 def split_file(data: bytes | NDArray[np.uint8]) -> tuple[NDArray[np.void], NDArray[np.uint8]]:
     """Split a file's bytes into the units in use, BATCH_UNIT_DTYPE[n], and the bytes after the units, uint8[m].
 
-    Args:
-        data: from the file's begin up to its last byte that is not zero, or further.
+    Zeros at the file's end may be left out.
     """
     file_bytes = np.frombuffer(data, dtype=np.uint8)
     whole = np.concatenate([file_bytes, np.zeros(-len(file_bytes) % BATCH_UNIT_BYTES, dtype=np.uint8)])
@@ -91,7 +90,7 @@ def batch_images(units: NDArray[np.void], file_bytes: int) -> Iterator[tuple[int
 
 
 def is_batch_queue_file(head: bytes) -> bool:
-    """Return whether a file's first bytes are a BatchConsumeQueue's: two ConsumeQueue units never look so."""
+    """Return whether a file's first bytes are a BatchConsumeQueue's; no two ConsumeQueue units have such bytes."""
     if len(head) < BATCH_HEAD_BYTES:
         return False
     units = np.frombuffer(head, dtype=BATCH_UNIT_DTYPE, count=2)
@@ -125,11 +124,7 @@ def is_inner_batch(message: StoredMessage) -> bool:
 
 
 def inner_messages(message: StoredMessage) -> list[InnerMessage]:
-    """Decode the messages of an inner batch.
-
-    Raises:
-        FormatError: a length in the body does not fit it.
-    """
+    """Decode the messages of an inner batch. Raises FormatError if a length in the body does not fit."""
     messages: list[InnerMessage] = []
     at, body = 0, message.body
     while at < len(body):
@@ -150,10 +145,9 @@ def inner_messages(message: StoredMessage) -> list[InnerMessage]:
 
 
 def count_messages(batch: bytes, most: int) -> int:
-    """Count a client's batch; 0 where a length in it lies. Source: ``MessageDecoder#countInnerMsgNum``.
+    """Count the messages of a client's batch; 0 if a length in the batch is wrong. Stop at the one after ``most``.
 
-    Args:
-        most: messages that may be in it; of more than these the next one is counted, and no other.
+    Source: ``MessageDecoder#countInnerMsgNum``.
     """
     count = at = 0
     while at < len(batch) and count <= most:

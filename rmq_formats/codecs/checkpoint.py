@@ -23,8 +23,8 @@ class Checkpoint:
         index_msg_timestamp_ms: of the last message in the last full IndexFile.
         master_flushed_offset: physical offset, in bytes; 0 without a controller.
         confirm_physical_offset: physical offset, in bytes, up to which the log is confirmed.
-        logics_physical_offset: of the last message whose ConsumeQueue unit is flushed, as brokers from 5.5 on say it;
-            0 of others, and of a young store. One that writes the other numbers only leaves it behind.
+        logics_physical_offset: of the last message whose ConsumeQueue unit is flushed; 0 from brokers before 5.5, which
+            leave a value in the file as it was, and in a young store.
     """
 
     physic_msg_timestamp_ms: int = 0
@@ -35,19 +35,12 @@ class Checkpoint:
     logics_physical_offset: int = 0
 
     def encode(self) -> bytes:
-        """Encode the 4096 bytes of the file.
-
-        Raises:
-            LengthError: a number does not fit into 64 bits.
-        """
+        """Encode the 4096 bytes of the file. Raises LengthError if a number does not fit into 64 bits."""
         return pack_fields(_FIELDS, *astuple(self)).ljust(CHECKPOINT_FILE_BYTES, b"\0")
 
     @classmethod
     def decode(cls, buffer: bytes | bytearray | memoryview) -> "Checkpoint":
-        """Decode a checkpoint.
-
-        Raises:
-            TruncatedError: fewer than the 40 bytes that all brokers use.
+        """Decode a checkpoint. Raises TruncatedError if the 40 bytes that all brokers use are not there.
 
         Source: ``StoreCheckpoint``.
         """

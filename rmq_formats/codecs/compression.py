@@ -6,7 +6,7 @@ Inflating has a hard limit that holds while it goes on: a body of 4 MiB can stan
 import zlib
 from collections.abc import Callable
 from enum import Enum
-from typing import Final, Protocol
+from typing import Any, Final
 
 import lz4.frame
 import zstandard
@@ -41,12 +41,9 @@ class Compression(Enum):
 
     @classmethod
     def of_sys_flag(cls, sys_flag: int) -> "Compression | None":
-        """Return the compression type in a sys_flag; None if the body is plain.
+        """Return the compression type in a sys_flag; None if the body is plain. Raises DecodeError for an unknown type.
 
-        Raises:
-            DecodeError: a type that RocketMQ does not know.
-
-        Source: ``CompressionType#findByValue``: type 0 is zlib, from clients that knew no other.
+        Source: ``CompressionType#findByValue``: type 0 is zlib, from clients that had no other.
         """
         if not sys_flag & FLAG_COMPRESSED:
             return None
@@ -59,16 +56,6 @@ class Compression(Enum):
             raise DecodeError("unknown compression type", expected="0..3", actual=bits >> 8) from None
 
 
-class _Inflater(Protocol):
-    """Streaming decompressor interface that the two framed codecs' libraries share."""
-
-    @property
-    def eof(self) -> bool: ...
-    @property
-    def unused_data(self) -> bytes | None: ...
-    def decompress(self, data: bytes, /) -> bytes: ...
-
-
 # Fed whole, a stream would inflate whole before its size could be seen. LZ4 makes at most 255 bytes of
 # one; Zstandard makes 128 KiB of 4, so that a piece overshoots the limit by 8 MiB at most.
 _PIECE_BYTES: Final = {Compression.LZ4: 4096, Compression.ZSTD: 256}
@@ -78,10 +65,7 @@ def compress(body: bytes, codec: Compression, level: int = DEFAULT_LEVEL) -> byt
     """Compress a body so that Java's consumers can decompress it; the bytes need not be those of Java.
 
     Args:
-        level: 0 (fast) to 9 (small); LZ4 knows one speed, as in Java.
-
-    Raises:
-        OptionError: a level out of its bounds.
+        level: 0 (fast) to 9 (small); LZ4 has one speed, as in Java. Raises OptionError for another level.
     """
     if not 0 <= level <= 9:
         raise OptionError(f"compression level must be 0 to 9, not {level}")
@@ -123,12 +107,12 @@ def _inflate_zlib(body: bytes, max_bytes: int) -> bytes:
 
 def _inflate_frames(body: bytes, codec: Compression, max_bytes: int) -> bytes:
     """Inflate one frame or several that follow each other, as Java's streams of both codecs do."""
-    new_inflater: Callable[[], _Inflater] = lz4.frame.LZ4FrameDecompressor
+    new_inflater: Callable[[], Any] = lz4.frame.LZ4FrameDecompressor
     if codec is Compression.ZSTD:
         new_inflater = zstandard.ZstdDecompressor().decompressobj
     parts: list[bytes] = []
     inflated_bytes = 0
-    inflater: _Inflater | None = None
+    inflater = None
     position = 0
     while position < len(body):
         if inflater is None:

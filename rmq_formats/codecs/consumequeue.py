@@ -8,25 +8,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rmq_formats.codecs.layout import (
-    LOST_UNIT_SIZE,
-    PRE_BLANK_SIZE,
-    UNIT_BYTES,
-    UNIT_PHYSICAL_OFFSET_AT,
-    UNIT_SIZE_AT,
-    UNIT_TAGS_CODE_AT,
-    pack_fields,
-)
+from rmq_formats.codecs.layout import LOST_UNIT_SIZE, PRE_BLANK_SIZE, UNIT_BYTES, pack_fields
 from rmq_formats.errors import OptionError, TruncatedError
 
 UNIT: Final = Struct(">qiq")
-UNIT_DTYPE: Final = np.dtype(
-    {
-        "names": ["physical_offset", "size", "tags_code"],
-        "formats": [">i8", ">i4", ">i8"],
-        "offsets": [UNIT_PHYSICAL_OFFSET_AT, UNIT_SIZE_AT, UNIT_TAGS_CODE_AT],
-    }
-)
+UNIT_DTYPE: Final = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 assert UNIT.size == UNIT_DTYPE.itemsize == UNIT_BYTES
 
 PRE_BLANK: Final = UNIT.pack(0, PRE_BLANK_SIZE, 0)  # fills a place whose message is not in the log
@@ -52,20 +38,12 @@ class Unit:
     tags_code: int
 
     def encode(self) -> bytes:
-        """Encode the unit's 20 bytes.
-
-        Raises:
-            LengthError: a number does not fit into its field.
-        """
+        """Encode the unit's 20 bytes. Raises LengthError if a number does not fit into its field."""
         return pack_fields(UNIT, self.physical_offset, self.size, self.tags_code)
 
     @classmethod
     def decode(cls, buffer: bytes | bytearray | memoryview, position: int = 0) -> "Unit":
-        """Decode the unit at a position.
-
-        Raises:
-            TruncatedError: fewer than 20 bytes are left.
-        """
+        """Decode the unit at a position. Raises TruncatedError if fewer than 20 bytes are left."""
         if not 0 <= position <= len(buffer) - UNIT_BYTES:
             raise TruncatedError("the bytes end within a ConsumeQueue unit", physical_offset=position)
         return cls(*UNIT.unpack_from(buffer, position))
@@ -100,11 +78,9 @@ def is_unwritten(units: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def delay_levels_ms(text: str) -> tuple[int, ...]:
-    """Parse a ``messageDelayLevel`` setting to delays in milliseconds; level 1 is the first.
+    """Parse a ``messageDelayLevel`` setting to delays in ms; level 1 is the first. Raises OptionError.
 
-    Raises:
-        OptionError: not numbers with a unit of s, m, h or d, separated by one space each.
-
+    The setting has numbers with a unit of s, m, h or d, separated by one space each.
     Source: ``DefaultMessageStore#parseDelayLevel``, ``ScheduleMessageService#parseDelayLevel``.
     """
     levels = []

@@ -37,8 +37,7 @@ class ExtUnit:
 
     Attributes:
         tags_code: the tags code that the address has replaced.
-        bit_map: Bloom filter of the SQL92 subscriptions that match; empty unless
-            ``enableCalcFilterBitMap``.
+        bit_map: Bloom filter of the SQL92 subscriptions that match; empty unless ``enableCalcFilterBitMap``.
     """
 
     tags_code: int
@@ -51,10 +50,7 @@ class ExtUnit:
         return EXT_UNIT_MIN_BYTES + len(self.bit_map)
 
     def encode(self) -> bytes:
-        """Encode the unit's bytes.
-
-        Raises:
-            LengthError: the bit map is too long, or a number does not fit into its field.
+        """Encode the unit's bytes. Raises LengthError if the bit map is too long, or a number does not fit.
 
         Source: ``ConsumeQueueExt.CqExtUnit#write``.
         """
@@ -99,10 +95,7 @@ def is_ext_address(tags_code: int) -> bool:
 
 
 def encode_ext_address(ext_offset: int) -> int:
-    """Encode a unit's offset in the queue's ext files, in bytes, as an ext address.
-
-    Raises:
-        LengthError: an offset that no address can have.
+    """Encode a unit's offset in the queue's ext files, in bytes, as an ext address. Raises LengthError.
 
     Source: ``ConsumeQueueExt#decorate``.
     """
@@ -112,10 +105,7 @@ def encode_ext_address(ext_offset: int) -> int:
 
 
 def decode_ext_address(address: int) -> int:
-    """Decode an ext address to the offset in the queue's ext files, in bytes.
-
-    Raises:
-        LengthError: not an address.
+    """Decode an ext address to the offset in the queue's ext files, in bytes. Raises LengthError if it is no address.
 
     Source: ``ConsumeQueueExt#unDecorate``.
     """
@@ -163,11 +153,10 @@ class BloomFilter:
     """
 
     def __init__(self, error_percent: int = 20, group_count: int = 32) -> None:
-        """Size a filter for an error rate and a number of groups.
+        """Size a filter.
 
         Args:
-            error_percent: rate of false positives: unwanted messages that seem wanted, 1 to 99
-                (``maxErrorRateOfBloomFilter``).
+            error_percent: rate of false positives, 1 to 99 (``maxErrorRateOfBloomFilter``).
             group_count: groups of a topic with expressions (``expectConsumerNumUseFilter``).
         """
         error = error_percent / 100

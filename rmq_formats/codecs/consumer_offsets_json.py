@@ -20,12 +20,8 @@ def config_document(path: str, text: str) -> object:
 def offsets_document(text: str) -> dict[str, object]:
     """Parse a file of committed offsets; values that fastjson reads as Longs become integers.
 
-    These are texts (``"99"``, ``"1,000"``), fractions, which it cuts, and booleans. Other values stay as they are.
-
-    Raises:
-        DecodeError: not a JSON object.
-
-    Source: ``TypeUtils#castToLong`` of fastjson.
+    These are texts (``"99"``, ``"1,000"``), fractions, which are cut, and booleans. Other values stay as they are.
+    Raises DecodeError if the text is no JSON object. Source: ``TypeUtils#castToLong`` of fastjson.
     """
     document = loads(text)
     if not isinstance(document, dict):
@@ -45,11 +41,7 @@ def _with_numbers(value: object) -> object:
 
 
 def check_consumer_offsets(document: Mapping[str, object]) -> None:
-    """Refuse a parsed ``consumerOffset.json`` or ``lmqConsumerOffset.json`` whose offsets cannot be read.
-
-    Raises:
-        DecodeError: naming the first bad entry.
-    """
+    """Refuse a parsed ``consumerOffset.json`` or ``lmqConsumerOffset.json`` with bad offsets. Raises DecodeError."""
     for name, queues in as_mapping(document.get("offsetTable"), "offsetTable").items():
         _queue_offsets(name, queues)
     for name, value in as_mapping(document.get("lmqOffsetTable"), "lmqOffsetTable").items():
@@ -57,20 +49,15 @@ def check_consumer_offsets(document: Mapping[str, object]) -> None:
 
 
 def check_delay_offsets(document: Mapping[str, object]) -> None:
-    """Refuse a parsed ``delayOffset.json`` whose offsets cannot be read; Raises as ``check_consumer_offsets``."""
+    """Refuse a parsed ``delayOffset.json`` with bad offsets. Raises DecodeError."""
     _queue_offsets("offsetTable", document.get("offsetTable"))
 
 
 def consumer_offsets(text: str) -> dict[TopicAndGroup, dict[int, int]]:
     """Parse a ``consumerOffset.json`` to the next queue offsets of each group, by topic and group, and queue id.
 
-    Keys of another form than ``topic@group`` are left out, as a broker does where it tells how far groups are: those
-    of broadcasting groups have a third part.
-
-    Raises:
-        DecodeError: not JSON, or an offset that is none.
-
-    Source: ``ConsumerOffsetManager#whichTopicByConsumer``.
+    Keys of another form than ``topic@group`` are left out, as in a broker's statistics: those of broadcasting groups
+    have a third part. Raises DecodeError. Source: ``ConsumerOffsetManager#whichTopicByConsumer``.
     """
     table = as_mapping(offsets_document(text).get("offsetTable"), "offsetTable")
     offsets_by_key = {}
@@ -85,10 +72,7 @@ def consumer_offsets(text: str) -> dict[TopicAndGroup, dict[int, int]]:
 def light_consumer_offsets(text: str) -> dict[TopicAndGroup, dict[int, int]]:
     """Parse a ``lmqConsumerOffset.json`` as ``consumer_offsets`` does; a light queue (LMQ) has the queue id 0.
 
-    Raises:
-        DecodeError: not JSON, or an offset that is none.
-
-    Source: ``LmqConsumerOffsetManager``.
+    Raises DecodeError. Source: ``LmqConsumerOffsetManager``.
     """
     offsets_by_key = consumer_offsets(text)
     table = as_mapping(offsets_document(text).get("lmqOffsetTable"), "lmqOffsetTable")
@@ -100,7 +84,7 @@ def light_consumer_offsets(text: str) -> dict[TopicAndGroup, dict[int, int]]:
 
 
 def group_offsets(name: str, text: str) -> dict[int, int]:
-    """Parse the offsets of one ``topic@group``, as config in RocksDB has them; Raises as ``consumer_offsets``.
+    """Parse the offsets of one ``topic@group``, as config in RocksDB has them. Raises DecodeError.
 
     Source: ``RocksDBOffsetSerializeWrapper``.
     """

@@ -27,12 +27,7 @@ _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,19}")  # as Java's parsers take it
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """An epoch: the time of one master.
-
-    Attributes:
-        number: of the epoch; rises from master to master.
-        start_offset: physical offset where the epoch's part of the log begins.
-    """
+    """An epoch: the time of one master. Numbers rise; its part of the log begins at ``start_offset``, in bytes."""
 
     number: int
     start_offset: int
@@ -40,11 +35,7 @@ class Epoch:
 
 @dataclass(frozen=True, slots=True)
 class BrokerIdentity:
-    """Identity of a broker at a controller.
-
-    Attributes:
-        broker_id: its number in the group; the controller gives it.
-    """
+    """Identity of a broker at a controller, which assigns the broker's id in its group."""
 
     cluster: str
     broker: str
@@ -55,7 +46,7 @@ def decode_epochs(text: str) -> tuple[Epoch, ...]:
     """Decode an ``epochFileCheckpoint``, in the order of its lines.
 
     Raises:
-        DecodeError: a number that is none, or not as many entries as the first line says.
+        DecodeError: a bad number, or another number of entries than in the first line.
         ChecksumError: the second line is not the sum of those that follow.
     """
     lines = text.replace("\r\n", "\n").replace("\r", "\n").removesuffix("\n").split("\n")
@@ -78,11 +69,7 @@ def encode_epochs(epochs: tuple[Epoch, ...]) -> str:
 
 
 def decode_identity(text: str) -> BrokerIdentity:
-    """Decode a ``brokerIdentity``.
-
-    Raises:
-        DecodeError: not three parts, an empty name, or an id that is no number.
-    """
+    """Decode a ``brokerIdentity``. Raises DecodeError if a part is missing, empty or no number."""
     parts = text.split("#")
     if len(parts) < 3 or not parts[0] or not parts[1]:
         raise DecodeError("not cluster#broker#brokerId", actual=repr(text[:80]))

@@ -12,7 +12,7 @@ a file is filled from a word -1 on, with the number of bytes left in the next wo
 ``MmapFileList``, ``DLedgerMmapFileStore``, of the DLedger 0.3.1.2 that a broker 5.3.3 has. docs/formats/dledger.md
 """
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from struct import Struct
 from typing import Final
 
@@ -53,7 +53,6 @@ class EntryHead:
     """The header of an entry.
 
     Attributes:
-        magic: 1.
         size: of the entry with this header, in bytes.
         index: of the entry, from 0 on.
         term: in which a leader appended it.
@@ -78,17 +77,7 @@ class EntryHead:
 
     def encode(self) -> bytes:
         """Encode the 48 bytes."""
-        return _HEAD.pack(
-            self.magic,
-            self.size,
-            self.index,
-            self.term,
-            self.pos,
-            self.channel,
-            self.chain_crc,
-            self.body_crc,
-            self.body_bytes,
-        )
+        return _HEAD.pack(*astuple(self))
 
 
 def begins_with_entry(head: bytes) -> bool:
@@ -113,11 +102,7 @@ def begins_with_index(head: bytes) -> bool:
 
 
 def properties(text: str) -> dict[str, str]:
-    """Read ``checkpoint`` or ``currterm``: lines ``name=value``.
-
-    Raises:
-        DecodeError: a line of another form.
-    """
+    """Read ``checkpoint`` or ``currterm``: lines ``name=value``. Raises DecodeError for a line of another form."""
     settings = {}
     for line in text.splitlines():
         if not line.strip() or line.startswith("#"):

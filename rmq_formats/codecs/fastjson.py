@@ -25,13 +25,10 @@ _T = TypeVar("_T", int, str, bool)
 
 
 def loads(text: str) -> object:
-    """Parse one JSON value.
+    """Parse one JSON value. Raises DecodeError, whose offset counts characters; also for more than 64 levels.
 
     Bare integer keys become strings; an object as a key becomes its canonical JSON: members sorted, no
     spaces, as fastjson would write it. Of a repeated key the last counts.
-
-    Raises:
-        DecodeError: not such JSON, or nested more than 64 deep; its offset counts characters.
     """
     parser = _JsonParser(text)
     value, at = parser.value(parser.skip(0), MAX_DEPTH)
@@ -138,7 +135,7 @@ class _JsonParser:
 
 
 def as_integer(name: str, value: object) -> int:
-    """Return an integer, given as a number or text, as in fastjson."""
+    """Convert a number, or a text as fastjson accepts, to an integer of 64 bits. Raises DecodeError."""
     if isinstance(value, str) and LONG.fullmatch(value):
         value = int(value)
     if type(value) is not int or not -(1 << 63) <= value < 1 << 63:

@@ -12,8 +12,6 @@ def java_string_hash(text: str) -> int:
 
     The sum runs over UTF-16 code units, so a character outside the BMP counts as its two surrogates,
     and a lone surrogate as itself.
-
-    Source: ``java.lang.String#hashCode``.
     """
     encoded = text.encode("utf-16-be", "surrogatepass")
     code = 0
@@ -25,18 +23,13 @@ def java_string_hash(text: str) -> int:
 def tags_code(tags: str | None) -> int:
     """Compute the tags code of a message's TAGS in its ConsumeQueue unit: the hash with its sign; 0 without tags.
 
-    The whole text is one tag, whatever the topic's filter type says.
-
-    Source: ``MessageExtBrokerInner#tagsString2tagsCode``.
+    The whole text is one tag, for any filter type of the topic. Source: ``MessageExtBrokerInner#tagsString2tagsCode``.
     """
     return java_string_hash(tags) if tags else 0
 
 
 def index_tags_key(tags: str) -> str:
-    """Return the key under which brokers from 5.4 on index a message's TAGS, all of them as one text.
-
-    Source: ``IndexService#buildIndex``.
-    """
+    """Return the key of a message's TAGS in the Index of brokers from 5.4 on. Source: ``IndexService#buildIndex``."""
     return f"T#{tags}"
 
 
@@ -51,10 +44,7 @@ def index_key_hash(topic: str, key: str) -> int:
 
 
 def consistent_hash(number: int, buckets: int) -> int:
-    """Choose one of so many buckets, so that few numbers move when there are more.
-
-    Source: Guava's ``Hashing#consistentHash``.
-    """
+    """Choose one of so many buckets, so that few numbers move if buckets are added. Source: Guava's ``Hashing``."""
     state, candidate = number & _MASK_64, 0
     while True:
         state = (2862933555777941757 * state + 1) & _MASK_64

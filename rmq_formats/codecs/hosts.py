@@ -36,11 +36,7 @@ class Host:
 
     @classmethod
     def parse(cls, text: str) -> "Host":
-        """Parse ``ip:port`` or ``[ipv6]:port``; an IPv4-mapped address becomes IPv4, as in a JVM.
-
-        Raises:
-            DecodeError: the text is not such a pair.
-        """
+        """Parse ``ip:port`` or ``[ipv6]:port``; an IPv4-mapped address becomes IPv4. Raises DecodeError."""
         match = _TEXT.fullmatch(text)
         if match is None or int(match["port"]) > MAX_PORT:
             raise DecodeError(f"not a host and port: {text!r}")
@@ -52,11 +48,7 @@ class Host:
 
     @classmethod
     def from_bytes(cls, buffer: bytes | bytearray | memoryview, position: int, v6: bool) -> "Host":
-        """Decode 8 bytes at a position, or 20 if ``v6``.
-
-        Raises:
-            TruncatedError: the buffer ends before.
-        """
+        """Decode 8 bytes at a position, or 20 if ``v6``. Raises TruncatedError."""
         port_at = position + (V6_ADDRESS_BYTES if v6 else V4_ADDRESS_BYTES)
         if position < 0 or port_at + _PORT.size > len(buffer):
             raise TruncatedError("the bytes end within a host", physical_offset=position)

@@ -9,30 +9,15 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from rmq_formats.codecs.layout import (
-    INDEX_ENTRY_BYTES,
-    INDEX_ENTRY_HASH_AT,
-    INDEX_ENTRY_PHYSICAL_OFFSET_AT,
-    INDEX_ENTRY_PREVIOUS_AT,
-    INDEX_ENTRY_SECONDS_AT,
-    INDEX_HEADER_BYTES,
-    INDEX_SLOT_BYTES,
-    pack_fields,
-)
+from rmq_formats.codecs.layout import INDEX_ENTRY_BYTES, INDEX_HEADER_BYTES, INDEX_SLOT_BYTES, pack_fields
 from rmq_formats.errors import OptionError, TruncatedError
 
 _HEADER = Struct(">qqqqii")
 _SLOT = Struct(">i")
 _ENTRY = Struct(">iqii")
 ENTRY_DTYPE: Final = np.dtype(
-    {
-        "names": ["key_hash", "physical_offset", "seconds", "previous"],
-        "formats": [">i4", ">i8", ">i4", ">i4"],
-        "offsets": [
-            INDEX_ENTRY_HASH_AT, INDEX_ENTRY_PHYSICAL_OFFSET_AT, INDEX_ENTRY_SECONDS_AT, INDEX_ENTRY_PREVIOUS_AT,
-        ],
-    }
-)  # fmt: skip
+    [("key_hash", ">i4"), ("physical_offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")]
+)
 assert _HEADER.size == INDEX_HEADER_BYTES
 assert _SLOT.size == INDEX_SLOT_BYTES
 assert _ENTRY.size == ENTRY_DTYPE.itemsize == INDEX_ENTRY_BYTES
@@ -49,8 +34,7 @@ INDEX_TAGS: Final[dict[str, int | None]] = {AUTO: None, "yes": ALL_TAGS, "no": N
 def parse_index_tags(text: str) -> int | None:
     """Parse an option ``--index-tags``: the physical offset from which TAGS are indexed; None for ``auto``.
 
-    Raises:
-        OptionError: none of ``auto``, ``yes`` and ``no``.
+    Raises OptionError for a text other than ``auto``, ``yes`` and ``no``.
     """
     if text not in INDEX_TAGS:
         raise OptionError(f"--index-tags {text}: give {', '.join(INDEX_TAGS)}")
@@ -66,13 +50,9 @@ class IndexBound(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class IndexHeader:
-    """Header of an IndexFile, its first 40 bytes.
+    """Header of an IndexFile, its first 40 bytes: times and physical offsets of the first and last entry's messages.
 
     Attributes:
-        begin_timestamp_ms: store timestamp of the first entry's message.
-        end_timestamp_ms: of the last one's.
-        begin_physical_offset: physical offset of the first entry's message.
-        end_physical_offset: of the last one's.
         slot_count: slots in use.
         index_count: number of the next entry; entries begin at 1.
     """
@@ -85,21 +65,14 @@ class IndexHeader:
     index_count: int = 1
 
     def encode(self) -> bytes:
-        """Encode the header's 40 bytes.
-
-        Raises:
-            LengthError: a number does not fit into its field.
-        """
+        """Encode the header's 40 bytes. Raises LengthError if a number does not fit into its field."""
         return pack_fields(_HEADER, *astuple(self))
 
     @classmethod
     def decode(cls, buffer: bytes | bytearray | memoryview) -> "IndexHeader":
-        """Decode a header; an index count of 0, in a file without an entry yet, is read as 1.
+        """Decode a header. Raises TruncatedError if there are fewer than 40 bytes.
 
-        Raises:
-            TruncatedError: fewer than 40 bytes.
-
-        Source: ``IndexHeader#load``.
+        An index count of 0, in a file without an entry yet, is read as 1. Source: ``IndexHeader#load``.
         """
         if len(buffer) < INDEX_HEADER_BYTES:
             raise TruncatedError("the bytes end within an IndexFile's header", actual=len(buffer))
@@ -131,20 +104,12 @@ class IndexEntry:
     previous: int
 
     def encode(self) -> bytes:
-        """Encode the entry's 20 bytes.
-
-        Raises:
-            LengthError: a number does not fit into its field.
-        """
+        """Encode the entry's 20 bytes. Raises LengthError if a number does not fit into its field."""
         return pack_fields(_ENTRY, *astuple(self))
 
     @classmethod
     def decode(cls, buffer: bytes | bytearray | memoryview, position: int = 0) -> "IndexEntry":
-        """Decode the entry at a position.
-
-        Raises:
-            TruncatedError: fewer than 20 bytes are left.
-        """
+        """Decode the entry at a position. Raises TruncatedError if fewer than 20 bytes are left."""
         if not 0 <= position <= len(buffer) - INDEX_ENTRY_BYTES:
             raise TruncatedError("the bytes end within an Index entry", physical_offset=position)
         return cls(*_ENTRY.unpack_from(buffer, position))

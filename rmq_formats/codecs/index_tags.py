@@ -27,12 +27,12 @@ def tagged_messages(
 ) -> Iterator[TaggedMessage]:
     """Compare consecutive entries with their records, and yield the records with TAGS.
 
-    The entry for TAGS is a message's last. So it does not matter what is cut off at the begin of the entries; and the
-    last message counts only where no entry follows.
+    The entry for TAGS is a message's last. So entries may be missing at the begin; and the last message counts only if
+    no entry follows.
 
     Args:
         entries: of an IndexFile, in order.
-        message_at: gives the record at a physical offset; None if there is none.
+        message_at: returns the record at a physical offset; None if there is none.
         is_end: whether they are the last of the last IndexFile.
     """
     hashes: dict[int, set[int]] = {}
@@ -51,7 +51,7 @@ def tagged_messages(
 def is_first_indexed(messages: Iterator[TaggedMessage]) -> bool | None:
     """Return whether the first messages of an Index have entries for their TAGS; None without messages.
 
-    The first few are asked, as one may be damaged. Those without, and then those with such entries, tell of an upgrade.
+    The first few vote, as one may be damaged. If those without entries come first, an upgrade is between them.
     """
     votes = [message.is_indexed for message in islice(messages, VOTES)]
     return votes[0] if votes and votes == sorted(votes) else _majority(votes)
@@ -71,8 +71,7 @@ def read_message(read: Callable[[int, int], bytes], position: int, physical_offs
     """Read a record of a CommitLog file; None if there is no sound one.
 
     Args:
-        read: gives bytes of the file, by position and count; fewer at its end.
-        physical_offset: which the record must state.
+        read: returns bytes of the file, by position and count; fewer at its end.
     """
     data = read(position, _FIRST_READ_BYTES)
     size = int.from_bytes(data[:4], "big", signed=True)

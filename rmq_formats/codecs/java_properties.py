@@ -19,8 +19,7 @@ _LETTERS: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 def parse_properties(text: str) -> dict[str, str]:
     """Parse the keys and values of a text; of a repeated key the last one counts.
 
-    Raises:
-        DecodeError: an escape of a Unicode character without four hex digits.
+    Raises DecodeError for an escape of a Unicode character without four hex digits.
     """
     settings: dict[str, str] = {}
     for line in _logical_lines(text):

@@ -133,11 +133,7 @@ def index_file_bytes(slots: int, entries: int) -> int:
 
 
 def pack_fields(layout: Struct, *values: int | bytes) -> bytes:
-    """Return the values in a layout's fields.
-
-    Raises:
-        LengthError: a value is out of its field's range.
-    """
+    """Return the values in a layout's fields. Raises LengthError if a value is out of its field's range."""
     try:
         return layout.pack(*values)
     except struct_error as error:

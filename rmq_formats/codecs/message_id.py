@@ -17,49 +17,46 @@ from ipaddress import ip_address
 from struct import Struct
 from typing import Final
 
-from rmq_formats.codecs.hosts import Host
+from rmq_formats.codecs.hosts import V4_ADDRESS_BYTES, Host
 from rmq_formats.codecs.layout import pack_fields
 from rmq_formats.codecs.record_layout import HOST_V4_BYTES, HOST_V6_BYTES
 from rmq_formats.errors import DecodeError
 
 _PHYSICAL_OFFSET = Struct(">q")
 _AFTER_IP: Final = Struct(">HIIH")
-_V4_BYTES: Final = 4
-_V6_BYTES: Final = 16
+_ID_BYTES: Final = frozenset({16, 28})
 
 
 def encode_message_id(host: Host, physical_offset: int) -> str:
-    """Encode host and physical offset in upper-case hex, 32 characters or, for IPv6, 56.
+    """Encode host and physical offset in upper-case hex, 32 characters or, for IPv6, 56. Raises LengthError.
 
     A record's 16 bytes of ``::ffff:a.b.c.d`` stay 16 bytes here. (Java's decoder makes IPv4 of them and
     then fills the id with zeros to 56 characters, which it cannot read back.)
-
-    Raises:
-        LengthError: the offset does not fit into 64 bits.
-
     Source: ``MessageDecoder#createMessageId``.
     """
     return (host.to_bytes() + pack_fields(_PHYSICAL_OFFSET, physical_offset)).hex().upper()
 
 
 def decode_message_id(text: str) -> tuple[Host, int]:
-    """Decode an offset message id, in either case of letters, to store host and physical offset (bytes).
-
-    Raises:
-        DecodeError: not 32 or 56 hex digits.
+    """Decode an offset message id, in either case of letters, to store host and physical offset. Raises DecodeError.
 
     Source: ``MessageDecoder#decodeMessageId``.
     """
+    data = _read_hex(text, "an offset message id")
+    host_bytes = len(data) - _PHYSICAL_OFFSET.size
+    host = Host.from_bytes(data, 0, host_bytes == HOST_V6_BYTES)
+    return host, _PHYSICAL_OFFSET.unpack_from(data, host_bytes)[0]
+
+
+def _read_hex(text: str, what: str) -> bytes:
+    """Read the 16 or 28 bytes of an id with an IPv4 or IPv6 address. Raises DecodeError."""
     try:
-        # bytes.fromhex skips spaces, so the length of its result is checked.
         data = bytes.fromhex(text)
     except ValueError:
         data = b""
-    host_bytes = len(data) - _PHYSICAL_OFFSET.size
-    if host_bytes not in {HOST_V4_BYTES, HOST_V6_BYTES} or 2 * len(data) != len(text):
-        raise DecodeError("not an offset message id", expected="32 or 56 hex digits", actual=text[:64])
-    host = Host.from_bytes(data, 0, host_bytes == HOST_V6_BYTES)
-    return host, _PHYSICAL_OFFSET.unpack_from(data, host_bytes)[0]
+    if len(data) not in _ID_BYTES or 2 * len(data) != len(text):  # bytes.fromhex skips spaces
+        raise DecodeError(f"not {what}", expected="32 or 56 hex digits", actual=text[:64])
+    return data
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,18 +78,9 @@ class UniqueId:
 
     @classmethod
     def decode(cls, text: str) -> "UniqueId":
-        """Decode an id, in either case of letters.
-
-        Raises:
-            DecodeError: not 32 or 56 hex digits.
-        """
-        try:
-            data = bytes.fromhex(text)
-        except ValueError:
-            data = b""
+        """Decode an id of 32 or 56 hex digits, in either case of letters. Raises DecodeError."""
+        data = _read_hex(text, "a message id")
         ip_bytes = len(data) - _AFTER_IP.size
-        if ip_bytes not in {_V4_BYTES, _V6_BYTES} or 2 * len(data) != len(text):
-            raise DecodeError("not a message id", expected="32 or 56 hex digits", actual=text[:64])
         return cls(str(ip_address(data[:ip_bytes])), *_AFTER_IP.unpack_from(data, ip_bytes))
 
     def nearly_time_ms(self, now_ms: int) -> int:
@@ -111,5 +99,5 @@ def is_offset_id(text: str) -> bool:
     process id, and a physical offset is not negative.
     """
     host_bytes = len(text) // 2 - 8
-    port_at = 2 * (host_bytes - HOST_V4_BYTES + _V4_BYTES)
+    port_at = 2 * (host_bytes - HOST_V4_BYTES + V4_ADDRESS_BYTES)
     return text[port_at : port_at + 4] == "0000" and text[2 * host_bytes : 2 * host_bytes + 1] in set("01234567")

@@ -17,13 +17,7 @@ def _join(directory: str, name: str) -> str:
 
 
 def segment_name(start_offset: int) -> str:
-    """Return the name of the file that begins at an offset: 20 decimal digits.
-
-    Args:
-        start_offset: bytes from the start of the log or queue.
-
-    Raises:
-        LengthError: the offset is negative or above 2^63 - 1.
+    """Return the name of the file that begins at an offset in its log or queue: 20 decimal digits. Raises LengthError.
 
     Source: ``UtilAll#offset2FileName``.
     """
@@ -41,8 +35,7 @@ def parse_compressed_segment_name(name: str) -> int | None:
 def parse_segment_name(name: str, size_bytes: int = 0) -> int | None:
     """Parse a segment file name to its start offset in bytes; None if it is not a segment's name.
 
-    Args:
-        size_bytes: of the file: one that would end beyond the largest offset is no segment either.
+    A file whose size lets it end beyond the largest offset is no segment either.
     """
     if len(name) != SEGMENT_NAME_DIGITS or not _is_digits(name):
         return None
@@ -67,7 +60,7 @@ def _is_digits(text: str) -> bool:
 def is_safe_topic(topic: str) -> bool:
     """Return whether a topic can be the name of a directory, and of no other than its own.
 
-    Topics are read from records' bytes: without this a crafted one could name a place outside the store.
+    Topics are read from records' bytes: without this check a crafted topic could name a path outside the store.
     """
     if not topic or topic in {".", ".."} or "/" in topic or "\0" in topic:
         return False
@@ -100,8 +93,7 @@ def batch_consumequeue_dir(root: str) -> str:
 def queue_dir(consumequeue_dir: str, topic: str, queue_id: int) -> str:
     """Return the directory of one queue's files, in ``consumequeue`` or ``consumequeue_ext``.
 
-    Raises:
-        FormatError: the topic is not safe as a directory name, see ``is_safe_topic``.
+    Raises FormatError if the topic is not safe as a directory name, see ``is_safe_topic``.
     """
     if not is_safe_topic(topic):
         raise FormatError(f"topic {topic!r} cannot name a directory")

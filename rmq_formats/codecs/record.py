@@ -158,11 +158,9 @@ def decode_record(
     physical_offset: int | None = None,
     verify_crc: bool = True,
 ) -> StoredMessage:
-    """Decode the record that begins at a position.
+    """Decode the record that begins at a position of a buffer, which may have more bytes than the record.
 
     Args:
-        buffer: bytes that hold the whole record; more may follow.
-        position: where it begins in the buffer.
         physical_offset: where it stands in the log, in bytes, which it must state; None does not check
             and takes what it states.
         verify_crc: check the body's CRC, and the record's own if it has one.
@@ -234,10 +232,7 @@ def _error(code: DamageCode, view: memoryview, position: int, physical_offset: i
 
 
 def record_bytes(message: MessageToStore, *, append_crc_property: bool = False) -> int:
-    """Compute the size of the record that ``encode_record`` makes of a message.
-
-    Source: ``MessageExtEncoder#calMsgLength``.
-    """
+    """Compute the size of the record that ``encode_record`` makes. Source: ``MessageExtEncoder#calMsgLength``."""
     topic = _topic_bytes(message.topic)
     properties_bytes = len(_properties_before_crc(message.properties_bytes, append_crc_property))
     return (
@@ -258,19 +253,14 @@ def encode_record(
     append_crc_property: bool = False,
     max_body_bytes: int = MAX_BODY_BYTES,
 ) -> bytes:
-    """Encode a message as the record at a physical offset.
+    """Encode a message as the record at a physical offset. Raises LengthError if a part is larger than its limit.
 
     An older ``__CRC32#`` property of the message is replaced by the new one; without
     ``append_crc_property`` it stays as it is. Both as in ``CommitLog#asyncPutMessage``.
 
     Args:
-        physical_offset: where the record will stand in the log, in bytes.
-        store_timestamp_ms: the broker's clock.
         append_crc_property: end the properties with the record's own CRC (``enabledAppendPropCRC``).
         max_body_bytes: the broker's ``maxMessageSize``; the record may be 64 KiB larger.
-
-    Raises:
-        LengthError: the topic, the properties, the body, the record or a number is larger than its limit.
 
     Source: ``MessageExtEncoder#encode``, ``CommitLog.DefaultAppendMessageCallback#doAppend``.
     """

@@ -1,4 +1,4 @@
-"""Validates one record frame: its lengths, its recorded place and its checksums; damage is data, with a code.
+"""Validates one record frame: its lengths, its recorded offset and its checksums; damage is data, with a code.
 
 ``record`` decodes what stands in a sound frame, ``scan.segment`` walks from one to the next; the numba
 kernel ``kernels.scan.check_frame`` follows the same rules.
@@ -85,11 +85,7 @@ _TEXTS = {
 
 @dataclass(frozen=True, slots=True, order=True)
 class Damage:
-    """Range of the CommitLog without a sound record.
-
-    Attributes:
-        code: the first check that failed at its first byte.
-    """
+    """Range of the CommitLog without a sound record; ``code`` is that of the check that failed at its first byte."""
 
     physical_offset: int
     size: int

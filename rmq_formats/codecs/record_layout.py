@@ -46,13 +46,7 @@ _FIELDS: Final = (
 
 
 class HeadField(NamedTuple):
-    """A field in front of the body.
-
-    Attributes:
-        at: its offset in a record, in bytes.
-        width: its size in bytes.
-        code: as ``struct`` has it.
-    """
+    """A field in front of the body: its offset in a record and its width, in bytes, and its code for ``struct``."""
 
     at: int
     width: int

@@ -28,11 +28,9 @@ Kind = Literal["end", "torn", "damage"]
 
 @dataclass(frozen=True, slots=True)
 class LogEnd:
-    """End of the readable part of a log.
+    """End of the readable part of a log: one past the last batch that can be read.
 
-    Attributes:
-        position: one past the last batch that can be read.
-        kind: ``end`` of the file; ``torn``: its last batch was cut off, as by a kill; ``damage``.
+    A last batch that was cut off, as by a kill, has the kind ``torn``.
     """
 
     position: int
@@ -97,11 +95,7 @@ def _has_flipped_head(rest: bytes, checksum: Checksum) -> bool:
 
 
 def _unreadable_kind(block: bytes, at: int, later: Iterator[bytes], number: int, checksum: Checksum) -> Kind:
-    """Classify bytes that are no record: a cut is followed by nothing, damage by more records.
-
-    Args:
-        later: the blocks after this one.
-    """
+    """Classify bytes that are no record: a cut is followed by nothing, damage by more records."""
     rest = block[at:]
     starts = range(at + 1, len(block) - _HEAD.size + 1)
     if any(

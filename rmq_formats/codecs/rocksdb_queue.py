@@ -120,13 +120,10 @@ def decode_checkpoint(value: bytes) -> int:
 def decode_units(
     prefix: bytes, keys: Sequence[bytes], values: Sequence[bytes]
 ) -> tuple[NDArray[np.int64], NDArray[np.void]]:
-    """Decode units of one queue.
+    """Decode units of one queue. Raises DecodeError if a key or a value has another size.
 
     Returns:
         Queue offsets, int64[n], ascending as unsigned numbers, and the units, UNIT_VALUE_DTYPE[n].
-
-    Raises:
-        DecodeError: a key or a value of another size.
     """
     key_bytes = len(prefix) + _OFFSET_BYTES
     for what, texts, size in (("key", keys, key_bytes), ("value", values, UNIT_VALUE_BYTES)):
@@ -141,12 +138,7 @@ def decode_units(
 
 
 def encode_units(prefix: bytes, queue_offsets: NDArray[np.int64], units: NDArray[np.void]) -> tuple[bytes, bytes]:
-    """Encode units of one queue: all keys concatenated, and all values concatenated.
-
-    Args:
-        queue_offsets: int64[n].
-        units: UNIT_VALUE_DTYPE[n].
-    """
+    """Encode UNIT_VALUE_DTYPE[n] of one queue: all keys concatenated, and all values concatenated."""
     keys = np.empty(len(queue_offsets), dtype=np.dtype([("prefix", f"V{len(prefix)}"), ("queue_offset", ">i8")]))
     keys["prefix"] = np.void(prefix)
     keys["queue_offset"] = queue_offsets

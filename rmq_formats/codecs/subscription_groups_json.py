@@ -8,15 +8,7 @@ from rmq_formats.codecs.fastjson import as_mapping, loads, read_member
 
 @dataclass(frozen=True, slots=True)
 class StoredGroupConfig:
-    """Config of one consumer group of ``subscriptionGroup.json``. Defaults are Java's, for members that it leaves out.
-
-    Attributes:
-        consume_from_min_enable: whether a new member may begin with the first message.
-        consume_broadcast_enable: whether its members may each get every message.
-        retry_max_times: deliveries again of a message, before it becomes a dead letter.
-        consume_timeout_minute: how long a listener may take for a message.
-        attributes: such as ``lite.bind.topic``.
-    """
+    """Config of one consumer group of ``subscriptionGroup.json``. Defaults are Java's, for members that are missing."""
 
     group_name: str
     consume_enable: bool = True
@@ -31,10 +23,7 @@ class StoredGroupConfig:
 
 
 def group_configs(text: str) -> dict[str, StoredGroupConfig]:
-    """Parse a ``subscriptionGroup.json`` to group configs by name, in the file's order.
-
-    Raises:
-        DecodeError: not JSON, or a member of another type than it should be.
+    """Parse a ``subscriptionGroup.json`` to group configs by name, in the file's order. Raises DecodeError.
 
     Source: ``SubscriptionGroupManager``, ``SubscriptionGroupConfig``.
     """
@@ -43,7 +32,7 @@ def group_configs(text: str) -> dict[str, StoredGroupConfig]:
 
 
 def group_config(name: str, text: str) -> StoredGroupConfig:
-    """Parse the config of one consumer group, as config in RocksDB has it; Raises as ``group_configs``."""
+    """Parse the config of one consumer group, as config in RocksDB has it. Raises DecodeError."""
     return _group_config(name, as_mapping(loads(text), f"group {name}"))
 
 

@@ -30,16 +30,12 @@ def name_hash(text: str) -> str:
 
 
 def segment_name(base: int) -> str:
-    """Return the name of the file that begins at an offset. Raises LengthError, see ``paths.segment_name``."""
+    """Return the name of the file that begins at an offset. Raises LengthError."""
     return name_hash(str(base)) + paths.segment_name(base)
 
 
 def parse_segment_name(name: str, size_bytes: int = 0) -> int | None:
-    """Parse a file's name to its offset in bytes; None if it is no segment's.
-
-    Args:
-        size_bytes: of the file: one that would end beyond the largest offset is no segment either.
-    """
+    """Parse a file's name to its offset in bytes; None if it is no segment's, see ``paths.parse_segment_name``."""
     base = paths.parse_segment_name(name[HASH_DIGITS:], size_bytes)
     return base if base is not None and name[:HASH_DIGITS] == name_hash(str(base)) else None
 

@@ -75,11 +75,7 @@ class TimerUnit:
         return self.write_time_ms + self.delay_ms
 
     def encode(self) -> bytes:
-        """Encode the unit's 52 bytes.
-
-        Raises:
-            LengthError: a number does not fit.
-        """
+        """Encode the unit's 52 bytes. Raises LengthError if a number does not fit."""
         return pack_fields(
             UNIT,
             TIMER_UNIT_BYTES,
@@ -115,11 +111,7 @@ class TimerUnit:
 
 
 def encode_blank(remaining_bytes: int) -> bytes:
-    """Encode the BLANK that ends a file of ``timerlog`` that no other unit fits into.
-
-    Args:
-        remaining_bytes: bytes from its start to the file's end.
-    """
+    """Encode the BLANK that ends a file of ``timerlog``, with the number of bytes from its start to the file's end."""
     return pack_fields(BLANK, remaining_bytes, 0, MAGIC_BLANK)
 
 
@@ -142,20 +134,12 @@ class TimerSlot:
     magic: int = 0
 
     def encode(self) -> bytes:
-        """Encode the slot's 32 bytes.
-
-        Raises:
-            LengthError: a number does not fit.
-        """
+        """Encode the slot's 32 bytes. Raises LengthError if a number does not fit."""
         return pack_fields(SLOT, *astuple(self))
 
     @classmethod
     def decode(cls, buffer: bytes | bytearray | memoryview, position: int = 0) -> "TimerSlot":
-        """Decode a slot.
-
-        Raises:
-            TruncatedError: fewer than 32 bytes.
-        """
+        """Decode a slot. Raises TruncatedError if there are fewer than 32 bytes."""
         if len(buffer) - position < SLOT_BYTES:
             raise TruncatedError("the bytes end within a slot", position, actual=len(buffer) - position)
         return cls(*SLOT.unpack_from(buffer, position))
@@ -182,28 +166,16 @@ class TimerCheckpoint:
     counter: int = 0
 
     def encode(self) -> bytes:
-        """Encode the 56 bytes in use.
-
-        Raises:
-            LengthError: a number does not fit.
-        """
+        """Encode the 56 bytes in use. Raises LengthError if a number does not fit."""
         return pack_fields(_CHECKPOINT, *astuple(self))
 
     def encode_file(self) -> bytes:
-        """Encode the 4096 bytes on disk.
-
-        Raises:
-            LengthError: a number does not fit.
-        """
+        """Encode the 4096 bytes on disk. Raises LengthError if a number does not fit."""
         return self.encode().ljust(CHECKPOINT_FILE_BYTES, b"\0")
 
     @classmethod
     def decode(cls, buffer: bytes | bytearray | memoryview) -> "TimerCheckpoint":
-        """Decode a checkpoint.
-
-        Raises:
-            TruncatedError: fewer than 56 bytes.
-        """
+        """Decode a checkpoint. Raises TruncatedError if there are fewer than 56 bytes."""
         if len(buffer) < TIMER_CHECKPOINT_BYTES:
             raise TruncatedError("the bytes end within a timer checkpoint", actual=len(buffer))
         return cls(*_CHECKPOINT.unpack_from(buffer))
@@ -215,18 +187,14 @@ _DONE_MAGIC: Final = 0x524D51_54494D45
 
 
 def encode_done_offset(checkpoint: bytes, done_offset: int) -> bytes:
-    """Note in a checkpoint file from which CommitLog offset on messages may not be counted as delivered.
-
-    Args:
-        checkpoint: the file's 4096 bytes.
-    """
+    """Add to a checkpoint file, 4096 bytes, the CommitLog offset from which on messages may not count as delivered."""
     read_time_ms, _, queue_offset, *_ = _CHECKPOINT.unpack_from(checkpoint)
     note = pack_fields(_DONE, _DONE_MAGIC, done_offset, read_time_ms, queue_offset)
     return checkpoint[:_DONE_AT] + note + checkpoint[_DONE_AT + _DONE.size :]
 
 
 def decode_done_offset(checkpoint: bytes) -> int | None:
-    """Read the offset that ``encode_done_offset`` noted; None without one, or if Java has written the file since."""
+    """Read the offset of ``encode_done_offset``; None without one, or if Java has written the file since."""
     if len(checkpoint) < _DONE_AT + _DONE.size:
         return None
     magic, done_offset, read_time_ms, queue_offset = _DONE.unpack_from(checkpoint, _DONE_AT)

@@ -35,10 +35,7 @@ class StoredTopicConfig:
 
 
 def topic_configs(text: str) -> dict[str, StoredTopicConfig]:
-    """Parse a ``topics.json`` to topic configs by name, in the file's order.
-
-    Raises:
-        DecodeError: not JSON, or a member of another type than it should be.
+    """Parse a ``topics.json`` to topic configs by name, in the file's order. Raises DecodeError.
 
     Source: ``TopicConfigSerializeWrapper``, ``TopicConfig``.
     """
@@ -47,12 +44,12 @@ def topic_configs(text: str) -> dict[str, StoredTopicConfig]:
 
 
 def topic_config(name: str, text: str) -> StoredTopicConfig:
-    """Parse the config of one topic, as config in RocksDB has it; Raises as ``topic_configs``."""
+    """Parse the config of one topic, as config in RocksDB has it. Raises DecodeError."""
     return _topic_config(name, as_mapping(loads(text), f"topic {name}"))
 
 
 def topic_names(text: str) -> list[str]:
-    """Parse the topic names of a ``topics.json``, in the file's order; Raises as ``topic_configs``."""
+    """Parse the topic names of a ``topics.json``, in the file's order. Raises DecodeError."""
     return list(topic_configs(text))
 
 
@@ -71,11 +68,7 @@ def _topic_config(name: str, config: Mapping[str, object]) -> StoredTopicConfig:
 
 
 def data_version_counter(text: str) -> int:
-    """Parse the counter of a data version: of a config file, or the data version alone; 0 without one.
-
-    Raises:
-        DecodeError: not JSON, or no number.
-    """
+    """Parse the counter of a data version, of a config file or alone; 0 without one. Raises DecodeError."""
     members = as_mapping(loads(text), "a data version")
     version = as_mapping(members.get("dataVersion", members), "dataVersion")
     return as_integer("counter", version.get("counter", 0))

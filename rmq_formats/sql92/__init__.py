@@ -21,9 +21,8 @@ MAX_EXPRESSION_CHARS: Final = 32_768  # limit in characters: a longer text is no
 class Expression:
     """Compiled expression; called with properties, it returns whether they fulfil it.
 
-    Attributes:
-        evaluate: gives True, False, or None where null values leave it open; raises SqlError where it cannot be
-            evaluated for the properties.
+    ``evaluate`` returns True, False, or None where null values leave it open; it raises SqlError where it cannot be
+    evaluated for the properties.
     """
 
     text: str
@@ -31,7 +30,7 @@ class Expression:
     evaluate: Evaluate
 
     def __call__(self, properties: Properties) -> bool:
-        """Return whether properties fulfil the expression; those that it cannot be evaluated for do not."""
+        """Return whether properties fulfil the expression; false if it cannot be evaluated for them."""
         try:
             return self.evaluate(properties) is True
         except SqlError:
@@ -39,11 +38,7 @@ class Expression:
 
 
 def compile_expression(text: str) -> Expression:
-    """Compile an expression.
-
-    Raises:
-        SqlError: the text is no expression.
-    """
+    """Compile an expression. Raises SqlError if the text is none."""
     if len(text) > MAX_EXPRESSION_CHARS:
         raise SqlError("an expression that is too long")
     parser = Parser(text)

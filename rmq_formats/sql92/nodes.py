@@ -7,7 +7,7 @@ Source: ``ComparisonExpression``, ``UnaryExpression``, ``LogicExpression``, ``Co
 """
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
@@ -28,7 +28,7 @@ _MAX_DEPTH: Final = 200  # limit of nested calls in an evaluation
 
 
 class NodeKind(Enum):
-    """NodeKind of a node, which decides where it may stand."""
+    """Kind of a node, which decides where the node may stand."""
 
     CONSTANT = auto()
     TRUTH_CONSTANT = auto()  # TRUE, FALSE, NULL
@@ -39,12 +39,7 @@ class NodeKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """Node of the syntax tree: a part of an expression.
-
-    Attributes:
-        text: the node as Java prints it.
-        value: of a literal.
-    """
+    """Node of the syntax tree: a part of an expression, with its text as Java prints it, and the value of a literal."""
 
     kind: NodeKind
     evaluate: Evaluate
@@ -77,10 +72,7 @@ def named(name: str) -> Node:
 
 
 def truth(node: Node) -> Node:
-    """Make a node a condition: a property, which is text, is false then.
-
-    Raises:
-        SqlError: neither a truth value nor a property.
+    """Make a node a condition: a property, which is text, is false then. Raises SqlError for other values.
 
     Source: ``SelectorParser#asBooleanExpression``, ``UnaryExpression#createBooleanCast``.
     """
@@ -106,19 +98,19 @@ def _above(parts: Sequence[Node], kind: NodeKind, evaluate: Evaluate, text: str)
 
 def all_of(parts: list[Node]) -> Node:
     """Make the node of AND."""
-    terms = [truth(part).evaluate for part in parts]
-    return _above(parts, NodeKind.TRUTH, lambda row: values.all_of(term(row) for term in terms), _joined(parts, "&&"))
+    return _combined(parts, values.all_of, "&&")
 
 
 def any_of(parts: list[Node]) -> Node:
     """Make the node of OR."""
+    return _combined(parts, values.any_of, "||")
+
+
+def _combined(parts: list[Node], combine: Callable[[Iterable[Value]], Value], sign: str) -> Node:
     terms = [truth(part).evaluate for part in parts]
-    return _above(parts, NodeKind.TRUTH, lambda row: values.any_of(term(row) for term in terms), _joined(parts, "||"))
-
-
-def _joined(parts: list[Node], sign: str) -> str:
     first, *other_texts = (part.text for part in parts)
-    return "(" * len(other_texts) + first + "".join(f" {sign} {text})" for text in other_texts)
+    text = "(" * len(other_texts) + first + "".join(f" {sign} {text})" for text in other_texts)
+    return _above(parts, NodeKind.TRUTH, lambda row: combine(term(row) for term in terms), text)
 
 
 def inverse(node: Node) -> Node:
@@ -133,11 +125,7 @@ def negative(node: Node) -> Node:
 
 
 def equal(left: Node, right: Node) -> Node:
-    """Make the node of the operator ``=``.
-
-    Raises:
-        SqlError: NULL is compared, or a truth value with another literal.
-    """
+    """Make the node of ``=``. Raises SqlError if NULL is compared, or a truth value with another literal."""
     for node in (left, right):
         if node.is_constant and node.value is None:
             raise SqlError(f"'{node.text}' cannot be compared.")
@@ -158,11 +146,7 @@ def is_null(node: Node) -> Node:
 
 
 def ordered(sign: str, left: Node, right: Node) -> Node:
-    """Make the node of ``<``, ``<=``, ``>`` or ``>=``.
-
-    Raises:
-        SqlError: an operand is a text or a truth value, which have no order.
-    """
+    """Make the node of ``<``, ``<=``, ``>`` or ``>=``. Raises SqlError: texts and truth values have no order."""
     for node in (left, right):
         if node.is_truth or (node.is_constant and not values.is_number(node.value)):
             raise SqlError(f"Value '{node.text}' cannot be compared.")
@@ -172,11 +156,7 @@ def ordered(sign: str, left: Node, right: Node) -> Node:
 
 
 def between(node: Node, low: Node, high: Node, *, negated: bool) -> Node:
-    """Make the node of BETWEEN or NOT BETWEEN.
-
-    Raises:
-        SqlError: the bounds are literals that nothing is between, or as ``ordered``.
-    """
+    """Make the node of BETWEEN or NOT BETWEEN. Raises SqlError, also for literals that nothing is between."""
     if negated:
         return any_of([ordered("<", node, low), ordered(">", node, high)])
     if low.is_constant and high.is_constant:
@@ -193,11 +173,7 @@ def _shown(node: Node) -> str:
 
 
 def within(node: Node, texts: list[str], *, negated: bool) -> Node:
-    """Make the node of IN or NOT IN, of texts only.
-
-    Raises:
-        SqlError: the operand is not a property.
-    """
+    """Make the node of IN or NOT IN, of texts only. Raises SqlError if the operand is not a property."""
     if node.kind is not NodeKind.PROPERTY:
         raise SqlError(f"Expected a property for In expression, got: {node.text}")
     listed_texts, property_value = frozenset(texts), node.evaluate

@@ -55,7 +55,7 @@ class Token:
 
     Attributes:
         kind: float, integer, string, name, word (a reserved one), sign or end.
-        text: as it stands there; that of a word in capitals.
+        text: that of a word in capitals.
         start: where it begins in the expression, in characters.
         end: where the next one may begin.
     """
@@ -67,11 +67,7 @@ class Token:
 
 
 def token_at(text: str, position: int) -> Token:
-    """Read the next token from a position on.
-
-    Raises:
-        SqlError: no token begins there.
-    """
+    """Read the next token from a position on. Raises SqlError if no token begins there."""
     match = _TOKEN.match(text, position)
     if match is None:
         raise SqlError(
@@ -101,11 +97,7 @@ def _place(text: str, position: int) -> str:
 
 
 class Parser:
-    """Parser of one expression.
-
-    Attributes:
-        names: properties named so far.
-    """
+    """Parser of one expression; ``names`` are the properties named so far."""
 
     def __init__(self, text: str) -> None:
         self.names: set[str] = set()
@@ -135,11 +127,7 @@ class Parser:
         return text
 
     def expression(self) -> Node:
-        """Parse the whole expression.
-
-        Raises:
-            SqlError: the text is no expression.
-        """
+        """Parse the whole expression. Raises SqlError."""
         return nodes.truth(self._or())
 
     def _or(self) -> Node:

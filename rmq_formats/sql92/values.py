@@ -35,11 +35,7 @@ _HEX_DOUBLE: Final = re.compile(
 
 
 class SqlError(RmqError):
-    """An expression does not compile, or cannot be evaluated for some properties.
-
-    Attributes:
-        exception: class of the exception that RocketMQ throws then.
-    """
+    """An expression does not compile, or cannot be evaluated; ``exception`` is the class that RocketMQ throws then."""
 
     def __init__(self, message: str, exception: str = "java.lang.RuntimeException") -> None:
         super().__init__(message)
@@ -65,10 +61,7 @@ def is_number(value: Value) -> bool:
 
 
 def integer_literal(text: str) -> int:
-    """Parse an integer literal of an expression, without its L.
-
-    Raises:
-        SqlError: the number does not fit into 64 bits.
+    """Parse an integer literal, without its L. Raises SqlError if the number does not fit into 64 bits.
 
     Source: ``ConstantExpression#createFromDecimal``.
     """
@@ -77,10 +70,7 @@ def integer_literal(text: str) -> int:
 
 
 def float_literal(text: str) -> float:
-    """Parse a floating-point literal of an expression.
-
-    Raises:
-        SqlError: the number is too large, or 0, which RocketMQ refuses as too small.
+    """Parse a floating-point literal. Raises SqlError if it is too large, or 0, which RocketMQ refuses as too small.
 
     Source: ``ConstantExpression#createFloat``.
     """
@@ -93,13 +83,7 @@ def float_literal(text: str) -> float:
 
 
 def integer(text: str, bits: int) -> int:
-    """Parse a text as an integer of so many bits.
-
-    Raises:
-        SqlError: the text is no such integer.
-
-    Source: ``Integer#valueOf``, ``Long#valueOf``.
-    """
+    """Parse a text as an integer of so many bits. Raises SqlError. Source: ``Integer#valueOf``, ``Long#valueOf``."""
     match = _INTEGER.fullmatch(text)
     digits = "" if match is None else match["digits"].lstrip("0")
     if match is not None and len(digits) <= bits:
@@ -110,13 +94,7 @@ def integer(text: str, bits: int) -> int:
 
 
 def double(text: str) -> float:
-    """Parse a text as a floating-point number.
-
-    Raises:
-        SqlError: the text is no such number.
-
-    Source: ``Double#valueOf``.
-    """
+    """Parse a text as a floating-point number. Raises SqlError. Source: ``Double#valueOf``."""
     trimmed = text.strip(_SPACES)
     match = _DOUBLE.fullmatch(trimmed)
     if match is not None:
@@ -140,8 +118,7 @@ def negative(value: Value) -> Value:
 def compare(left: Value, right: Value) -> int:
     """Compare two values that are not null: below 0, 0, above; -1 if they are of two kinds.
 
-    Raises:
-        SqlError: a text is not a number of the other operand's type, or stands right of a truth value.
+    Raises SqlError if a text is not a number of the other operand's type, or stands right of a truth value.
     """
     if isinstance(left, str):
         if isinstance(right, str):
@@ -181,10 +158,7 @@ def _sortable(number: float) -> tuple[bool, float, bool]:
 
 
 def equal(left: Value, right: Value) -> Value:
-    """Return whether two values are equal. None if only the left one is null; two nulls are equal.
-
-    Raises:
-        SqlError: as ``compare``.
+    """Return whether two values are equal. None if only the left one is null; two nulls are equal. Raises SqlError.
 
     Source: ``ComparisonExpression#doCreateEqual``.
     """
@@ -194,10 +168,7 @@ def equal(left: Value, right: Value) -> Value:
 
 
 def in_order(order: Callable[[int], bool], left: Value, right: Value) -> Value:
-    """Return whether two values are in an order; None if one is null.
-
-    Raises:
-        SqlError: a text is not a number.
+    """Return whether two values are in an order; None if one is null. Raises SqlError if a text is not a number.
 
     Source: ``ComparisonExpression#evaluate``.
     """
