@@ -45,12 +45,9 @@ class BrokerConf:
     has_index: bool = True
 
     def log_directories(self, store: str) -> tuple[str, ...]:
-        """Return the directories of a store's CommitLog; empty where it is ``<store>/commitlog``.
+        """Return the directories of a store's CommitLog; empty for ``<store>/commitlog``. Raises OptionError.
 
-        Paths below ``storePathRootDir`` are looked for below the store, which may be a copy in another place.
-
-        Raises:
-            OptionError: no such directory, or directories of another store.
+        Paths below ``storePathRootDir`` are looked for below the store, which may be a copy elsewhere.
         """
         files = open_store(store)
         directories = tuple(dict.fromkeys(self._below_store(path, files.root) for path in self.commitlog_paths))
@@ -77,11 +74,7 @@ class BrokerConf:
 
 
 def read_broker_conf(file: str) -> BrokerConf:
-    """Read a ``broker.conf`` of Java's, or a TOML file of ours; other settings are passed over.
-
-    Raises:
-        OptionError: the file cannot be read, or a setting has a bad value.
-    """
+    """Read a ``broker.conf`` of Java's, or a TOML file of ours; other settings are passed over. Raises OptionError."""
     values = {_JAVA_NAMES.get(key, key): str(value).strip() for key, value in read_settings_file(Path(file)).items()}
 
     def parsed(key: str, parse: Callable[[str], Any]) -> Any:
@@ -110,8 +103,7 @@ def read_broker_conf(file: str) -> BrokerConf:
 def use_broker_conf(file: str | None, stores: tuple[str, ...] | list[str]) -> BrokerConf | None:
     """Read the operator's ``broker.conf``, and use its log directories for these stores.
 
-    Raises:
-        OptionError: see ``read_broker_conf``; or several stores have their log in one place.
+    Raises OptionError for a bad file, or if several stores have one log.
     """
     if file is None:
         return None

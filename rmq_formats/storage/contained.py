@@ -20,11 +20,7 @@ _REAL: Final = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe would bloc
 
 
 def split_path(path: str) -> list[str]:
-    """Split a relative path into its names.
-
-    Raises:
-        StoreError: an absolute path, or one with an empty name, ``.``, ``..`` or a zero byte.
-    """
+    """Split a relative path into its names. Raises StoreError for an absolute path, ``.``, ``..`` or a zero byte."""
     names = path.split("/")
     if "\0" in path or any(name in {"", ".", ".."} for name in names):
         raise StoreError(f"{path!r}: is no path below a store")
@@ -32,7 +28,7 @@ def split_path(path: str) -> list[str]:
 
 
 def is_there(name: str, directory: int) -> bool:
-    """Return whether an open directory has a name, be it a link to nowhere."""
+    """Return whether an open directory has a name; a dangling link counts."""
     try:
         os.stat(name, dir_fd=directory, follow_symlinks=False)
     except FileNotFoundError:
@@ -60,9 +56,7 @@ def root_directory(root: str | Path) -> Iterator[int]:
 def real_directory(name: str, parent: int, shown: str | Path) -> Iterator[int]:
     """Open a directory of an open directory; ``shown`` is its path for errors.
 
-    Raises:
-        StoreError: a link, or no directory.
-        FileNotFoundError: not there.
+    Raises StoreError for a link or another file, and FileNotFoundError.
     """
     descriptor = _open_directory(name, parent, shown)
     try:
@@ -149,11 +143,7 @@ def open_file(root: str | Path, path: str, flags: int = os.O_RDONLY, *, may_be_l
 
 
 def read_file(root: str | Path, path: str, limit: int = MAX_NOTE_BYTES) -> bytes | None:
-    """Read a regular file by its relative path; None where there is none.
-
-    Raises:
-        StoreError: as ``open_file``, or larger than ``limit`` bytes.
-    """
+    """Read a regular file by its relative path; None without one. Raises StoreError, also above ``limit`` bytes."""
     try:
         descriptor = open_file(root, path)
     except FileNotFoundError:
@@ -166,20 +156,13 @@ def read_file(root: str | Path, path: str, limit: int = MAX_NOTE_BYTES) -> bytes
 
 
 def write_file(root: str | Path, path: str, data: bytes) -> None:
-    """Replace a small file below a root atomically, and flush it to the disk; a link in its place is replaced.
-
-    Raises:
-        StoreError: a path that leaves the root.
-    """
+    """Replace a small file below a root atomically, and fsync it; a link of its name is replaced. Raises StoreError."""
     with parent_directory(root, path) as (parent, name):
         replace_file(parent, name, data)
 
 
 def replace_file(directory: int, name: str, data: bytes) -> None:
-    """Replace a small file of an open directory atomically, and flush it and the directory to the disk.
-
-    After an error, such as a full disk, the directory is as it was.
-    """
+    """Replace a small file of an open directory atomically, and fsync file and directory; an error changes nothing."""
     beside = f"{name}.part"
     with suppress(FileNotFoundError):
         os.unlink(beside, dir_fd=directory)

@@ -10,8 +10,6 @@ from rmq_formats.codecs import paths
 from rmq_formats.errors import StoreLayoutError
 from rmq_formats.storage.store_layouts import StoreLayout, StoreLayouts, Tree
 
-# --- what must not be done ------------------------------------------------------------------
-
 
 def refuse(reason: str | None) -> None:
     """Raise StoreLayoutError with a reason; None is no reason."""
@@ -57,20 +55,14 @@ def queue_write_refusal(layouts: StoreLayouts) -> str | None:
 
 def batch_topics_refusal(layouts: StoreLayouts, wanted_batch_topics: frozenset[str]) -> str | None:
     """Return why the files below ``consumequeue`` do not serve topics with batch queues."""
-    if wanted_batch_topics:
-        return (
-            f"{layouts.evidence[StoreLayout.BATCH_QUEUES]}: topic {min(wanted_batch_topics)} has batch queues "
-            "(BatchConsumeQueue); leave accessPath to auto, or scan"
-        )
-    return None
+    if not wanted_batch_topics:
+        return None
+    evidence, topic = layouts.evidence[StoreLayout.BATCH_QUEUES], min(wanted_batch_topics)
+    return f"{evidence}: topic {topic} has batch queues (BatchConsumeQueue); leave accessPath to auto, or scan"
 
 
 def queue_files_refusal(layouts: StoreLayouts, database: str | None) -> str | None:
-    """Return why a store has no ConsumeQueue files for an access path or a tool that needs them.
-
-    Args:
-        database: the RocksDB with the store's queues; see ``read.queue_choice``.
-    """
+    """Return why no ConsumeQueue files serve an access path or a tool; ``database`` is the RocksDB with the queues."""
     if database is None:
         return None
     evidence = layouts.evidence[StoreLayout.ROCKSDB_QUEUES]
@@ -93,21 +85,19 @@ def broker_refusal(layouts: StoreLayouts, *, light_queues: bool) -> str | None:
     if StoreLayout.LIGHT_QUEUES in layouts and not light_queues:
         what = "light queues (LMQ), which a broker writes with enableLmq=true and enableMultiDispatch=true"
         return f"{layouts.evidence[StoreLayout.LIGHT_QUEUES]}: {what}"
-    return write_refusal(layouts, but=(StoreLayout.LIGHT_QUEUES, StoreLayout.BATCH_QUEUES))
+    return write_refusal(layouts, but=_BY_BROKER)
 
 
 def write_refusal(layouts: StoreLayouts, but: Collection[StoreLayout] = ()) -> str | None:
     """Return why neither a job nor a broker may add to the store; layouts in ``but`` are no reason."""
     for layout, reason in _NOT_WRITTEN.items():
-        if layout in layouts and layout not in but and layout in _BY_BROKER:
-            return (
-                f"{layouts.evidence[layout]}: {reason}, to which rmq adds as a broker alone; send its messages to one"
-            )
-        if layout in layouts and layout not in but:
-            return (
-                f"{layouts.evidence[layout]}: {reason}, which rmq does not write: nothing may be added to this store; "
-                "open it with RocketMQ's own broker"
-            )
+        if layout not in layouts or layout in but:
+            continue
+        rule = "to which rmq adds as a broker alone; send its messages to one"
+        if layout not in _BY_BROKER:
+            refusal = "which rmq does not write: nothing may be added to this store"
+            rule = f"{refusal}; open it with RocketMQ's own broker"
+        return f"{layouts.evidence[layout]}: {reason}, {rule}"
     return None
 
 
@@ -152,19 +142,18 @@ def records_refusal(root: str, light_topics: Sequence[str], batch_topics: Sequen
 
     Args:
         light_topics: whose messages were put into light queues.
-        batch_topics: that have inner batches, where nothing tells which other topics have batch queues.
+        batch_topics: that have inner batches, where no config names the topics with batch queues.
     """
+    log = paths.commitlog_dir(root)
     if light_topics:
-        what = f"messages of topic {min(light_topics)} were put into light queues (LMQ), which rmq does not append to"
-        return f"{paths.commitlog_dir(root)}: {what}"
-    if batch_topics:
-        what = (
-            f"topic {min(batch_topics)} has inner batches, and without config/topics.json nothing tells which other "
-            "topics have batch queues (BatchConsumeQueue)"
-        )
-    else:
+        topic = min(light_topics)
+        return f"{log}: messages of topic {topic} were put into light queues (LMQ), which rmq does not append to"
+    if not batch_topics:
         return None
-    return f"{paths.commitlog_dir(root)}: {what}; rmq rebuild --what index rebuilds the Index alone"
+    return (
+        f"{log}: topic {min(batch_topics)} has inner batches, and without config/topics.json nothing tells which other "
+        "topics have batch queues (BatchConsumeQueue); rmq rebuild --what index rebuilds the Index alone"
+    )
 
 
 def dispatch_refusal(commitlog: str, batch_topics: Collection[str]) -> str | None:

@@ -1,4 +1,4 @@
-"""The walk over ``consumequeue/TOPIC/QUEUE``, and over ``consumequeue_ext`` likewise: which queues have which files."""
+"""Lists the files of queues in ``consumequeue/TOPIC/QUEUE``, and likewise in ``consumequeue_ext``."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -11,11 +11,7 @@ from rmq_formats.storage.store_files import StoreFiles
 
 @dataclass(frozen=True, slots=True)
 class QueueFiles:
-    """One queue's files.
-
-    Attributes:
-        segments: the files, by offset; at least one.
-    """
+    """One queue's files, by offset; at least one."""
 
     topic: str
     queue_id: int
@@ -28,12 +24,12 @@ class QueueFiles:
 
 
 def queue_topics(storage: Storage, directory: str) -> list[str]:
-    """Topics that have a directory in ``consumequeue`` or ``consumequeue_ext``."""
+    """List the topics that have a directory in ``consumequeue`` or ``consumequeue_ext``."""
     return _directories(storage.entries, directory)
 
 
 def named_topics(store: StoreFiles) -> list[str]:
-    """Topics with a directory in ``consumequeue`` or ``batchconsumequeue``."""
+    """List the topics with a directory in ``consumequeue`` or ``batchconsumequeue``."""
     trees = (paths.consumequeue_dir(store.root), paths.batch_consumequeue_dir(store.root))
     return sorted({topic for tree in trees for topic in queue_topics(store.storage, tree)})
 
@@ -63,12 +59,7 @@ def walk_queues(storage: Storage, directory: str) -> Iterator[QueueFiles]:
 
 
 def queue_directories(entries: Callable[[str], list[Entry]], directory: str) -> Iterator[tuple[str, str]]:
-    """Topic and name of each directory in which a queue's files may be, whether they are a queue's or not.
-
-    Args:
-        entries: lists a directory, as ``Storage.entries`` does.
-        directory: ``consumequeue`` or ``consumequeue_ext``.
-    """
+    """Yield topic and name of each directory that may have a queue's files; ``entries`` lists a directory."""
     for topic in _directories(entries, directory):
         for name in _directories(entries, f"{directory}/{topic}"):
             yield topic, name

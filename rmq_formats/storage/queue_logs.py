@@ -1,18 +1,17 @@
 """Logs of single queues, in tiered storage and of compacted topics, with copies of CommitLog records.
 
-Each record there says its place in the log of its queue where it would say that in the CommitLog, and is the same
-otherwise: whatever scans a CommitLog scans these. docs/formats/tiered.md, docs/formats/compaction.md
+Each record states its offset in the log of its queue instead of that in the CommitLog, and is the same otherwise, so
+that a scan of a CommitLog reads such a log. docs/formats/tiered.md, docs/formats/compaction.md
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Final
 
 from rmq_formats.codecs import paths, tiered
-from rmq_formats.errors import StoreNotFoundError, StoreSizeError
+from rmq_formats.errors import StoreNotFoundError
 from rmq_formats.storage.queue_files import queue_topics
-from rmq_formats.storage.segments import Segment, Storage, list_segments
+from rmq_formats.storage.segments import Segment, Storage, list_segments, refuse_overlaps
 from rmq_formats.storage.store_files import StoreFiles
 
 COMPACTION: Final = "compaction"
@@ -28,7 +27,7 @@ class QueueLog:
     """The log of one queue.
 
     Attributes:
-        segments: its files, by offset; at least one. Of a compacted log some are gone, with the places that they had.
+        segments: its files, by offset; at least one. A compacted log has gaps where files were deleted.
         units: files of its units, by offset: 20 bytes a unit in tiered storage, 46 in a compacted log, where each file
             has the offset of its log file.
         is_padded: whether files are made with their full size, so that zeros follow what is written.
@@ -52,11 +51,7 @@ def compaction_queue_dir(root: str) -> str:
 
 
 def compacted_logs(store: StoreFiles, wants_topic: WantsTopic = _is_any) -> Iterator[QueueLog]:
-    """List the logs of compacted topics of a store, by topic and queue.
-
-    Raises:
-        StoreSizeError: files overlap.
-    """
+    """List the logs of compacted topics of a store, by topic and queue. Raises StoreSizeError if files overlap."""
     for topic, queue_id in _queues(store.storage, compaction_log_dir(store.root), wants_topic):
         log = compacted_queue_log(store, topic, queue_id)
         if log.segments:
@@ -64,18 +59,15 @@ def compacted_logs(store: StoreFiles, wants_topic: WantsTopic = _is_any) -> Iter
 
 
 def compacted_queue_log(store: StoreFiles, topic: str, queue_id: int) -> QueueLog:
-    """List the log of one queue of a compacted topic; it may have no files. Raises StoreSizeError: they overlap."""
+    """List the log of one queue of a compacted topic; it may have no files. Raises StoreSizeError if files overlap."""
     segments = list_segments(store.storage, f"{compaction_log_dir(store.root)}/{topic}/{queue_id}")
+    refuse_overlaps(segments)
     units = list_segments(store.storage, f"{compaction_queue_dir(store.root)}/{topic}/{queue_id}")
-    return QueueLog(topic, queue_id, _checked(tuple(segments)), tuple(units), is_padded=True)
+    return QueueLog(topic, queue_id, tuple(segments), tuple(units), is_padded=True)
 
 
 def tiered_brokers(storage: Storage, tier: str) -> dict[tuple[str, str], str]:
-    """List the brokers that have a directory in a tiered storage: by cluster and name, with the directory.
-
-    Args:
-        tier: ``tieredStoreFilePath``.
-    """
+    """List the broker directories of a tiered storage (``tieredStoreFilePath``), by cluster and broker name."""
     directories = {}
     for entry in storage.entries(tier):
         cluster = tiered.parse_cluster_directory(entry.name) if entry.is_directory else None
@@ -87,15 +79,9 @@ def tiered_brokers(storage: Storage, tier: str) -> dict[tuple[str, str], str]:
 
 
 def broker_directory(storage: Storage, tier: str, cluster: str | None, broker: str | None) -> str:
-    """Find the directory of a broker in a tiered storage.
+    """Find the directory of a broker in a tiered storage; an unknown cluster or broker name is None.
 
-    Args:
-        tier: ``tieredStoreFilePath``.
-        cluster: None where it is not known.
-        broker: its name; None where it is not known: then there must be one broker only.
-
-    Raises:
-        StoreNotFoundError: no tiered storage, or none of that broker, or of several brokers.
+    Raises StoreNotFoundError if there is no such broker, or if several fit.
     """
     brokers = tiered_brokers(storage, tier)
     if not brokers:
@@ -113,11 +99,7 @@ def broker_directory(storage: Storage, tier: str, cluster: str | None, broker: s
 
 
 def tiered_logs(storage: Storage, directory: str, wants_topic: WantsTopic = _is_any) -> Iterator[QueueLog]:
-    """List the logs of a broker's queues in tiered storage, by topic and queue.
-
-    Raises:
-        StoreSizeError: files overlap.
-    """
+    """List the logs of a broker's queues in tiered storage, by topic and queue. Raises StoreSizeError on overlaps."""
     for topic, queue_id in tiered_queues(storage, directory, wants_topic):
         log = tiered_queue_log(storage, directory, topic, queue_id)
         if log.segments:
@@ -125,10 +107,11 @@ def tiered_logs(storage: Storage, directory: str, wants_topic: WantsTopic = _is_
 
 
 def tiered_queue_log(storage: Storage, directory: str, topic: str, queue_id: int) -> QueueLog:
-    """List the log of one queue in tiered storage; it may have no files. Raises StoreSizeError: they overlap."""
+    """List the log of one queue in tiered storage; it may have no files. Raises StoreSizeError if files overlap."""
     path = f"{directory}/{topic}/{queue_id}"
     segments = tiered_segments(storage, f"{path}/{tiered.COMMIT_LOG}")
-    return QueueLog(topic, queue_id, _checked(segments), tiered_segments(storage, f"{path}/{tiered.CONSUME_QUEUE}"))
+    refuse_overlaps(segments)
+    return QueueLog(topic, queue_id, segments, tiered_segments(storage, f"{path}/{tiered.CONSUME_QUEUE}"))
 
 
 def tiered_queues(storage: Storage, directory: str, wants_topic: WantsTopic = _is_any) -> Iterator[tuple[str, int]]:
@@ -155,21 +138,11 @@ def tiered_segments(storage: Storage, directory: str) -> tuple[Segment, ...]:
 
 
 def _queues(storage: Storage, tree: str, wants_topic: WantsTopic) -> Iterator[tuple[str, int]]:
-    """List topics and queue ids of a tree of queues, by directories; their files are not looked at."""
+    """List topics and queue ids of a tree of queues by its directories."""
     for topic in filter(wants_topic, queue_topics(storage, tree)):
-        yield from ((topic, queue_id) for queue_id in _queue_ids(storage, f"{tree}/{topic}"))
-
-
-def _queue_ids(storage: Storage, directory: str) -> list[int]:
-    names = [entry.name for entry in storage.entries(directory) if entry.is_directory]
-    queue_ids = {
-        queue_id for name in names if (queue_id := paths.parse_queue_id(name)) is not None and str(queue_id) == name
-    }
-    return sorted(queue_ids)
-
-
-def _checked(segments: tuple[Segment, ...]) -> tuple[Segment, ...]:
-    for before, after in pairwise(segments):
-        if before.end_offset > after.start_offset:
-            raise StoreSizeError(f"{after.path}: begins inside of {before.path} ({before.size_bytes} bytes)")
-    return segments
+        names = [entry.name for entry in storage.entries(f"{tree}/{topic}") if entry.is_directory]
+        ids_by_name = {name: paths.parse_queue_id(name) for name in names}
+        queue_ids = [
+            queue_id for name, queue_id in ids_by_name.items() if queue_id is not None and str(queue_id) == name
+        ]
+        yield from ((topic, queue_id) for queue_id in sorted(queue_ids))

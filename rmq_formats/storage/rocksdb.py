@@ -1,7 +1,7 @@
 """Opens a RocksDB of a store for reading, and writes a whole one, by the library rocksdict.
 
 The library writes a file of its own into the directory that it opens, even to read, and a store is never written into:
-so it is given a temporary directory of links to the database's files, or of copies where the store is not local.
+so it gets a temporary directory of links to the database's files, or of copies if the store is not local.
 
 A database is written as tables of sorted pairs, which a new database ingests. Java's RocksDB of RocketMQ 5.3.3 is of
 version 8.4: tables are of a format that it reads.
@@ -10,8 +10,8 @@ version 8.4: tables are of a format that it reads.
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -50,19 +50,16 @@ class RocksDb:
     def chunks(
         self, family: str, begin: bytes = b"", end: bytes | None = None, chunk_pairs: int = CHUNK_PAIRS
     ) -> Iterator[tuple[list[bytes], list[bytes]]]:
-        """Read keys and values in the order of the keys, some at a time.
+        """Read keys and values in the order of the keys, some at a time. Raises FormatError for a damaged file.
 
         Args:
-            family: the column family; one that is not there is empty.
+            family: the column family; a missing one is empty.
             end: one past the last key; None is the family's end.
-
-        Raises:
-            FormatError: a damaged file of the database.
         """
         handle = self._handles.get(family)
         if handle is None:
             return
-        with self._library_errors_as_damage():
+        with _library_errors_as_damage(self.path):
             items: Any = handle.items(from_key=begin, read_opt=_read_options(end))  # of bytes, in raw mode
             last: bytes | None = None
             while chunk := list(islice(items, chunk_pairs)):
@@ -72,7 +69,7 @@ class RocksDb:
 
     def _check_end(self, handle: "Rdict", begin: bytes, end: bytes | None, last: bytes | None) -> None:
         """Raise FormatError where pairs ended at damage: the library's iterators end there as at the last pair."""
-        with self._library_errors_as_damage():
+        with _library_errors_as_damage(self.path):
             at = handle.iter(_read_options(end))
             at.seek(begin if last is None else last)
             if last is not None and at.valid():
@@ -89,7 +86,7 @@ class RocksDb:
     def get(self, family: str, key: bytes) -> bytes | None:
         """Return the value of a key; None without one. Raises FormatError."""
         handle = self._handles.get(family)
-        with self._library_errors_as_damage():
+        with _library_errors_as_damage(self.path):
             value: bytes | None = None if handle is None else handle.get(key)
         return value
 
@@ -105,7 +102,7 @@ class RocksDb:
         handle = self._handles.get(family)
         if handle is None:
             return None
-        with self._library_errors_as_damage():
+        with _library_errors_as_damage(self.path):
             at = handle.iter(_read_options(None))
             at.seek_for_prev(key) if is_before else at.seek(key)
             if at.valid():
@@ -113,18 +110,10 @@ class RocksDb:
             at.status()
         return None
 
-    @contextmanager
-    def _library_errors_as_damage(self) -> Iterator[None]:
-        with _library_errors_as_damage(self.path):
-            yield
-
 
 @contextmanager
 def opened_rocksdb(storage: Storage, path: str, root: str) -> Iterator[RocksDb]:
-    """Open a RocksDB for reading, and close it at the end of the ``with`` block.
-
-    Args:
-        root: of the store that has it.
+    """Open a RocksDB of the store at ``root`` for reading, and close it at the end of the ``with`` block.
 
     Raises:
         StoreError: the library rocksdict is not installed, or a file cannot be read.
@@ -154,9 +143,9 @@ def opened_rocksdb(storage: Storage, path: str, root: str) -> Iterator[RocksDb]:
 
 
 def _check_logs(storage: Storage, path: str) -> None:
-    """Refuse a database with a damaged write-ahead log: the library would pass over the rest of it without a word.
+    """Refuse a database with a damaged write-ahead log, the rest of which the library would ignore. Raises FormatError.
 
-    The newest log of a broker that was killed may end within a batch, which was not acknowledged. Raises FormatError.
+    The newest log of a broker that was killed may end within a batch, which was not acknowledged.
     """
     numbers = {int(entry.name[:-4]): entry.name for entry in storage.entries(path) if _LOG.fullmatch(entry.name)}
     for number, name in sorted(numbers.items()):
@@ -174,7 +163,7 @@ def _blocks(file: OpenRange) -> Iterator[bytes]:
 
 
 def _check_tables(storage: Storage, path: str, root: str, live: set[str]) -> None:
-    """Refuse a database that does not name a table that it has: its MANIFEST was cut, which opens without a word.
+    """Refuse a database that has a table that its MANIFEST does not name: a cut MANIFEST opens without an error.
 
     A broker that was killed may leave such a table, too, and its next start deletes it.
     """
@@ -209,22 +198,22 @@ def _read_options(end: bytes | None) -> Any:
 
 
 @contextmanager
-def _library_errors_as_damage(path: str) -> Iterator[None]:
-    """Re-raise what the library raises, a plain Exception, as FormatError that names the database."""
+def _translate_library_errors(translate: Callable[[Exception], Exception]) -> Iterator[None]:
+    """Replace what the library raises, a plain Exception."""
     try:
         yield
-    except (FormatError, StoreError):
-        raise
     except Exception as error:
         if type(error) is not Exception:
             raise
-        raise FormatError(f"a RocksDB that cannot be read: {_one_line(str(error))}", path=path) from error
+        raise translate(error) from error
 
 
-def _one_line(text: str) -> str:
-    """Return the library's text without the names of the temporary directory."""
-    words = " ".join(text.split()).split(" ")
-    return " ".join(Path(word).name if "rmq-rocksdb-" in word else word for word in words)
+def _library_errors_as_damage(path: str) -> AbstractContextManager[None]:
+    def translate(error: Exception) -> Exception:
+        words = (Path(word).name if "rmq-rocksdb-" in word else word for word in str(error).split())
+        return FormatError(f"a RocksDB that cannot be read: {' '.join(words)}", path=path)
+
+    return _translate_library_errors(translate)
 
 
 def _link_files(storage: Storage, path: str, directory: str) -> None:
@@ -242,11 +231,7 @@ def _link_files(storage: Storage, path: str, directory: str) -> None:
 
 
 class Pairs(NamedTuple):
-    """Pairs in the order of their keys, all keys of one length.
-
-    Attributes:
-        keys, values: each one behind the other.
-    """
+    """Pairs in the order of their keys, all keys of one length; keys are concatenated, and so are values."""
 
     keys: bytes
     key_bytes: int
@@ -258,22 +243,18 @@ Families = Mapping[str, Iterator[Pairs]]
 
 
 def make_rocksdb(directory: Path, families: Families) -> int:
-    """Make a database in a directory that is not there; a failed one leaves the directory, which is no database.
+    """Make a database in a directory that does not exist; return its number of pairs. Raises StoreError.
 
     Args:
         families: the pairs of each column family, keys ascending over all; ``default`` has to be one.
-
-    Returns:
-        How many pairs it has.
-
-    Raises:
-        StoreError: the library is not installed, or the disk does not take it.
     """
     rocksdict = library(str(directory))
     tables = directory.with_name(f"{directory.name}.tables")
     shutil.rmtree(tables, ignore_errors=True)
     tables.mkdir(parents=True)
-    with _library_errors_as_store_errors(directory):
+    with _translate_library_errors(
+        lambda error: StoreError(f"{directory}: a RocksDB cannot be written there: {error}")
+    ):
         database = rocksdict.Rdict(str(directory), _table_options(rocksdict))
         count = 0
         for name, pairs in families.items():
@@ -294,7 +275,7 @@ def make_rocksdb(directory: Path, families: Families) -> int:
 
 
 def _write_tables(rocksdict: Any, directory: Path, family: str, pairs: Iterator[Pairs]) -> tuple[list[str], int]:
-    """Write pairs as tables of some size; their paths, and how many pairs they have."""
+    """Write pairs as tables of some size; return their paths, and the number of pairs."""
     paths: list[str] = []
     count, writer = 0, None
     for chunk in pairs:
@@ -324,16 +305,3 @@ def _table_options(rocksdict: Any) -> Any:
     blocks.set_format_version(_TABLE_FORMAT)
     options.set_block_based_table_factory(blocks)
     return options
-
-
-@contextmanager
-def _library_errors_as_store_errors(directory: Path) -> Iterator[None]:
-    """Re-raise what the library raises, a plain Exception, as StoreError that names the database."""
-    try:
-        yield
-    except (OSError, StoreError):
-        raise
-    except Exception as error:
-        if type(error) is not Exception:
-            raise
-        raise StoreError(f"{directory}: a RocksDB cannot be written there: {error}") from error

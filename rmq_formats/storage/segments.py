@@ -1,4 +1,4 @@
-"""Opens and lists files of local disks and object stores: the only module that does.
+"""Opens and lists files of local disks and object stores.
 
 A path is local, or any URI that ``pyarrow.fs`` opens (``s3://``, ``hdfs://``, ``gs://``). Local files are read with
 ``pread``, not mapped: a file that shrinks under a map kills the process, while a short read is reported as an error.
@@ -15,6 +15,7 @@ import stat
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, Protocol, Self, TypeVar
 
@@ -23,7 +24,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from rmq_formats.codecs import paths
-from rmq_formats.errors import StoreError, StoreNotFoundError
+from rmq_formats.errors import StoreError, StoreNotFoundError, StoreSizeError
 from rmq_formats.storage.range_reader import RangeReader
 
 WRITE_DIRECTORY: Final = ".rmq-write"  # in a store: where a write works
@@ -53,7 +54,7 @@ class Entry:
 
 
 class OpenRange(RangeReader, Protocol):
-    """A file that is open for reads of ranges; it is closed at the end of a ``with`` block."""
+    """A file that is open for reads of ranges, up to the end of a ``with`` block."""
 
     size_bytes: int
 
@@ -82,10 +83,7 @@ class Storage(Protocol):
         ...
 
     def dangling_symlinks(self, path: str) -> list[str]:  # noqa: ARG002 # an object store has no links
-        """List the links in a directory that ``entries`` passes over, sorted; empty where it cannot be listed.
-
-        Object stores have none.
-        """
+        """List the links in a directory that ``entries`` passes over, sorted; empty if it cannot be listed."""
         return []
 
     def exists(self, path: str) -> bool:
@@ -199,7 +197,7 @@ class LocalStorage(Storage):
         return sorted(entries, key=lambda entry: entry.name)
 
     def dangling_symlinks(self, path: str) -> list[str]:
-        """List the links in a directory that ``entries`` passes over, sorted; empty where it cannot be listed."""
+        """List the links in a directory that ``entries`` passes over, sorted; empty if it cannot be listed."""
         try:
             with os.scandir(path) as scan:
                 return sorted(item.name for item in scan if item.is_symlink() and not Path(item.path).exists())
@@ -256,7 +254,7 @@ def split_query(uri: str) -> tuple[str, str]:
 
 
 def canonical_path(path: str) -> PurePosixPath:
-    """Normalise a path or URI to the place it names: without credentials, query, links and Hadoop's aliases of S3."""
+    """Normalise a path or URI: without credentials, query, links and Hadoop's aliases of S3."""
     path = re.sub(r"^file:(//)?(?=/)", "", path)
     if "://" not in path:
         return PurePosixPath(Path(path).resolve())
@@ -327,8 +325,7 @@ class ArrowStorage(Storage):
 def open_storage(path: str) -> tuple[Storage, str]:
     """Return the storage of ``path`` and the path to join names to: without a slash at its end, a URI's query there.
 
-    Raises:
-        StoreError: the URI's scheme is unknown or its store does not answer.
+    Raises StoreError if the URI's scheme is unknown or its store does not answer.
     """
     path = path.rstrip("/") or "/"
     if "://" not in path:
@@ -352,10 +349,9 @@ class Segment:
     """One file of a sequence of files, each named by the offset of its first byte.
 
     Attributes:
-        start_offset: of its first byte, in bytes from the begin of the sequence.
         head_bytes: in front of each record: 48 in a DLedger CommitLog, else 0.
-        log_bytes: bytes from the file's begin that belong to the log, where that is known: leftovers of an earlier
-            recovery follow; None where all bytes up to the last that is not zero belong to it.
+        log_bytes: bytes from the file's begin that belong to the log, if leftovers of an earlier recovery follow; None
+            if all bytes up to the last that is not zero belong to it.
     """
 
     path: str
@@ -388,6 +384,13 @@ def list_segments(storage: Storage, directory: str, head_bytes: int = 0) -> list
     return segments
 
 
+def refuse_overlaps(segments: Sequence[Segment]) -> None:
+    """Refuse files, sorted by offset, of which two have the same offsets. Raises StoreSizeError."""
+    for before, after in pairwise(segments):
+        if before.end_offset > after.start_offset:
+            raise StoreSizeError(f"{after.path}: begins inside of {before.path} ({before.size_bytes} bytes)")
+
+
 REQUESTS_AT_ONCE: Final = 128  # of a task
 _WAITING: Final = 4096  # requests that a pool is given before their answers are taken: each takes a kilobyte
 
@@ -398,11 +401,7 @@ Answer = TypeVar("Answer")
 def request_all(
     storage: Storage, request: Callable[[Argument], Answer], arguments: Sequence[Argument]
 ) -> Iterator[Answer]:
-    """Send a request per argument, and yield the answers in that order; on a disk, one after the other.
-
-    Args:
-        request: called in threads if the storage is remote.
-    """
+    """Send a request per argument, and yield the answers in that order: in threads, or one by one on a disk."""
     if storage.is_local or len(arguments) < 2:
         yield from map(request, arguments)
         return

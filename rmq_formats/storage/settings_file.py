@@ -8,11 +8,7 @@ from rmq_formats.errors import FormatError, OptionError
 
 
 def read_settings_file(path: Path) -> dict[str, object]:
-    """Read the keys and values of a file, unconverted; it is TOML if its name ends so.
-
-    Raises:
-        OptionError: the file cannot be read.
-    """
+    """Read the keys and values of a file, unconverted; it is TOML if its name ends so. Raises OptionError."""
     try:
         data = path.read_bytes()
     except OSError as error:

@@ -1,7 +1,7 @@
-"""The files of one store: where they are, and once each its layouts and the segments of its CommitLog.
+"""The files of one store: its layouts and the segments of its CommitLog, each listed once.
 
-Where an operator's broker.conf has the log elsewhere, the environment has its directories, for Spark's processes too.
-Of a path without a store the error suggests where one may be: a level up or down, or in an archive.
+If an operator's broker.conf has the log elsewhere, the environment has its directories, for Spark's processes too.
+For a path without a store the error suggests a nearby store: a level up or down, or in an archive.
 """
 
 import json
@@ -10,13 +10,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice, pairwise
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
 from rmq_formats.codecs import paths
 from rmq_formats.codecs.dledger import ENTRY_HEAD_BYTES
-from rmq_formats.errors import StoreError, StoreLayoutError, StoreNotFoundError, StoreSizeError
+from rmq_formats.errors import StoreError, StoreLayoutError, StoreNotFoundError
 from rmq_formats.storage import layout_refusals, store_layouts
 from rmq_formats.storage.segments import (
     PUBLISHING,
@@ -26,6 +26,7 @@ from rmq_formats.storage.segments import (
     list_segments,
     open_storage,
     read_range,
+    refuse_overlaps,
 )
 from rmq_formats.storage.store_layouts import StoreLayouts
 
@@ -69,13 +70,10 @@ _LOG_ELSEWHERE: Final = "Where storePathCommitLog is another directory, give -c 
 
 @dataclass(frozen=True, eq=False)
 class StoreFiles:
-    """The files of a store, opened once by a job or a task, and handed down.
+    """The files of a store, opened once by a job or a task, and handed down; ``root`` is the path to join names to.
 
     What it has listed stays as it was: a tool that waits for a broker, or that has written, opens the store anew.
     A Spark task gets the storage and the root alone, and lists for itself.
-
-    Attributes:
-        root: path to join names to.
     """
 
     storage: Storage
@@ -102,8 +100,7 @@ class StoreFiles:
     def log_directories(self) -> list[tuple[str, int]]:
         """Directories of the CommitLog, in log order, each with the bytes in front of its records.
 
-        Raises:
-            StoreLayoutError: the store has several DLedger CommitLogs.
+        Raises StoreLayoutError if the store has several DLedger CommitLogs.
         """
         dledger = self.dledger_directories
         layout_refusals.refuse(layout_refusals.log_read_refusal(dledger))
@@ -115,7 +112,7 @@ class StoreFiles:
         """CommitLog segments, DLedger segments after those of ``commitlog``.
 
         Raises:
-            StoreNotFoundError: there is no such store, or it holds no CommitLog file.
+            StoreNotFoundError: there is no such store, or it has no CommitLog file.
             StoreLayoutError: the store has several DLedger CommitLogs.
             StoreSizeError: files overlap.
             StoreError: see ``require_readable``.
@@ -129,16 +126,14 @@ class StoreFiles:
         if not segments:
             self._refuse_no_log()
         segments.sort(key=lambda segment: segment.start_offset)
-        for before, after in pairwise(segments):
-            if before.end_offset > after.start_offset:
-                raise StoreSizeError(f"{after.path}: begins inside of {before.path} ({before.size_bytes} bytes)")
+        refuse_overlaps(segments)
         return segments
 
     def require_readable(self) -> None:
         """Refuse a store that cannot be read.
 
         Raises:
-            StoreNotFoundError: no such store, or no CommitLog file in it.
+            StoreNotFoundError: no such store.
             StoreError: in an object store, some of its objects are those that a write was about to replace.
         """
         if not self.storage.exists(self.root):
@@ -158,11 +153,7 @@ class StoreFiles:
         raise StoreNotFoundError(next(self._compressed_segments(), nothing))
 
     def refuse_compressed_segments(self) -> None:
-        """Refuse to write into a store with a segment that was compressed in place: its messages may be in that file.
-
-        Raises:
-            StoreLayoutError: a compressed file stands where a segment with its name is missing.
-        """
+        """Refuse to write into a store with a segment that was compressed in place. Raises StoreLayoutError."""
         for reason in self._compressed_segments():
             raise StoreLayoutError(reason)
 
@@ -181,11 +172,7 @@ class StoreFiles:
 
 
 def open_store(path: str) -> StoreFiles:
-    """Open the store at a path or URI; no file is looked at yet.
-
-    Raises:
-        StoreError: the URI's scheme is unknown or its store does not answer.
-    """
+    """Open the store at a path or URI, without a look at its files. Raises StoreError as ``open_storage``."""
     return StoreFiles(*open_storage(path))
 
 

@@ -69,7 +69,7 @@ class StoreLayouts:
     Attributes:
         evidence: file or directory that proves each layout.
         has_queue_files: whether ``consumequeue`` has topics' directories; beside a RocksDB, whether one has files.
-        unknown_queue_file: the first file among the topics' directories that is of no known layout; None without.
+        unknown_queue_file: the first file among the topics' directories that is of no known layout.
     """
 
     evidence: Mapping[StoreLayout, str] = field(default_factory=dict)
@@ -82,7 +82,7 @@ class StoreLayouts:
 
     @property
     def queue_database(self) -> str | None:
-        """Directory of the ConsumeQueue in RocksDB; None where there is none."""
+        """Directory of the ConsumeQueue in RocksDB; None without one."""
         place = self.evidence.get(StoreLayout.ROCKSDB_QUEUES)
         return place if place is None or place.endswith(f"/{_DATABASE_BESIDE}") else place.rpartition("/")[0]
 
@@ -150,10 +150,10 @@ def _has_queue_files(tree: Tree, topic: str) -> bool:
 
 
 def dledger_directories(tree: Tree, root: str) -> list[str]:
-    """Return the directories of DLedger CommitLogs' entries, by name: one in a store with a DLedger CommitLog.
+    """Return the directories of DLedger CommitLogs' entries, by name.
 
-    It is ``dledger-<selfId>/data`` in the store, unless ``storePathDLedgerCommitLog`` or somebody has put it elsewhere:
-    whatever is called ``data`` there, at most two directories down, and holds files with a segment's names, is one.
+    Without ``storePathDLedgerCommitLog`` there is one, ``dledger-<selfId>/data`` in the store. Each directory ``data``,
+    at most two levels down, that has files with a segment's names, is one.
     """
     directories = []
     for entry in _listed(tree, root):

@@ -29,8 +29,7 @@ LOCK_NAME: Final = ".rmq-rebuild.lock"  # of a directory that is no store
 def store_lock(root: str) -> Iterator[None]:
     """Acquire the lock of the store at ``root``, which a running broker has locked.
 
-    It is a POSIX record lock on the first byte of the file ``lock``, as ``FileChannel#tryLock(0, 1,
-    false)`` takes it in ``DefaultMessageStore#start``.
+    It is a POSIX record lock on the first byte of the file ``lock``, as ``DefaultMessageStore#start`` acquires it.
 
     Raises:
         StoreLockedError: a running broker has it, or has the log open though its lock's file was deleted.
@@ -103,11 +102,7 @@ def _open_locked(path: Path) -> int:
 
 
 def refuse_open_log(root: str) -> None:
-    """Refuse a store whose log another process has open for writing.
-
-    Raises:
-        StoreLockedError: naming the process, where it can be seen.
-    """
+    """Refuse a store whose log another process has open for writing. Raises StoreLockedError, naming the process."""
     doubtful = False
     for path in _log_files(root):
         is_open = is_open_for_writing(path)
@@ -173,11 +168,11 @@ def _is_used_by(pid: str, path: str) -> bool:
 
 
 def is_locked(path: str, size_bytes: int = 0) -> bool:
-    """Return whether another process of this machine has a POSIX record lock on a file.
+    """Return whether another process of this machine has a POSIX record lock on a file, or on its first bytes.
 
     Args:
         path: of the file; one that cannot be opened is not locked.
-        size_bytes: that the lock is about, from the file's begin; 0 is all.
+        size_bytes: from the file's begin; 0 is all.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe would block
@@ -194,15 +189,10 @@ def is_locked(path: str, size_bytes: int = 0) -> bool:
 
 
 def is_open_for_writing(path: str) -> bool | None:
-    """Return whether a process of this machine has a regular file open for writing, or mapped so; this one counts too.
+    """Return whether a process of this machine, this one too, has a regular file open for writing; no link is followed.
 
-    Asked by a read lease (``F_SETLEASE``), which the system grants where nobody does, and which is given back at once.
-
-    Args:
-        path: of the file; a link is not followed.
-
-    Returns:
-        None where the system does not say: of another user's file, or on a file system without leases.
+    A read lease (``F_SETLEASE``), which the system grants if there is no writer, is acquired and released at once. None
+    if the system does not answer: for another user's file, or on a file system without leases.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
