@@ -19,10 +19,7 @@ _BELOW = ("layout.py", "record_layout.py", "record_frame.py", "dledger.py")
 def drop_stale_code(directory: Path, sources: Iterable[Path]) -> None:
     """Delete numba's cached machine code of a package if it was compiled from other sources.
 
-    Call it before the package's kernels are imported.
-
-    Args:
-        sources: what its kernels are made of; all of this package is taken to be a part of it.
+    Call it before the package's kernels are imported; all sources of this package count as ``sources``, too.
     """
     kernel_sources = [*sorted(_HERE.rglob("*.py")), *(_HERE.parent / "codecs" / name for name in _BELOW)]
     machine_code.drop_stale_code(directory, [*kernel_sources, *sources])

@@ -1,6 +1,6 @@
 """Big-endian reads and byte searches that the other kernels inline.
 
-None checks bounds: the caller has done so. Arrays are uint8[n], C-contiguous, borrowed.
+None checks bounds: the caller has checked them. Arrays are uint8[n], C-contiguous, borrowed.
 """
 
 from collections.abc import Callable
@@ -23,11 +23,7 @@ ALLOCATING: Final[dict[str, Any]] = {**COMPILED, "_nrt": True}  # of those that 
 
 
 def emitted(signature: Any) -> Callable[[Callable[..., Any]], Any]:
-    """Make an intrinsic out of a function that emits its LLVM code.
-
-    The function is given numba's context, LLVM's builder and the values of the arguments; it gives the value of the
-    result, or nothing.
-    """
+    """Make an intrinsic out of a function that emits LLVM code, from numba's context, the builder and arguments."""
 
     def make(emit: Callable[..., Any]) -> Any:
         def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:

@@ -1,9 +1,9 @@
 """Computes CRC-32 (that of zlib) over a range of bytes, and CRC-32C (Castagnoli), the checksum of RocksDB's records.
 
-Other kernels call CRC-32. Two ways, one result. On x86-64 processors with carry-less multiplication the body of a long
-stretch is folded 64 bytes at a time (Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ",
-Intel 2009); the folding constants are powers of x modulo the polynomial. Elsewhere, and for short stretches and tails,
-eight tables take eight bytes a step.
+Other kernels call CRC-32. On x86-64 processors with carry-less multiplication the body of a long range is folded 64
+bytes at a time (Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ", Intel 2009); the folding
+constants are powers of x modulo the polynomial. Elsewhere, and for short ranges and tails, eight tables take eight
+bytes a step.
 """
 
 from typing import Any
@@ -26,20 +26,18 @@ _TWO_WORDS = types.UniTuple(types.uint64, 2)
 _CASTAGNOLI = 0x82F63B78  # reflected
 
 
-def _tables() -> np.ndarray[Any, np.dtype[np.uint32]]:
-    tables = np.zeros((8, 256), dtype=np.uint32)
-    for byte in range(256):
-        crc = byte
-        for _ in range(8):
-            crc = (crc >> 1) ^ (POLYNOMIAL if crc & 1 else 0)
-        tables[0, byte] = crc
-    for step in range(1, 8):
-        previous = tables[step - 1]
-        tables[step] = (previous >> 8) ^ tables[0][previous & 0xFF]
-    return tables
+def _byte_table(polynomial: int) -> np.ndarray[Any, np.dtype[np.uint32]]:
+    """Compute the CRC of each byte."""
+    table = np.arange(256, dtype=np.uint32)
+    for _ in range(8):
+        table = (table >> 1) ^ np.where(table & 1, np.uint32(polynomial), np.uint32(0))
+    return table
 
 
-_TABLES = _tables()
+_TABLES = np.zeros((8, 256), dtype=np.uint32)
+_TABLES[0] = _byte_table(POLYNOMIAL)
+for _step in range(1, 8):
+    _TABLES[_step] = (_TABLES[_step - 1] >> 8) ^ _TABLES[0][_TABLES[_step - 1] & 0xFF]
 
 
 @emitted(_TWO_WORDS(types.uint64, types.int64, types.uint64))
@@ -137,29 +135,14 @@ else:
 
 @njit("int64(uint8[::1], int64, int64)", **COMPILED)
 def crc32(data: Any, start: int, stop: int) -> int:
-    """Compute the CRC-32 of ``data[start:stop]``; the caller guarantees the bounds.
+    """Compute the CRC-32 of ``data[start:stop]``, unsigned, as ``zlib.crc32``; RocketMQ stores it & 0x7FFFFFFF.
 
-    Args:
-        data: uint8[n], C-contiguous, borrowed.
-        stop: one past the last byte.
-
-    Returns:
-        The unsigned CRC-32 as int64, the same as ``zlib.crc32``. RocketMQ stores it & 0x7FFFFFFF.
+    The caller guarantees the bounds.
     """
     return np.int64(_update(data, start, stop, np.uint64(0xFFFFFFFF)) ^ np.uint64(0xFFFFFFFF))
 
 
-def _table() -> np.ndarray[Any, np.dtype[np.uint32]]:
-    table = np.zeros(256, dtype=np.uint32)
-    for byte in range(256):
-        crc = byte
-        for _ in range(8):
-            crc = (crc >> 1) ^ (_CASTAGNOLI if crc & 1 else 0)
-        table[byte] = crc
-    return table
-
-
-_TABLE = _table()
+_TABLE = _byte_table(_CASTAGNOLI)
 
 
 @njit("int64(uint8[::1])", **COMPILED)

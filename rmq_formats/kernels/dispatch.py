@@ -165,6 +165,15 @@ def index_hash(hashed: int) -> int:
     return -signed if signed < 0 else signed
 
 
+@njit("int64(int64[:, ::1], int64, uint32, int64, int64, int64)", **INLINED)
+def _append_key(keys: Any, count: int, hashed: int, physical_offset: int, timestamp: int, queue: int) -> int:
+    keys[count, KEY_HASH] = index_hash(hashed)
+    keys[count, KEY_PHYSICAL_OFFSET] = physical_offset
+    keys[count, KEY_STORE_TIMESTAMP] = timestamp
+    keys[count, KEY_QUEUE] = queue
+    return count + 1
+
+
 @njit("void(int64[:, ::1], int64, int64, int64[::1])", **INLINED)
 def _count(frames: Any, row: int, physical_offset: int, result: Any) -> None:
     result[MESSAGE_COUNT] += 1
@@ -181,15 +190,12 @@ def _append_light_units(
 ) -> int:
     """Append a unit for each light queue of a record: as its own, at another queue offset.
 
-    A name that stands twice in a record has one unit there, as ``ConsumeQueue`` takes each record once. A place that
+    A name that stands twice in a record has one unit there, as ``ConsumeQueue`` takes each record once. An offset that
     is no number gives none (Java dispatches nothing from such a record on, and no broker writes one).
 
     Args:
-        data: uint8[n], the window.
         values: int64[PROPERTY_ROWS, 2], its properties, with LIGHT_NAMES and LIGHT_OFFSETS.
-        own_queue: row of its own queue.
-        queues, slots, pool, used: the queue table; see ``find_queue``.
-        units: int64[capacity, UNIT_COLUMNS].
+        own_queue: row of its own queue in the queue table; see ``find_queue``.
         own_row: row of its own unit, the last one written.
 
     Returns:
@@ -263,7 +269,7 @@ def dispatch_frames(
         result: int64[RESULT_COLUMNS], updated.
 
     Returns:
-        DONE, QUEUES_FULL, UNITS_FULL or KEYS_FULL. What a frame gives is written whole or not at all.
+        DONE, QUEUES_FULL, UNITS_FULL or KEYS_FULL. The units and keys of a frame are written whole or not at all.
     """
     unit_count, key_count = result[UNIT_COUNT], result[KEY_COUNT]
     values = np.empty((PROPERTY_ROWS, 2), dtype=np.int64)
@@ -333,11 +339,7 @@ def dispatch_frames(
         prefix = topic_hash * np.uint32(31) + np.uint32(35)  # the key is topic + '#' + key
         if values[UNIQ_KEY, 1] > 0:
             hashed = java_hash(data, values[UNIQ_KEY, 0], values[UNIQ_KEY, 0] + values[UNIQ_KEY, 1], prefix)
-            keys[key_count, KEY_HASH] = index_hash(hashed)
-            keys[key_count, KEY_PHYSICAL_OFFSET] = physical_offset + position
-            keys[key_count, KEY_STORE_TIMESTAMP] = timestamp
-            keys[key_count, KEY_QUEUE] = queue
-            key_count += 1
+            key_count = _append_key(keys, key_count, hashed, physical_offset + position, timestamp, queue)
         at, end = values[KEYS, 0], values[KEYS, 0] + values[KEYS, 1]
         while 0 <= at < end:
             part_end = at
@@ -345,19 +347,11 @@ def dispatch_frames(
                 part_end += 1
             if part_end > at:
                 hashed = java_hash(data, at, part_end, prefix)
-                keys[key_count, KEY_HASH] = index_hash(hashed)
-                keys[key_count, KEY_PHYSICAL_OFFSET] = physical_offset + position
-                keys[key_count, KEY_STORE_TIMESTAMP] = timestamp
-                keys[key_count, KEY_QUEUE] = queue
-                key_count += 1
+                key_count = _append_key(keys, key_count, hashed, physical_offset + position, timestamp, queue)
             at = part_end + 1
         if values[TAGS, 1] > 0 and physical_offset + position >= tags_from:
             prefix = (prefix * np.uint32(31) + np.uint32(84)) * np.uint32(31) + np.uint32(35)  # topic + '#T#' + TAGS
             hashed = java_hash(data, values[TAGS, 0], values[TAGS, 0] + values[TAGS, 1], prefix)
-            keys[key_count, KEY_HASH] = index_hash(hashed)
-            keys[key_count, KEY_PHYSICAL_OFFSET] = physical_offset + position
-            keys[key_count, KEY_STORE_TIMESTAMP] = timestamp
-            keys[key_count, KEY_QUEUE] = queue
-            key_count += 1
+            key_count = _append_key(keys, key_count, hashed, physical_offset + position, timestamp, queue)
     result[NEXT_FRAME], result[UNIT_COUNT], result[KEY_COUNT] = len(frames), unit_count, key_count
     return DONE

@@ -1,9 +1,9 @@
 """Walks the entries of a DLedger CommitLog: headers of 48 bytes, each before one record of the classic layout.
 
 The counterparts of ``kernels.scan``, with the same arguments and results: positions of walks are those of entries,
-POSITION of a frame's row is that of its record. A record says itself where it stands, and so is read whatever its
-header says; ``check_heads`` and ``follow_entries`` look at headers. The plain-Python oracles are
-``tests.support.oracles.commitlog_walk`` and, of the latter, in ``tests.kernels.test_dledger``.
+POSITION of a frame's row is that of its record. ``physical_offset`` is that of ``data[0]``. A record says itself where
+it stands, and so is read whatever its header says; ``check_heads`` and ``follow_entries`` compare headers. The
+plain-Python oracles are ``tests.support.oracles.commitlog_walk`` and, of the latter, in ``tests.kernels.test_dledger``.
 """
 
 from typing import Any, Final
@@ -160,13 +160,9 @@ def find_entry(
 
 @njit("void(uint8[::1], int64, int64[:, ::1], int64[:, ::1])", **COMPILED)
 def check_heads(data: Any, physical_offset: int, frames: Any, heads: Any) -> None:
-    """Read the headers of entries, and compare them with their records.
+    """Read the headers of entries into int64[n, HEAD_COLUMNS], and compare them with their records.
 
-    Args:
-        data: uint8[n], the window.
-        physical_offset: of ``data[0]``.
-        frames: int64[n, FRAME_COLUMNS], of ``walk_entries``: each header is in the window, before its record.
-        heads: int64[n, HEAD_COLUMNS], written.
+    Each header of ``frames``, of ``walk_entries``, is in the window, before its record.
     """
     for row in range(len(frames)):
         at = frames[row, POSITION] - ENTRY_HEAD_BYTES
@@ -202,10 +198,8 @@ def follow_entries(
     """Compare headers and units of entries with their records, as long as all are as they must be.
 
     Args:
-        data: uint8[n], the window.
-        physical_offset: of ``data[0]``.
         frames: int64[n, FRAME_COLUMNS], of ``walk_entries``.
-        index: of that row's entry; those behind it have the next ones.
+        index: of that row's entry; the next rows have the next ones.
         term: of all of them.
         units: uint8[n], a part of DLedger's index.
         units_at: position of that row's unit.
@@ -237,7 +231,7 @@ _HALF = np.frombuffer(HALF_TOPIC.encode(), dtype=np.uint8)
 
 @njit("int64(int64[:, ::1], int64, int64)", **COMPILED)
 def _moved(halves: Any, count: int, old: int) -> int:
-    """Return the place in the new log of the half message at ``old``; 0 where there is none."""
+    """Return the physical offset in the new log of the half message at ``old``; 0 without one."""
     number = np.searchsorted(halves[0, :count], old)
     return int(halves[1, number]) if number < count and halves[0, number] == old else 0
 
@@ -249,11 +243,9 @@ def copy_records(
     """Copy records end to end, and update the physical offsets in each record to the new log.
 
     A record has its own physical offset and, in a message that a transaction has committed, that of its half message; 0
-    where the half message should be among the records and is not.
+    if the half message should be among the records and is not.
 
     Args:
-        data: uint8[n], the window.
-        frames: int64[n, FRAME_COLUMNS], sound ones.
         physical_offset: of ``out[0]`` in the new log.
         room: bytes of records that its file has room for.
         out: uint8[n], has room for all records of the window.

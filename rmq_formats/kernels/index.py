@@ -35,40 +35,38 @@ INDEX_COUNT: Final = 5  # number of the next entry; 1 in a new file
 STATE_COLUMNS: Final = 6
 
 # Columns that come out of an Arrow file are read-only.
-_READ_INT32 = types.Array(types.int32, 1, "C", readonly=True)
-_READ_INT64 = types.Array(types.int64, 1, "C", readonly=True)
-_AHEAD = 24  # entries ahead: the slot table is far larger than a cache, its lines must be prefetched
-_MAX_SECONDS = 0x7FFFFFFF
+READ_INT32 = types.Array(types.int32, 1, "C", readonly=True)
+READ_INT64 = types.Array(types.int64, 1, "C", readonly=True)
+AHEAD = 24  # entries ahead: the slot table is far larger than a cache, its lines must be prefetched
+MAX_SECONDS = 0x7FFFFFFF
 
 
 @njit(
-    types.void(_READ_INT32, _READ_INT64, _READ_INT64, types.int32[::1], types.int64[::1], types.uint8[::1]),
+    types.void(READ_INT32, READ_INT64, READ_INT64, types.int32[::1], types.int64[::1], types.uint8[::1]),
     **COMPILED,
 )
 def chain_entries(
     hashes: Any, physical_offsets: Any, store_timestamps_ms: Any, slots: Any, state: Any, out: Any
 ) -> None:
-    """Append entries to a file under construction.
+    """Append entries, each one of int32[n], int64[n] and int64[n], to a file under construction.
 
     Args:
-        hashes: int32[n], key hashes, not negative.
-        physical_offsets: int64[n].
-        store_timestamps_ms: int64[n].
+        hashes: key hashes, not negative.
         slots: int32[slot count], native order: the newest entry of each chain, 0 if none; updated.
-        state: int64[STATE_COLUMNS]; updated. The caller sees to it that the file has room.
-        out: uint8[n * INDEX_ENTRY_BYTES], written: the entries, for their place behind those before.
+        state: int64[STATE_COLUMNS]; updated. The caller makes sure that the file has room.
+        out: uint8[n * INDEX_ENTRY_BYTES], written: the entries, which follow those before.
     """
     slot_count = len(slots)
     base = slots.ctypes.data
     for row in range(len(hashes)):
-        if row + _AHEAD < len(hashes):
-            prefetch(np.uint64(base + 4 * (hashes[row + _AHEAD] % slot_count)))
+        if row + AHEAD < len(hashes):
+            prefetch(np.uint64(base + 4 * (hashes[row + AHEAD] % slot_count)))
         slot = hashes[row] % slot_count
         previous = slots[slot]
         timestamp = store_timestamps_ms[row]
         seconds = 0
         if state[BEGIN_TIMESTAMP] > 0:
-            seconds = min(max((timestamp - state[BEGIN_TIMESTAMP]) // 1000, 0), _MAX_SECONDS)
+            seconds = min(max((timestamp - state[BEGIN_TIMESTAMP]) // 1000, 0), MAX_SECONDS)
         at = row * INDEX_ENTRY_BYTES
         write_i32(out, at, hashes[row])
         write_i64(out, at + INDEX_ENTRY_PHYSICAL_OFFSET_AT, physical_offsets[row])
@@ -87,14 +85,13 @@ def chain_entries(
 
 @njit("void(uint8[::1], int64, int64[:, ::1])", **COMPILED)
 def append_in_place(image: Any, slot_count: int, keys: Any) -> None:
-    """Append entries to a file that is in use: what ``chain_entries`` does, on the file's own bytes.
+    """Append entries to a file that is in use, as ``chain_entries`` does, on the file's own bytes.
 
-    Entries come first, then slots, then the header: who looks in between finds no entry that is not there.
+    Entries come first, then slots, then the header: a concurrent reader finds no entry that does not exist.
 
     Args:
         image: uint8[n], the whole file, mapped; updated.
-        slot_count: slots of the file.
-        keys: int64[m, KEY_COLUMNS]; the caller sees to it that the file has room for all.
+        keys: int64[m, KEY_COLUMNS]; the caller makes sure that the file has room for all.
     """
     begin_timestamp = read_i64(image, INDEX_BEGIN_TIMESTAMP_AT)
     count = max(read_i32(image, INDEX_COUNT_AT), 1)
@@ -109,7 +106,7 @@ def append_in_place(image: Any, slot_count: int, keys: Any) -> None:
             previous = 0
         seconds = 0
         if begin_timestamp > 0:
-            seconds = min(max((timestamp - begin_timestamp) // 1000, 0), _MAX_SECONDS)
+            seconds = min(max((timestamp - begin_timestamp) // 1000, 0), MAX_SECONDS)
         at = entries_at + count * INDEX_ENTRY_BYTES
         write_i32(image, at, key_hash)
         write_i64(image, at + INDEX_ENTRY_PHYSICAL_OFFSET_AT, keys[row, KEY_PHYSICAL_OFFSET])
@@ -134,22 +131,16 @@ def append_in_place(image: Any, slot_count: int, keys: Any) -> None:
 
 @njit("int64(uint8[::1], int64, int64)", **COMPILED)
 def rechain(image: Any, slot_count: int, index_count: int) -> int:
-    """Recompute the slots from the entries below ``index_count``, and these entries' links.
+    """Recompute the slots from the entries below ``index_count``, and these entries' links; count the slots in use.
 
-    Args:
-        image: uint8[n], the whole file; slots and links are updated, the header is not.
-        slot_count: slots of the file.
-        index_count: number of the first entry that does not count.
-
-    Returns:
-        Slots in use.
+    ``image`` is the whole file, uint8[n], whose header is not updated.
     """
     image[INDEX_HEADER_BYTES : INDEX_HEADER_BYTES + slot_count * INDEX_SLOT_BYTES] = 0
     entries_at = INDEX_HEADER_BYTES + slot_count * INDEX_SLOT_BYTES
     used_slots = 0
     for number in range(1, index_count):
         at = entries_at + number * INDEX_ENTRY_BYTES
-        slot_at = INDEX_HEADER_BYTES + (read_i32(image, at) & _MAX_SECONDS) % slot_count * INDEX_SLOT_BYTES
+        slot_at = INDEX_HEADER_BYTES + (read_i32(image, at) & MAX_SECONDS) % slot_count * INDEX_SLOT_BYTES
         previous = read_i32(image, slot_at)
         write_i32(image, at + INDEX_ENTRY_PREVIOUS_AT, previous)
         write_i32(image, slot_at, number)

@@ -21,16 +21,9 @@ BATCH_COLUMNS: Final = 3
 
 @njit("int64(uint8[::1], int64, int64[:, ::1], int64[:, ::1])", **ALLOCATING)
 def find_inner_batches(data: Any, physical_offset: int, frames: Any, batches: Any) -> int:
-    """Fill a table with the inner batches among the sound frames of a window.
+    """Fill a table, int64[n, BATCH_COLUMNS], with the inner batches among the sound frames of a window; count them.
 
-    Args:
-        data: uint8[n], the window.
-        physical_offset: of ``data[0]``.
-        frames: int64[n, FRAME_COLUMNS].
-        batches: int64[n, BATCH_COLUMNS], written.
-
-    Returns:
-        Rows written.
+    ``physical_offset`` is that of ``data[0]``.
     """
     values = np.empty((PROPERTY_ROWS, 2), dtype=np.int64)
     count = 0

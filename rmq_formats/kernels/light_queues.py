@@ -11,7 +11,7 @@ from numba import njit
 
 from rmq_formats.codecs.layout import SCHEDULE_TOPIC
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX, RETRY_PREFIX, SYSTEM_TOPIC_PREFIX
-from rmq_formats.kernels.bytes import COMPILED, same_bytes
+from rmq_formats.kernels.bytes import COMPILED, find_byte, same_bytes
 
 _COMMA: Final = 44
 _SLASH: Final = 47
@@ -44,10 +44,7 @@ def is_light_queue(data: Any, at: int, byte_count: int) -> bool:
 @njit("boolean(uint8[::1], int64, int64)", **COMPILED)
 def has_slash(data: Any, at: int, end: int) -> bool:
     """Return whether a name has a slash: Java skips such a name."""
-    for index in range(at, end):
-        if data[index] == _SLASH:
-            return True
-    return False
+    return find_byte(data, at, end, _SLASH) < end
 
 
 @njit("boolean(uint8[::1], int64, int64)", **COMPILED)
@@ -83,9 +80,7 @@ def part_count(data: Any, at: int, end: int) -> int:
 @njit("int64(uint8[::1], int64, int64)", **COMPILED)
 def part_end(data: Any, at: int, end: int) -> int:
     """Find the end of the part of a list that begins at ``at``; the next part begins one byte later."""
-    while at < end and data[at] != _COMMA:
-        at += 1
-    return at
+    return find_byte(data, at, end, _COMMA)
 
 
 @njit("UniTuple(int64, 2)(uint8[::1], int64, int64)", **COMPILED)

@@ -1,17 +1,13 @@
 """The dispatch kernel: writes units and keys of a batch of records, without a step of Python for each record.
 
-Units go straight to their places in mapped ConsumeQueue files, keys into the mapped IndexFile. What does
-not go straight (a new queue, a full file, a gap) stops the kernel, and Python sees to it.
+Units go straight to their addresses in mapped ConsumeQueue files, keys into the mapped IndexFile. At a new queue, a
+full file or a gap the kernel returns, and Python handles that.
 """
-# mypy: disable-error-code="arg-type,assignment,call-arg,no-any-return,no-untyped-call,untyped-decorator,unused-ignore"
-# numba's scalars are checked when it compiles a kernel, against the signature in its decorator
 
 from typing import Any, Final
 
-import numpy as np
 from llvmlite import ir
 from numba import njit, types
-from numba.extending import intrinsic
 
 from rmq_formats.codecs.layout import (
     INDEX_COUNT_AT,
@@ -21,7 +17,7 @@ from rmq_formats.codecs.layout import (
     UNIT_TAGS_CODE_AT,
 )
 from rmq_formats.codecs.record_frame import DamageCode
-from rmq_formats.kernels.bytes import COMPILED, read_i32
+from rmq_formats.kernels.bytes import COMPILED, emitted, find_byte, read_i32
 from rmq_formats.kernels.dispatch import (
     DONE,
     KEY_COUNT,
@@ -81,21 +77,14 @@ _HOLDING: Final[dict[str, Any]] = {**COMPILED, "nogil": False}  # the interprete
 _TORN: Final = int(DamageCode.PROPERTIES_CRC)
 
 
-@intrinsic
-def _store_unit(typing_context: Any, address: Any, physical_offset: Any, size: Any, tags_code: Any) -> Any:
+@emitted(types.void(types.int64, types.int64, types.int64, types.int64))
+def _store_unit(context: Any, builder: Any, address: Any, physical_offset: Any, size: Any, tags_code: Any) -> Any:
     """Write a unit's 20 bytes, big-endian, at a memory address."""
-    signature = types.void(types.int64, types.int64, types.int64, types.int64)
-
-    def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        base, *values = arguments
-        for offset, bits, value in zip(_UNIT_OFFSETS, (64, 32, 64), values, strict=True):
-            word = ir.IntType(bits)
-            target = builder.inttoptr(builder.add(base, ir.IntType(64)(offset)), word.as_pointer())
-            narrowed = value if bits == 64 else builder.trunc(value, word)
-            builder.store(builder.bswap(narrowed), target, align=1)
-        return context.get_dummy_value()
-
-    return signature, generate
+    for offset, bits, value in zip(_UNIT_OFFSETS, (64, 32, 64), (physical_offset, size, tags_code), strict=True):
+        word = ir.IntType(bits)
+        target = builder.inttoptr(builder.add(address, ir.IntType(64)(offset)), word.as_pointer())
+        narrowed = value if bits == 64 else builder.trunc(value, word)
+        builder.store(builder.bswap(narrowed), target, align=1)
 
 
 @njit("int64(int64[:, ::1], int64, int64, int64[:, ::1], int64[::1])", **_HOLDING)
@@ -104,7 +93,6 @@ def write_units(units: Any, begin: int, end: int, targets: Any, numbers: Any) ->
 
     Args:
         units: int64[n, UNIT_COLUMNS]; rows ``begin`` to ``end``.
-        end: one past the last.
         targets: int64[queues, TARGET_COLUMNS], by UNIT_QUEUE; updated. A row with ROOM has an ADDRESS at
             which as many units may be written.
         numbers: int64[RUN_NUMBERS]; RUN_WRITTEN is added to.
@@ -245,10 +233,7 @@ def _is_zero(data: Any, begin: int, end: int) -> bool:
 
 @njit("boolean(uint8[::1], int64, int64)", **COMPILED)
 def _has_zero(data: Any, begin: int, end: int) -> bool:
-    for at in range(begin, end):
-        if data[at] == 0:
-            return True
-    return False
+    return find_byte(data, begin, end, 0) < end
 
 
 @njit("void(uint8[::1], int64, int64[:, ::1], int64, boolean)", **COMPILED)
@@ -259,15 +244,9 @@ def mark_torn(data: Any, window_at: int, frames: Any, first: int, follows: bool)
     middle of a record, where a slave's push ended. What that takes of the body shows in its sum, what it takes of the
     lengths in the frame. Topic and properties have no sum, but they are text: no zero ends their share of a sector.
 
-    In a slave's log any zero in them counts: a push that a full disk refused in the middle of a record is undone by
-    zeros, and where the disk refuses those as well, bytes of the push stand behind them. What is cut for a zero that a
-    client has sent comes from the master again.
-
-    Args:
-        data: uint8[n], the window.
-        window_at: where the window starts in its file.
-        frames: int64[n, FRAME_COLUMNS]; CODE is updated.
-        follows: whether the log is a slave's.
+    In a slave's log (``follows``) any zero in them counts: a push that a full disk refused in the middle of a record is
+    undone by zeros, and where the disk refuses those as well, bytes of the push stand behind them. What is cut for a
+    zero that a client has sent comes from the master again. ``window_at`` is where the window starts in its file.
     """
     for row in range(first, len(frames)):
         if frames[row, CODE] != 0:
@@ -289,6 +268,3 @@ def mark_torn(data: Any, window_at: int, frames: Any, first: int, follows: bool)
                 frames[row, CODE] = _TORN
                 break
             sector = stop
-
-
-assert np.dtype(np.int64).itemsize == 8

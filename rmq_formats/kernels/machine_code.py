@@ -1,7 +1,7 @@
 """Location of numba's cached machine code of kernels, and the check that the code fits the sources.
 
-numba keeps it beside the source. Who cannot write there has a directory in the user's cache or, as a container's user
-without a home, a service with a read-only root or an executor of Spark, in the temporary directory.
+numba caches it beside the source. A user who cannot write there has a directory in the user's cache or, without a home
+as in a container, a service with a read-only root or an executor of Spark, in the temporary directory.
 """
 
 import atexit
@@ -24,9 +24,9 @@ _NAME: Final = "rmq-kernels"
 
 
 def choose_directory(package: Path) -> None:
-    """Set numba's cache to a writable directory if the package's directory is read-only, and log that once.
+    """Set numba's cache to a directory of this user alone if the package's is read-only, and log that once.
 
-    Machine code is loaded and run, so a directory that others could write is none.
+    Machine code is loaded and run, so a directory that other users could write is no choice.
     """
     if os.environ.get(VARIABLE) or _is_writable(package / "__pycache__"):
         return
@@ -59,11 +59,7 @@ def _choose() -> Path | None:
 
 
 def drop_stale_code(directory: Path, sources: Iterable[Path]) -> None:
-    """Delete numba's cached machine code of a package if it was compiled from other sources.
-
-    Args:
-        sources: all that its kernels are made of.
-    """
+    """Delete numba's cached machine code of a package if it was compiled from other sources than these."""
     digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()
     cache = _cache_of(directory)
     stamp = cache / "kernels.sha256"

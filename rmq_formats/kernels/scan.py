@@ -1,8 +1,9 @@
 """Walks the frames of a CommitLog segment, window by window.
 
-A window is a stretch of one segment file in memory: ``data[:data_bytes]`` holds the file's bytes from
-``window_at`` on. Positions are relative to the window. ``tests.support.oracles.commitlog_walk`` is the plain-Python
-oracle of the same rules. The array behind ``data`` belongs to the caller.
+A window is a range of one segment file in memory: ``data[:data_bytes]`` has the file's bytes from ``window_at`` on.
+``file_offset`` is the physical offset of the file's first byte. Positions are relative to the window.
+``tests.support.oracles.commitlog_walk`` is the plain-Python oracle of the same rules. The array behind ``data`` belongs
+to the caller.
 """
 
 from typing import Any, Final
@@ -68,15 +69,7 @@ _CRC_PROPERTY = np.frombuffer(b"__CRC32#\x01", dtype=np.uint8)
 def check_frame(
     data: Any, data_bytes: int, window_at: int, file_offset: int, file_bytes: int, position: int, row: Any
 ) -> int:
-    """Check the frame at ``position``; fill ``row`` where it is sound.
-
-    Args:
-        data: uint8[>= data_bytes], the window.
-        data_bytes: bytes of the window that are filled.
-        window_at: where the window starts in its file.
-        file_offset: physical offset of the file's first byte.
-        position: where to look, in the window.
-        row: int64[FRAME_COLUMNS], written.
+    """Check the frame at ``position``, and fill ``row``, int64[FRAME_COLUMNS], if the frame is sound.
 
     Returns:
         SOUND, BLANK, NEED_MORE or a DamageCode.
@@ -191,14 +184,12 @@ def walk_frames(
     A frame whose checksum fails has its row too, with CODE set: its lengths hold, so the walk goes on.
 
     Args:
-        data, data_bytes, window_at, file_offset, file_bytes: see ``check_frame``.
-        position: where to start, in the window.
         limit: the walk ends at the first sound frame at or past this position in the window.
         frames: int64[capacity, FRAME_COLUMNS], rows from 0 on are written.
         result: int64[2], written: count of rows, position where the walk stopped.
 
     Returns:
-        LIMIT, BLANK, FULL, NEED_MORE, or the DamageCode of what stands at the position.
+        LIMIT, BLANK, FULL, NEED_MORE, or the DamageCode at the position.
     """
     count = 0
     while True:
@@ -237,7 +228,7 @@ def find_sound(
 
     Returns:
         SOUND or BLANK (found), NEED_MORE (a candidate the window cuts off), NOT_FOUND in this window:
-        go on at the position, which is the first one that was not judged.
+        go on at the position, which is the first one that was not checked.
     """
     while position + BLANK_BYTES <= data_bytes:
         # Both magics of records begin with DA, that of a blank with CB: look for either at +4.

@@ -17,6 +17,7 @@ from rmq_formats.kernels.bytes import (
     match_mask_16,
     match_mask_32,
     read_i32,
+    read_i64,
     same_bytes,
     trailing_zeros,
 )
@@ -44,13 +45,14 @@ _LIGHT_OFFSETS = np.frombuffer(b"INNER_MULTI_QUEUE_OFFSET", dtype=np.uint8)
 _LIGHT_NAMES = np.frombuffer(b"INNER_MULTI_DISPATCH", dtype=np.uint8)
 _POWERS = np.array([pow(31, exponent, 1 << 32) for exponent in range(17)], dtype=np.uint32)
 REPLACEMENT: Final = 0xFFFD
+_HIGH_BITS = -9187201950435737472  # 0x8080808080808080
 
 
 @njit("UniTuple(int64, 2)(uint8[::1], int64, int64)", **COMPILED)
 def decode_code_point(data: Any, at: int, stop: int) -> tuple[int, int]:
     """Decode the code point at ``data[at]``, and its length in bytes.
 
-    What is not UTF-8 gives U+FFFD for its longest valid beginning, as decoders of Java and Python do.
+    Invalid UTF-8 gives U+FFFD for its longest valid beginning, as decoders of Java and Python do.
     """
     lead = np.int64(data[at])
     if lead < 0x80:
@@ -77,6 +79,21 @@ def decode_code_point(data: Any, at: int, stop: int) -> tuple[int, int]:
         code = (code << 6) | (trail & 0x3F)
         low, high = 0x80, 0xBF
     return code, trail_count + 1
+
+
+@njit("boolean(uint8[::1], int64, int64)", **COMPILED)
+def is_utf8(data: Any, at: int, stop: int) -> bool:
+    """Return whether ``data[at:stop]`` is UTF-8 as Java encodes it."""
+    while at < stop:
+        if at + 8 <= stop and read_i64(data, at) & _HIGH_BITS == 0:
+            at += 8
+            continue
+        code, size = decode_code_point(data, at, stop)
+        # U+FFFD itself is EF BF BD; anything else that decodes to it is not UTF-8.
+        if code == REPLACEMENT and not (size == 3 and data[at] == 0xEF):
+            return False
+        at += size
+    return True
 
 
 @emitted(types.int64(types.uint64, types.int64))
@@ -116,11 +133,9 @@ def _java_hash_by_character(data: Any, start: int, stop: int, seed: int) -> int:
 def java_hash(data: Any, start: int, stop: int, seed: int) -> int:
     """Compute Java's hash of the UTF-8 text ``data[start:stop]``, continued from ``seed`` (0 for a whole text).
 
-    ASCII goes sixteen characters a step: the hash is a polynomial, so a stretch is one vector of
+    ASCII goes sixteen characters a step: the hash is a polynomial, so a range is one vector of
     products. The load ends at the text's end and may begin before it, never before ``data[0]``.
-
-    Returns:
-        The hash as uint32; its int32 view is what Java has.
+    The int32 view of the result, a uint32, is Java's hash.
     """
     hashed = np.uint32(seed)
     at = start
@@ -182,11 +197,7 @@ def find_properties(data: Any, start: int, stop: int, values: Any) -> None:
 
     An entry is ``name 0x01 value 0x02``, the last 0x02 may be missing; one with an empty name or value
     counts as absent. The ends come out of bit masks of 32 bytes, or 16 near the end of the array.
-
-    Args:
-        data: uint8[n], the window.
-        stop: one past its last byte.
-        values: int64[PROPERTY_ROWS, 2], written: position and length of each value, -1 and 0 where there is none.
+    ``values`` is int64[PROPERTY_ROWS, 2], written: position and length of each value, -1 and 0 where there is none.
     """
     for name in range(PROPERTY_ROWS):
         values[name, 0], values[name, 1] = -1, 0

@@ -116,13 +116,13 @@ def _lost_bytes(begins: Any, ends: Any, begin: int, end: int) -> int:
 def append_rows(rows: Any, end: int, end_physical_offset: int, lost_begins: Any, lost_ends: Any, places: Any) -> int:
     """Append rows to a queue as a broker does that dispatches their records: a gap between queue offsets is closed.
 
-    A gap that messages in a damaged stretch of the log explain is not: the broker gave these a place each.
+    A gap that messages in a damaged range of the log explain is not: the broker gave these an offset each.
 
     Args:
         rows: int64[n, ROW_COLUMNS], in log order.
-        end: place behind the queue's last unit, or NO_FILE: then the first row begins the queue at its own offset.
+        end: one past the queue's last unit, or NO_FILE: then the first row begins the queue at its own offset.
         end_physical_offset: one past the record that the last unit names; -1 if there is none.
-        lost_begins: int64[m], where each damaged stretch begins, ascending.
+        lost_begins: int64[m], where each damaged range begins, ascending.
         lost_ends: int64[m], one past its end.
         places: int64[n], written: the place of each row's unit, or SKIPPED, COVERED, IMPOSSIBLE.
 
@@ -156,10 +156,10 @@ def append_rows(rows: Any, end: int, end_physical_offset: int, lost_begins: Any,
 
 @njit("void(int64[:, ::1], int64, uint8[::1])", **COMPILED)
 def encode_units(rows: Any, first_queue_offset: int, out: Any) -> None:
-    """Encode rows, ascending by queue offset, as units; each place without one becomes a pre-blank.
+    """Encode rows as units; each place without one becomes a pre-blank.
 
     Args:
-        rows: int64[n, ROW_COLUMNS]; queue offsets at or above ``first_queue_offset``, none twice.
+        rows: int64[n, ROW_COLUMNS]; queue offsets ascend from ``first_queue_offset`` or above, none twice.
         first_queue_offset: of the unit at ``out[0]``.
         out: uint8[units * UNIT_BYTES], written up to the last row's unit; the rest stays as it is.
     """
@@ -189,12 +189,12 @@ def decode_units(data: Any, rows: Any) -> None:
 
 @njit("void(int64[:, ::1], int64[:, ::1], int64[::1])", **COMPILED)
 def name_records(units: Any, rows: Any, names: Any) -> None:
-    """Find the record that each unit names.
+    """Find the record that each unit names, by its physical offset.
 
     Args:
         units: int64[m, ROW_COLUMNS].
         rows: int64[k, ROW_COLUMNS], ascending by physical offset.
-        names: int64[m], written: the row with the unit's physical offset, or NO_RECORD.
+        names: int64[m], written: a row of ``rows``, or NO_RECORD.
     """
     following = 0  # nearly all units name the row behind that of the unit before
     for index in range(len(units)):
@@ -219,12 +219,7 @@ def name_records(units: Any, rows: Any, names: Any) -> None:
 
 @njit("void(int64[::1], boolean[::1])", **ALLOCATING)
 def longest_rise(values: Any, chosen: Any) -> None:
-    """Choose a longest strictly rising subsequence.
-
-    Args:
-        values: int64[n].
-        chosen: bool[n], written.
-    """
+    """Choose a longest strictly rising subsequence: ``chosen`` is bool[n], written."""
     tails = np.empty(len(values), dtype=np.int64)  # index of the least last value of the rises of each length
     before = np.empty(len(values), dtype=np.int64)
     count = 0

@@ -1,7 +1,7 @@
 """Verification kernels: compare a store's files with what its CommitLog demands.
 
 Each kernel runs as long as all is as expected and returns where it is not; slower code then makes
-the finding, once for each fault. Arrays are borrowed.
+the finding, once for each fault. Arrays are borrowed. The tables are those of ``scan``, ``units`` and ``index``.
 """
 
 from typing import Any, Final
@@ -52,6 +52,7 @@ from rmq_formats.kernels.bytes import (
     trailing_zeros,
 )
 from rmq_formats.kernels.dispatch import store_timestamp
+from rmq_formats.kernels.index import AHEAD, MAX_SECONDS, READ_INT32, READ_INT64
 from rmq_formats.kernels.scan import (
     BODY_AT,
     BODY_BYTES,
@@ -64,7 +65,7 @@ from rmq_formats.kernels.scan import (
     TOPIC_BYTES,
 )
 from rmq_formats.kernels.scan import SIZE as RECORD_BYTES
-from rmq_formats.kernels.text import REPLACEMENT, decode_code_point
+from rmq_formats.kernels.text import is_utf8
 from rmq_formats.kernels.units import PHYSICAL_OFFSET, SIZE, TAGS_CODE
 
 # Bits of a record's odd fields.
@@ -106,26 +107,6 @@ STATE_FAULTS: Final = 0  # faults so far; those beyond the fault table's end are
 STATE_SLOTS_USED: Final = 1
 STATE_COLUMNS: Final = 2
 NO_BEGIN: Final = -1  # seconds are not compared
-
-_READ_INT32 = types.Array(types.int32, 1, "C", readonly=True)
-_READ_INT64 = types.Array(types.int64, 1, "C", readonly=True)
-_MAX_SECONDS = 0x7FFFFFFF
-_AHEAD = 24  # entries ahead: the slot table is far larger than a cache, its lines must be prefetched
-_HIGH_BITS = -9187201950435737472  # 0x8080808080808080
-
-
-@njit("boolean(uint8[::1], int64, int64)", **COMPILED)
-def is_utf8(data: Any, at: int, stop: int) -> bool:
-    """Return whether ``data[at:stop]`` is UTF-8 as Java encodes it."""
-    while at < stop:
-        if at + 8 <= stop and read_i64(data, at) & _HIGH_BITS == 0:
-            at += 8
-            continue
-        code, size = decode_code_point(data, at, stop)
-        if code == REPLACEMENT and not (size == 3 and data[at] == 0xEF):
-            return False
-        at += size
-    return True
 
 
 @njit("boolean(uint8[::1], int64, int64)", **COMPILED)
@@ -222,9 +203,7 @@ def check_records(data: Any, physical_offset: int, frames: Any, timestamps: Any,
     """Check the fields that no checksum covers in the sound frames of a window.
 
     Args:
-        data: uint8[n], the window.
         physical_offset: of ``data[0]``.
-        frames: int64[n, FRAME_COLUMNS].
         timestamps: int64[n], written: store timestamp in ms, or -1 where the frame is not sound.
         odd: int64[n], written: bits of what is odd.
         summary: int64[SUMMARY_COLUMNS], written.
@@ -261,12 +240,7 @@ def check_records(data: Any, physical_offset: int, frames: Any, timestamps: Any,
 
 @njit("int64(int64[:, ::1], uint8[::1])", **COMPILED)
 def equal_units(rows: Any, data: Any) -> int:
-    """Count the units from the first on that equal these rows.
-
-    Args:
-        rows: int64[n, ROW_COLUMNS].
-        data: uint8[>= n * UNIT_BYTES].
-    """
+    """Count the units of ``data``, from the first on, that equal these rows, int64[n, ROW_COLUMNS]."""
     for index in range(len(rows)):
         at = index * UNIT_BYTES
         if (
@@ -280,10 +254,9 @@ def equal_units(rows: Any, data: Any) -> int:
 
 @njit("void(uint8[::1], int64, int64[:, ::1], int64[::1])", **COMPILED)
 def walk_ext(data: Any, start: int, units: Any, result: Any) -> None:
-    """Walk consecutive ConsumeQueueExt units, up to a place without a unit.
+    """Walk consecutive ConsumeQueueExt units of a file, up to a place without a unit.
 
     Args:
-        data: uint8[n], the file.
         units: int64[capacity, 3], written: position, tags code, store timestamp in ms. There is room for as
             many of the smallest size as fit.
         result: int64[2], written: units read, position behind them.
@@ -323,9 +296,9 @@ def _follow_chain(entries: Any, at: int, number: int, key_hash: int, slots: Any,
     types.int64(
         types.uint8[::1],
         types.int64,
-        _READ_INT32,
-        _READ_INT64,
-        _READ_INT64,
+        READ_INT32,
+        READ_INT64,
+        READ_INT64,
         types.int64,
         types.int32[::1],
         types.int64[:, ::1],
@@ -344,26 +317,21 @@ def match_entries(
     faults: Any,
     state: Any,
 ) -> int:
-    """Walk entries and keys in step, until an entry does not match its key.
+    """Walk entries and keys in step, until an entry does not match its key; return the number of those that match.
 
     Args:
         entries: uint8[>= n * INDEX_ENTRY_BYTES].
         number: of the first of these entries in its file.
         hashes: int32[n], of the keys.
-        physical_offsets: int64[n].
-        store_timestamps_ms: int64[n].
         begin_ms: what an entry's seconds count from; not positive where they are 0, -1 not to look at them.
         slots: int32[slot count], the newest entry of each chain; updated.
         faults: int64[capacity, 4], see FAULT_SECONDS; written.
         state: int64[STATE_COLUMNS]; updated.
-
-    Returns:
-        How many entries are those of their keys.
     """
     base = slots.ctypes.data
     for row in range(len(hashes)):
-        if row + _AHEAD < len(hashes):
-            prefetch(np.uint64(base + 4 * (hashes[row + _AHEAD] % len(slots))))
+        if row + AHEAD < len(hashes):
+            prefetch(np.uint64(base + 4 * (hashes[row + AHEAD] % len(slots))))
         at = row * INDEX_ENTRY_BYTES
         if (
             read_i32(entries, at) != hashes[row]
@@ -373,7 +341,7 @@ def match_entries(
         if begin_ms != NO_BEGIN:
             seconds = 0
             if begin_ms > 0:
-                seconds = min(max((store_timestamps_ms[row] - begin_ms) // 1000, 0), _MAX_SECONDS)
+                seconds = min(max((store_timestamps_ms[row] - begin_ms) // 1000, 0), MAX_SECONDS)
             if read_i32(entries, at + INDEX_ENTRY_SECONDS_AT) != seconds:
                 _note_fault(
                     faults, number + row, FAULT_SECONDS, seconds, read_i32(entries, at + INDEX_ENTRY_SECONDS_AT), state
@@ -392,13 +360,7 @@ def chain_only(entries: Any, number: int, hashes: Any, slots: Any, faults: Any, 
 
 @njit("int64(uint8[::1], int32[::1], int64[::1])", **COMPILED)
 def compare_slots(data: Any, slots: Any, differing: Any) -> int:
-    """Find the slots of a file that differ from the recomputed ones; returns how many there are.
-
-    Args:
-        data: uint8[slot count * INDEX_SLOT_BYTES], the slot table.
-        slots: int32[slot count].
-        differing: int64[capacity], written: the first of their numbers.
-    """
+    """Count the slots of a file's slot table that differ from the recomputed ones; write the first of their numbers."""
     count = 0
     for slot in range(len(slots)):
         if read_i32(data, slot * INDEX_SLOT_BYTES) != slots[slot]:

@@ -25,7 +25,7 @@ NOTHING_LOST: Final[LostRanges] = (np.empty(0, dtype=np.int64), np.empty(0, dtyp
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Units of one queue by their places, and the rows that got none.
+    """Units of one queue by their places, and the rows without a place.
 
     Attributes:
         rows: int64[n, ROW_COLUMNS], ascending by place, which stands in QUEUE_OFFSET; none twice.
@@ -52,8 +52,8 @@ NO_GAPS: Final = np.empty((0, 2), dtype=np.int64)
 def place_units(rows: Rows, lost: LostRanges = NOTHING_LOST) -> Placement:
     """Place one queue's units as a broker that dispatches the log into a queue without files.
 
-    The first unit stands at its record's queue offset, and each later one behind the one before: a gap between
-    queue offsets is closed, a queue offset below the queue's end is skipped, and 0 is appended whatever stands there
+    The first unit stands at its record's queue offset, and each later one after the one before: a gap between
+    queue offsets is closed, a queue offset below the queue's end is skipped, and 0 is always appended
     (``ConsumeQueue#putMessagePositionInfo``). Two things are ours, for logs that no broker would read to their end:
     messages in damaged ranges keep their places, and a first queue offset that is far above the next one is taken
     for damaged, since no checksum covers it; a broker would skip the whole rest of the queue.
@@ -99,11 +99,10 @@ def _placement(rows: Rows, places: Rows) -> Placement:
 def closed_gaps(offsets: Rows, places: Rows) -> Rows:
     """Find the queue offsets that no record has, though the units around them are neighbours: closed gaps.
 
-    Returns:
-        int64[m, 3]: the first queue offset of each gap, one past the last, and the index of the unit behind it.
+    ``offsets`` are those of the records of a queue's units, in their order.
 
-    Args:
-        offsets: queue offsets of the records of a queue's units, in their order.
+    Returns:
+        int64[m, 3]: the first queue offset of each gap, one past the last, and the index of the unit after it.
     """
     leads = np.maximum(offsets - places, 0)
     missing = np.diff(leads) + np.diff(places) - 1
@@ -114,31 +113,9 @@ def closed_gaps(offsets: Rows, places: Rows) -> Rows:
 def place_by_offset(rows: Rows) -> Placement:
     """Place units, in any order, each at its own queue offset; gaps between them become pre-blanks.
 
-    Of rows with one queue offset the first has it. The largest run of near offsets is placed; the rest is left out,
+    Of rows with one queue offset the first is placed. The largest run of near offsets is placed; the rest is left out,
     so that no queue has a billion units.
     """
-    return _place_by_offset(rows)
-
-
-def place_last(rows: Rows, is_named: NDArray[np.bool_] | None = None) -> Placement:
-    """Place one queue's units in RocksDB: each at its queue offset, which the last record with it has.
-
-    A key is put again there, without a look at what was, and of the records of one batch the first is put last. So of
-    several records with one queue offset any may have it. Source: ``RocksDBConsumeQueueStore#putMessagePosition0``.
-
-    Args:
-        rows: int64[n, ROW_COLUMNS], in log order.
-        is_named: bool[n], which records a unit at their queue offset names: these have it.
-    """
-    if unit_kernel.contiguous_count(rows) == len(rows):
-        return place_by_offset(rows)
-    rows = rows[::-1]
-    if is_named is not None:
-        rows = rows[np.argsort(~is_named[::-1], kind="stable")]
-    return _place_by_offset(np.ascontiguousarray(rows))
-
-
-def _place_by_offset(rows: Rows) -> Placement:
     none = rows[:0]
     offsets = rows[:, unit_kernel.QUEUE_OFFSET]
     possible = (offsets >= 0) & (offsets <= MAX_QUEUE_OFFSET)
@@ -160,13 +137,31 @@ def _place_by_offset(rows: Rows) -> Placement:
     return Placement(kept, repeated, displaced, np.stack([offsets[at] + 1, offsets[at + 1]], axis=1))
 
 
+def place_last(rows: Rows, is_named: NDArray[np.bool_] | None = None) -> Placement:
+    """Place one queue's units in RocksDB: each at its queue offset, where the last record with that offset wins.
+
+    A key is put again there, without a look at its old value, and of the records of one batch the first is put last. So
+    of several records with one queue offset any may win. Source: ``RocksDBConsumeQueueStore#putMessagePosition0``.
+
+    Args:
+        rows: int64[n, ROW_COLUMNS], in log order.
+        is_named: bool[n], which records a unit at their queue offset names: these win.
+    """
+    if unit_kernel.contiguous_count(rows) == len(rows):
+        return place_by_offset(rows)
+    rows = rows[::-1]
+    if is_named is not None:
+        rows = rows[np.argsort(~is_named[::-1], kind="stable")]
+    return place_by_offset(np.ascontiguousarray(rows))
+
+
 def consumequeue_images(rows: Rows, file_bytes: int, end: int = 0) -> Iterator[tuple[int, NDArray[np.uint8]]]:
     """Build the files of one queue: start offset in bytes, and the used bytes from the file's start on.
 
     Args:
         rows: placed rows, see ``Placement``.
-        file_bytes: size of a whole file, a multiple of UNIT_BYTES; bytes behind an image are zeros.
-        end: one past the queue's last place, where that is behind the last row: pre-blanks hold the places between.
+        file_bytes: size of a whole file, a multiple of UNIT_BYTES; bytes after an image are zeros.
+        end: one past the queue's last place, if that is after the last row: the places between are pre-blanks.
             Of a queue without rows that ends where a file begins, the file is empty.
     """
     units_per_file = file_bytes // UNIT_BYTES
@@ -195,8 +190,8 @@ def consumequeue_images(rows: Rows, file_bytes: int, end: int = 0) -> Iterator[t
 def ext_images(rows: Rows, file_bytes: int) -> tuple[Rows, list[bytes]]:
     """Build the ConsumeQueueExt files of one queue, for a broker with ``enableConsumeQueueExt``.
 
-    Each unit is put there without a bit map (``enableCalcFilterBitMap`` is off), so all have one size. Those that come
-    from a record of another queue, for a light one, are not (``ConsumeQueue#doDispatchLmqQueue``).
+    Each unit is put there without a bit map (``enableCalcFilterBitMap`` is off), so all have one size. Units of light
+    queues that come from a record of another queue are not put there (``ConsumeQueue#doDispatchLmqQueue``).
 
     Returns:
         The rows with ext addresses for tags codes, and the used bytes of each file.
@@ -225,11 +220,7 @@ class IndexBuilder:
     """Builds one IndexFile: entries in log order, then header and slot table."""
 
     def __init__(self, slots: int, previous_end: IndexBound | None = None) -> None:
-        """Start an empty IndexFile.
-
-        Args:
-            previous_end: the last message of the file before; None if first.
-        """
+        """Start an empty IndexFile after the last message of the file before, if there is one."""
         self._slots = np.zeros(slots, dtype=np.int32)
         self._state = np.zeros(index_kernel.STATE_COLUMNS, dtype=np.int64)
         if previous_end is not None:

@@ -106,9 +106,9 @@ class Dispatcher(QueueTable):
 
         Args:
             log_bytes: expected bytes of the log, if known: tables that have their final size from the start are
-                not copied when they grow, and what they do not use costs nothing.
+                not copied when they grow, and unused memory costs nothing.
             tags_from: physical offset of the first record whose TAGS are a key of the Index.
-            to_light_queues: give units to light queues (LMQ) too, as the records' properties say.
+            to_light_queues: give units to light queues (LMQ) too, as the records' properties demand.
         """
         super().__init__()
         self._delay_levels_ms = np.array(delay_levels_ms, dtype=np.int64)
@@ -179,11 +179,9 @@ class Dispatcher(QueueTable):
         return np.concatenate([np.empty((0, BATCH_COLUMNS), dtype=np.int64), *self._batches])
 
     def drain(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the units and keys appended since the last call, in log order.
+        """Return the units and keys appended since the last call, in log order; valid until the next ``dispatch``.
 
-        Returns:
-            Units, int64[n, UNIT_COLUMNS], where UNIT_QUEUE is a row of ``queue_names``; and keys,
-            int64[m, KEY_COLUMNS]. Both are valid until the next ``dispatch``.
+        Units are int64[n, UNIT_COLUMNS], where UNIT_QUEUE is a row of ``queue_names``; keys are int64[m, KEY_COLUMNS].
         """
         tables = self._units[: self._result[kernel.UNIT_COUNT]], self._keys[: self._result[kernel.KEY_COUNT]]
         self._result[[kernel.UNIT_COUNT, kernel.KEY_COUNT]] = 0
@@ -200,30 +198,30 @@ def _grown(table: NDArray[np.int64]) -> NDArray[np.int64]:
 def own_queues(units: Units) -> Units:
     """Return the queue number of each record's own topic, int64[n]: its own unit precedes those of light queues.
 
-    Args:
-        units: int64[n, UNIT_COLUMNS], in log order, with all units of each record.
+    ``units`` are int64[n, UNIT_COLUMNS], in log order, with all units of each record.
     """
+    return _values_of_own_units(units, kernel.UNIT_QUEUE)
+
+
+def _values_of_own_units(units: Units, column: int) -> Units:
     is_own = units[:, kernel.UNIT_STORE_TIMESTAMP] != LIGHT_UNIT
-    queues: Units = units[is_own, kernel.UNIT_QUEUE][np.cumsum(is_own) - 1]
-    return queues
+    values: Units = units[is_own, column][np.cumsum(is_own) - 1]
+    return values
 
 
 def with_store_times(units: Units) -> Units:
     """Set the store time of LMQ units to their record's, as units in RocksDB have store times."""
-    is_own = units[:, kernel.UNIT_STORE_TIMESTAMP] != LIGHT_UNIT
-    if is_own.all():
+    if not (units[:, kernel.UNIT_STORE_TIMESTAMP] == LIGHT_UNIT).any():
         return units
     timed = units.copy()
-    timed[:, kernel.UNIT_STORE_TIMESTAMP] = units[is_own, kernel.UNIT_STORE_TIMESTAMP][np.cumsum(is_own) - 1]
+    timed[:, kernel.UNIT_STORE_TIMESTAMP] = _values_of_own_units(units, kernel.UNIT_STORE_TIMESTAMP)
     return timed
 
 
 def drop_light_units(units: Units, names: Sequence[tuple[str, int]], batch_topics: Collection[str]) -> Units:
     """Drop the LMQ units of records in batch queues, as only Java's ``ConsumeQueue`` writes LMQ units.
 
-    Args:
-        units: int64[n, UNIT_COLUMNS], as in ``own_queues``.
-        names: topic and queue id of each queue number in them.
+    ``units`` are as in ``own_queues``; ``names`` are topic and queue id of each queue number in them.
     """
     if not batch_topics:
         return units

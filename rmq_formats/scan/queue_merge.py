@@ -35,7 +35,6 @@ class LogBounds:
         start: physical offset of its first byte; older records were deleted.
         end: one past its last record.
         lost: damaged ranges: begins and ends, int64[m] each, ascending.
-        largest_record_bytes: no record is larger.
     """
 
     start: int
@@ -111,9 +110,8 @@ def merge_queue(first_place: int, units: Rows, rows: Rows, log: LogBounds) -> Me
 def lost_units(units: Rows) -> Rows:
     """Return the units of lost messages: the first bytes of each lost record, too few for a record.
 
-    Java's broker reads them and passes over them, as it does with no pre-blank: behind a last pre-blank it drops each
-    new message below 2 GiB (``ConsumeQueue#recover``, ``#putMessagePositionInfo``), and ``TimerMessageStore#enqueue``
-    stops in front of one.
+    Java's broker reads and skips them, but not pre-blanks: after a last pre-blank it drops each new message below 2 GiB
+    (``ConsumeQueue#recover``, ``#putMessagePositionInfo``), and ``TimerMessageStore#enqueue`` stops before one.
     """
     lost = units.copy()
     lost[:, kernel.SIZE] = LOST_UNIT_SIZE
@@ -164,11 +162,6 @@ def _left_units(units: Rows, names: Rows, right: Rows, is_old: Mask, row_count: 
 
     They count again after the next start of a broker. A place between two units whose records follow each other, or
     after the unit of the last record, is that of no other record.
-
-    Args:
-        names: the record of each, by number.
-        right: numbers of the units that are right.
-        is_old: bool[m], the expired units that are not right by their order.
     """
     is_left = np.zeros(len(units), dtype=np.bool_)
     old = np.flatnonzero(is_old & (units[:, kernel.PHYSICAL_OFFSET] > 0))

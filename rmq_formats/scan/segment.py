@@ -1,8 +1,8 @@
 """Scans one CommitLog segment, or a part of it, into batches of frames.
 
 A split of a segment, ``[start, limit)``, owns the frames that begin in it: it searches its first sound
-frame at or after ``start`` (a record states its own physical offset, which tells it from chance),
-and continues past ``limit`` until it stands on a sound frame again. So neighbouring splits meet at one
+frame at or after ``start`` (a record states its own physical offset, which no chance bytes do), and continues
+past ``limit`` until it stands on a sound frame again. So neighbouring splits meet at one
 position, and each damaged range is reported by exactly one of them. In a segment of a DLedger CommitLog each record
 has a header in front: there a walk stands on headers, and a split owns the records whose headers begin in it.
 """
@@ -75,7 +75,7 @@ def scan_segment(
     head_bytes: int = 0,
     window_bytes: int = WINDOW_BYTES,
 ) -> Iterator[FrameBatch]:
-    """Scan the frames that begin in ``[start, limit)`` of a segment.
+    """Scan the frames that begin in ``[start, limit)`` of a segment; the last batch may have no frames.
 
     Args:
         start: first byte of the split, in the file; 0 begins there, more searches a sound frame.
@@ -85,9 +85,6 @@ def scan_segment(
         search: look for the first sound frame from ``start`` on; False where one is known to begin there.
         head_bytes: in front of each record, see ``Segment``.
         window_bytes: memory for a window; a larger record enlarges it.
-
-    Yields:
-        Batches in log order; the last one may have no frames.
     """
     walker = _SegmentWalker(reader, file_offset, file_bytes, data_end, head_bytes, window_bytes)
     begin = walker.first_sound(start)[0] if search and start > 0 else start
@@ -213,7 +210,6 @@ class _SegmentWalker:
         )
 
     def _load(self, position: int) -> None:
-        """Read until the window contains ``position``."""
         if not self.window_at <= position < self.window_at + self.data_bytes:
             self.data_bytes = 0
             self._extend(position)

@@ -53,11 +53,7 @@ def split_of(segment: Segment, number: int, start: int, limit: int, data_end: in
 def split_frames(
     reader: RangeReader, split: Split, *, begin: int | None = None, verify_crc: bool = True
 ) -> Iterator[FrameBatch]:
-    """Scan the frames of a split, see ``scan_segment``.
-
-    Args:
-        begin: the file position of its first frame; None searches that from its start on.
-    """
+    """Scan the frames of a split; ``begin`` is the file position of its first frame, or None to search it."""
     return scan_segment(
         reader,
         split.file_offset,
@@ -78,18 +74,15 @@ def plan_splits(
     min_splits: int = 1,
     ends: list[int] | None = None,
 ) -> list[Split]:
-    """Plan the splits of all segments in log order; zeros at the end of a file are left out.
+    """Plan the splits of all segments in log order; zeros at the end of a file are left out. Raises StoreError.
 
     If the log grows meanwhile, no split reaches beyond ``frozen_end``: a record being written is no
-    damage. Otherwise bytes behind the last sound record are a torn tail, and are scanned.
+    damage. Otherwise bytes after the last sound record are a torn tail, and are scanned.
 
     Args:
         split_bytes: aimed size of a split; that of a log of many files is larger, see ``MAX_SPLITS``.
         min_splits: make splits smaller until there are about this many.
         ends: of the files' data, where they are known.
-
-    Raises:
-        StoreError: a file that cannot be read.
     """
     ends = _frozen_ends(storage, segments, _data_ends(storage, segments) if ends is None else ends)
     split_bytes = usual_split_bytes(sum(ends), split_bytes, min_splits)
@@ -104,12 +97,7 @@ def plan_splits(
 
 
 def usual_split_bytes(log_bytes: int, split_bytes: int, min_splits: int) -> int:
-    """Return the size that splits of a log aim at.
-
-    Args:
-        split_bytes: at most, but for a log of which there would be more than ``MAX_SPLITS``.
-        min_splits: make splits smaller until there are about this many.
-    """
+    """Return the size that splits of a log aim at: smaller for ``min_splits``, larger only above ``MAX_SPLITS``."""
     split_bytes = max(1, min(split_bytes, -(-log_bytes // max(1, min_splits))))
     while log_bytes > split_bytes * MAX_SPLITS:
         split_bytes *= 2
@@ -140,11 +128,7 @@ def _frozen_ends(storage: Storage, segments: list[Segment], ends: list[int]) -> 
 def torn_bytes(storage: Storage, segments: list[Segment], bound: int) -> int:
     """Count the bytes of a torn tail: bytes after the last sound record where no broker is writing.
 
-    Args:
-        bound: their ``frozen_end``.
-
-    Returns:
-        0 if the log ends at the bound, or moved while this looked (0.2 s): then a broker is writing there.
+    0 if the log ends at ``bound``, its ``frozen_end``, or moved within 0.2 s: then a broker is writing there.
     """
     end = _written_end(segments, _data_ends(storage, segments))
     if end <= bound:
@@ -165,7 +149,7 @@ def _written_end(segments: list[Segment], ends: list[int]) -> int:
 def frozen_end(storage: Storage, segments: list[Segment]) -> int:
     """Find the physical offset one past the last sound record: where a job on a growing log stops reading.
 
-    A broker may be writing its next record behind it; a part of one is no damage, even if its header is whole
+    A broker may be writing its next record there; a part of a record is no damage, even if its header is whole
     and its body is not, and it must not be skipped for good: a later run begins from this bound.
     """
     for segment in reversed(segments):

@@ -1,4 +1,7 @@
-"""Hashes and CRCs of whole columns of byte strings. Tables of spans are those of ``gather``."""
+"""Hashes and CRCs of whole columns of byte strings.
+
+``data`` is uint8[n], ``spans`` int64[rows, 2] as in ``gather``, and ``out`` has a value for each row, written.
+"""
 
 from typing import Any
 
@@ -13,13 +16,7 @@ from rmq_formats.kernels.text import java_hash
 
 @njit("void(uint8[::1], int64[:, ::1], int64[::1])", **COMPILED)
 def tags_codes(data: Any, spans: Any, out: Any) -> None:
-    """Compute Java's hash of each text with its sign; 0 where there is none.
-
-    Args:
-        data: uint8[n], UTF-8.
-        spans: int64[rows, 2].
-        out: int64[rows], written.
-    """
+    """Compute Java's hash of each UTF-8 text with its sign; 0 without a text."""
     for row in range(len(spans)):
         at = spans[row, 0]
         out[row] = np.int64(np.int32(java_hash(data, at, at + spans[row, 1], np.uint32(0)))) if at >= 0 else 0
@@ -27,15 +24,7 @@ def tags_codes(data: Any, spans: Any, out: Any) -> None:
 
 @njit("void(uint8[::1], int64[:, ::1], uint8[::1], int64[:, ::1], int32[::1])", **COMPILED)
 def key_hashes(topic_data: Any, topics: Any, key_data: Any, keys: Any, out: Any) -> None:
-    """Compute the hash of ``topic#key`` in an IndexFile; 0 where either is missing.
-
-    Args:
-        topic_data: uint8[n], UTF-8.
-        topics: int64[rows, 2], spans in it.
-        key_data: uint8[m], UTF-8.
-        keys: int64[rows, 2], spans in it.
-        out: int32[rows], written.
-    """
+    """Compute the hash of ``topic#key``, both UTF-8, in an IndexFile; 0 if either is missing."""
     for row in range(len(keys)):
         out[row] = 0
         topic_at, key_at = topics[row, 0], keys[row, 0]
@@ -47,13 +36,7 @@ def key_hashes(topic_data: Any, topics: Any, key_data: Any, keys: Any, out: Any)
 
 @njit("void(uint8[::1], int64[:, ::1], int32[::1])", **COMPILED)
 def body_crcs(data: Any, spans: Any, out: Any) -> None:
-    """Compute CRC-32 of each byte string, without the highest bit; 0 for an empty one and where there is none.
-
-    Args:
-        data: uint8[n].
-        spans: int64[rows, 2].
-        out: int32[rows], written.
-    """
+    """Compute CRC-32 of each byte string, without the highest bit; 0 for an empty or missing byte string."""
     for row in range(len(spans)):
         at, byte_count = spans[row, 0], spans[row, 1]
         out[row] = crc32(data, at, at + byte_count) & 0x7FFFFFFF if byte_count > 0 else 0

@@ -1,12 +1,16 @@
 """Gathers the fields of records in a window into columns: integers, timestamps and byte strings.
 
+``data`` is the window, uint8[n], and ``frames`` the frame table of its records, int64[rows, FRAME_COLUMNS].
+
 A table of *spans* is an int64 array of which two neighbouring columns are the position and the length of a
-byte string in the window; a negative position stands for "there is none", and its length is 0. The frame
-table of ``rmq_formats.kernels.scan`` is one (body, topic, properties), others are made by
+byte string in the window; a negative position stands for "there is none", and its length is 0. ``column`` is that of
+the positions. The frame table of ``rmq_formats.kernels.scan`` is one (body, topic, properties), others are made by
 ``rmq_formats.kernels.columns.text``.
 
-Kernels that append write behind what earlier windows have left in the caller's buffers. The caller sees to
-the room in them, with ``SLACK_BYTES`` more than is needed where byte strings go.
+Kernels that append write after the rows of earlier windows in the caller's buffers, from row ``at`` on. ``offsets``
+is int32[capacity + 1], written from ``at + 1`` on; ``out`` is uint8[capacity] with ``target`` bytes in use, and the
+new number of these is returned. The caller provides the room, with ``SLACK_BYTES`` more than is needed where byte
+strings go.
 """
 
 from typing import Any, Final
@@ -28,7 +32,7 @@ from rmq_formats.codecs.record_layout import (
 )
 from rmq_formats.kernels.bytes import COMPILED, INLINED, copy_bytes, emitted, read_i32, read_i64
 from rmq_formats.kernels.scan import BODY_AT, POSITION
-from rmq_formats.kernels.text import REPLACEMENT, decode_code_point
+from rmq_formats.kernels.text import is_utf8
 
 # Anchors that a field's distance is counted from.
 ANCHOR_RECORD: Final = 0  # the record's first byte
@@ -80,11 +84,8 @@ def append_fixed(data: Any, frames: Any, narrow: Any, wide: Any, at: int, out_na
     """Append integers of each record to columns: the fields of 32 bits in ``narrow``, of 64 bits in ``wide``.
 
     Args:
-        data: uint8[n], the window.
-        frames: int64[rows, FRAME_COLUMNS].
         narrow: int64[fields, 2]: anchor and distance in bytes of each field of 32 bits.
         wide: int64[fields, 2]: the same for 64 bits.
-        at: row of the first record in the output.
         out_narrow: int32[fields, capacity], written from column ``at`` on.
         out_wide: int64[fields, capacity], likewise.
     """
@@ -102,15 +103,9 @@ def append_fixed(data: Any, frames: Any, narrow: Any, wide: Any, at: int, out_na
 
 @njit("int64(int64[::1], int64[::1], boolean[::1])", **COMPILED)
 def to_microseconds(timestamps_ms: Any, out: Any, valid: Any) -> int:
-    """Convert timestamps in the years 1 to 9999 to microseconds; others get 0 and are not valid.
+    """Convert timestamps in the years 1 to 9999 to microseconds; count the others, which get 0 and are not valid.
 
-    Args:
-        timestamps_ms: int64[n].
-        out: int64[n], written; may be ``timestamps_ms`` itself.
-        valid: boolean[n], written.
-
-    Returns:
-        How many are not valid.
+    ``out`` may be ``timestamps_ms`` itself.
     """
     invalid_count = 0
     for row in range(len(timestamps_ms)):
@@ -124,14 +119,7 @@ def to_microseconds(timestamps_ms: Any, out: Any, valid: Any) -> int:
 
 @njit("void(uint8[::1], int64[:, ::1], boolean, int64[:, ::1])", **COMPILED)
 def find_hosts(data: Any, frames: Any, born: bool, spans: Any) -> None:
-    """Find the span of each record's born or store host; its length is 8 bytes or 20.
-
-    Args:
-        data: uint8[n], the window.
-        frames: int64[rows, FRAME_COLUMNS].
-        born: the born host; else the store host.
-        spans: int64[rows, 2], written.
-    """
+    """Find the span, int64[rows, 2], of each record's born host, or else store host: 8 bytes or 20."""
     flag = FLAG_BORN_HOST_V6 if born else FLAG_STORE_HOST_V6
     for row in range(len(frames)):
         position = frames[row, POSITION]
@@ -155,20 +143,7 @@ def total_bytes(table: Any, column: int) -> int:
 
 @njit("int64(uint8[::1], int64[:, ::1], int64, int64, int32[::1], uint8[::1], int64)", **COMPILED)
 def append_spans(data: Any, table: Any, column: int, at: int, offsets: Any, out: Any, target: int) -> int:
-    """Append the byte strings of one pair of columns, with their Arrow offsets.
-
-    Args:
-        data: uint8[n], the window.
-        table: int64[rows, columns], a table of spans.
-        column: that of the positions.
-        at: row of the first string in the output.
-        offsets: int32[capacity + 1]; written from ``at + 1`` on.
-        out: uint8[capacity], written from ``target`` on.
-        target: bytes that are in it.
-
-    Returns:
-        Bytes that are in it now.
-    """
+    """Append the byte strings of one pair of columns, with their Arrow offsets."""
     for row in range(len(table)):
         byte_count = table[row, column + 1]
         append_bytes(data, table[row, column], byte_count, out, target)
@@ -198,37 +173,15 @@ def ascii_end(data: Any, start: int, stop: int) -> int:
     return min(at, stop)
 
 
-@njit("boolean(uint8[::1], int64, int64)", **COMPILED)
-def _is_utf8(data: Any, start: int, stop: int) -> bool:
-    at = start
-    while at < stop:
-        code, size = decode_code_point(data, at, stop)
-        # U+FFFD itself is EF BF BD; anything else that decodes to it is not UTF-8.
-        if code == REPLACEMENT and not (data[at] == 0xEF and size == 3):
-            return False
-        at += size
-    return True
-
-
 @njit("int64(uint8[::1], int64[:, ::1], int64, boolean[::1])", **COMPILED)
 def find_invalid_utf8(data: Any, table: Any, column: int, invalid: Any) -> int:
-    """Mark the rows whose byte string is not UTF-8 as Arrow and Java demand it, without surrogates.
-
-    Args:
-        data: uint8[n], the window.
-        table: int64[rows, columns], a table of spans.
-        column: that of the positions.
-        invalid: boolean[rows], written.
-
-    Returns:
-        How many there are.
-    """
+    """Mark, and count, the rows whose byte string is not UTF-8 as Arrow and Java demand it, without surrogates."""
     count = 0
     for row in range(len(table)):
         at = table[row, column]
         stop = at + table[row, column + 1]
         at = ascii_end(data, at, stop)
-        wrong = at < stop and not _is_utf8(data, at, stop)
+        wrong = at < stop and not is_utf8(data, at, stop)
         invalid[row] = wrong
         count += wrong
     return count

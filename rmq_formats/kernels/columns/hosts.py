@@ -1,7 +1,7 @@
 """Formats columns of hosts and offset message ids as text.
 
-Tables of spans, and kernels that append, are those of ``rmq_formats.kernels.columns.gather``. The plain-Python
-oracles are ``rmq_formats.codecs.hosts`` and ``rmq_formats.codecs.message_id``.
+Tables of spans, arguments, and kernels that append are those of ``rmq_formats.kernels.columns.gather``. The
+plain-Python oracles are ``rmq_formats.codecs.hosts`` and ``rmq_formats.codecs.message_id``.
 """
 
 from typing import Any, Final
@@ -10,7 +10,7 @@ import numpy as np
 from numba import njit
 
 from rmq_formats.codecs.record_layout import HOST_V4_BYTES, RECORD_PHYSICAL_OFFSET_AT
-from rmq_formats.kernels.bytes import COMPILED, read_i32, read_i64, same_bytes
+from rmq_formats.kernels.bytes import COMPILED, INLINED, read_i32, read_i64, same_bytes
 from rmq_formats.kernels.columns.gather import append_bytes
 from rmq_formats.kernels.scan import POSITION
 
@@ -21,6 +21,16 @@ _UPPER_HEX = np.frombuffer(b"0123456789ABCDEF", dtype=np.uint8)
 _LOWER_HEX = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)
 
 
+@njit("int64(uint8[::1], int64, int64, uint8[::1], int64)", **INLINED)
+def _append_hex(data: Any, at: int, byte_count: int, out: Any, target: int) -> int:
+    for index in range(byte_count):
+        byte = data[at + index]
+        out[target] = _UPPER_HEX[byte >> 4]
+        out[target + 1] = _UPPER_HEX[byte & 15]
+        target += 2
+    return target
+
+
 @njit(
     "int64(uint8[::1], int64[:, ::1], int64[:, ::1], int64, int32[::1], uint8[::1], int64)",
     **COMPILED,
@@ -28,31 +38,12 @@ _LOWER_HEX = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)
 def append_message_ids(data: Any, frames: Any, hosts: Any, at: int, offsets: Any, out: Any, target: int) -> int:
     """Append offset message ids: store host and recorded physical offset in upper-case hex.
 
-    Args:
-        data: uint8[n], the window.
-        frames: int64[rows, FRAME_COLUMNS].
-        hosts: int64[rows, 2], spans of the store hosts.
-        at: row of the first id in the output.
-        offsets: int32[capacity + 1], written from ``at + 1`` on.
-        out: uint8[capacity], written from ``target`` on; MAX_MESSAGE_ID_BYTES for each row.
-        target: bytes that are in it.
-
-    Returns:
-        Bytes that are in it now. Source: ``MessageDecoder#createMessageId``.
+    ``hosts`` are the spans of the store hosts; a row needs MAX_MESSAGE_ID_BYTES. Source:
+    ``MessageDecoder#createMessageId``.
     """
     for row in range(len(frames)):
-        host_at, host_bytes = hosts[row, 0], hosts[row, 1]
-        for index in range(host_bytes):
-            byte = data[host_at + index]
-            out[target] = _UPPER_HEX[byte >> 4]
-            out[target + 1] = _UPPER_HEX[byte & 15]
-            target += 2
-        offset_at = frames[row, POSITION] + RECORD_PHYSICAL_OFFSET_AT
-        for index in range(8):
-            byte = data[offset_at + index]
-            out[target] = _UPPER_HEX[byte >> 4]
-            out[target + 1] = _UPPER_HEX[byte & 15]
-            target += 2
+        target = _append_hex(data, hosts[row, 0], hosts[row, 1], out, target)
+        target = _append_hex(data, frames[row, POSITION] + RECORD_PHYSICAL_OFFSET_AT, 8, out, target)
         offsets[at + row + 1] = target
     return target
 
@@ -121,30 +112,12 @@ def _write_v6(data: Any, address_at: int, out: Any, at: int) -> int:
 @njit("boolean(uint8[::1], int64)", **COMPILED)
 def _is_mapped(data: Any, address_at: int) -> bool:
     """Return whether 16 bytes are ``::ffff:a.b.c.d``, which a JVM treats as IPv4."""
-    return (
-        read_i64(data, address_at) == 0
-        and data[address_at + 8] == 0
-        and data[address_at + 9] == 0
-        and data[address_at + 10] == 255
-        and data[address_at + 11] == 255
-    )
+    return read_i64(data, address_at) == 0 and read_i32(data, address_at + 8) == 0xFFFF
 
 
 @njit("int64(uint8[::1], int64[:, ::1], int64, int32[::1], uint8[::1], int64)", **COMPILED)
 def append_hosts(data: Any, hosts: Any, at: int, offsets: Any, out: Any, target: int) -> int:
-    """Append hosts as ``ip:port`` or ``[ipv6]:port``.
-
-    Args:
-        data: uint8[n], the window.
-        hosts: int64[rows, 2], spans of 8 or 20 bytes.
-        at: row of the first host in the output.
-        offsets: int32[capacity + 1], written from ``at + 1`` on.
-        out: uint8[capacity], written from ``target`` on; MAX_HOST_TEXT_BYTES for each row.
-        target: bytes that are in it.
-
-    Returns:
-        Bytes that are in it now.
-    """
+    """Append hosts, spans of 8 or 20 bytes, as ``ip:port`` or ``[ipv6]:port``; a row needs MAX_HOST_TEXT_BYTES."""
     before = target
     for row in range(len(hosts)):
         host_at, host_bytes = hosts[row, 0], hosts[row, 1]

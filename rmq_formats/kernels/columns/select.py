@@ -1,6 +1,6 @@
 """Selects the records of a window that match a query, and checks records that are read one by one.
 
-Tables of spans are those of ``rmq_formats.kernels.columns.gather``.
+Arguments and tables of spans are those of ``rmq_formats.kernels.columns.gather``.
 """
 
 from typing import Any, Final
@@ -42,9 +42,6 @@ def number_queues(
     """Find each record's row in a table of the queues that occurred; new queues are added.
 
     Args:
-        data: uint8[n], the window.
-        frames: int64[rows, FRAME_COLUMNS].
-        queue_ids: int32[rows].
         queues, slots, pool, used: the queue table; see ``kernels.dispatch.find_queue``.
         out: int64[rows], written from ``start`` on.
 
@@ -67,10 +64,8 @@ def within_bounds(numbers: Any, values: Any, lowest: Any, end: Any, keep: Any) -
 
     Args:
         numbers: int64[rows], each row's queue.
-        values: int64[rows].
         lowest: int64[queues], smallest wanted value.
         end: int64[queues], one past the largest.
-        keep: boolean[rows], updated.
     """
     for row in range(len(numbers)):
         number = numbers[row]
@@ -80,16 +75,7 @@ def within_bounds(numbers: Any, values: Any, lowest: Any, end: Any, keep: Any) -
 
 @njit("void(uint8[::1], int64[:, ::1], int64, uint8[::1], int64[:, ::1], boolean[::1])", **COMPILED)
 def match_any(data: Any, table: Any, column: int, pool: Any, spans: Any, keep: Any) -> None:
-    """Mark the rows whose byte string is in a set of byte strings.
-
-    Args:
-        data: uint8[n], the window.
-        table: int64[rows, columns], a table of spans.
-        column: that of the positions; a negative one matches nothing.
-        pool: uint8[m], the strings of the set.
-        spans: int64[strings, 2], their spans in the pool.
-        keep: boolean[rows], written.
-    """
+    """Mark the rows whose byte string is one of a set: ``spans`` of ``pool``, int64[strings, 2]."""
     for row in range(len(table)):
         at, byte_count = table[row, column], table[row, column + 1]
         keep[row] = False
@@ -103,15 +89,7 @@ def match_any(data: Any, table: Any, column: int, pool: Any, spans: Any, keep: A
 
 @njit("void(uint8[::1], int64[:, ::1], int64, uint8[::1], boolean[::1])", **COMPILED)
 def match_part(data: Any, table: Any, column: int, part: Any, keep: Any) -> None:
-    """Mark the rows whose byte string has ``part`` among its space-separated parts.
-
-    Args:
-        data: uint8[n], the window.
-        table: int64[rows, columns], a table of spans.
-        column: that of the positions.
-        part: uint8[m], not empty.
-        keep: boolean[rows], written.
-    """
+    """Mark the rows whose byte string has ``part``, which is not empty, among its space-separated parts."""
     for row in range(len(table)):
         at = table[row, column]
         stop = at + table[row, column + 1]
@@ -131,14 +109,13 @@ def check_points(
     """Check records that were read one by one; those that are sound, or fail a checksum, become frames.
 
     Args:
-        data: uint8[>= data_bytes], records that were read behind each other.
-        data_bytes: bytes that are filled.
+        data: uint8[>= data_bytes], the records, concatenated.
         points: int64[n, POINT_COLUMNS]: where each stands in ``data`` and in the log, and its size.
         file_offset: physical offset of their segment's first byte.
         frames: int64[>= n, FRAME_COLUMNS], written from row 0 on.
 
     Returns:
-        How many frames there are. A place at which no sound frame of that size stands gives none.
+        How many frames there are. A point without a sound frame of that size gives none.
     """
     count = 0
     for index in range(len(points)):
@@ -159,15 +136,11 @@ assert FRAME_COLUMNS > CODE
 
 @njit("int64(uint8[::1], int64[:, ::1], int64[::1])", **COMPILED)
 def list_records(data: Any, points: Any, result: Any) -> int:
-    """List the records' positions and sizes, by the sizes that they begin with.
+    """List the positions and sizes of consecutive records, and count them, by the sizes that they begin with.
 
     Args:
-        data: uint8[n], the answers.
         points: int64[>= n / RECORD_FIXED_BYTES_V1, POINT_COLUMNS], written from row 0 on.
         result: int64[1]: where the walk ended, which is n if all the bytes are records.
-
-    Returns:
-        How many records there are.
     """
     position, count = 0, 0
     while position + RECORD_FIXED_BYTES_V1 <= len(data):

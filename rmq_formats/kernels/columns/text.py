@@ -1,6 +1,7 @@
 """Finds texts in property blocks: all names and values, TAGS, KEYS and UNIQ_KEY, the parts of KEYS.
 
-Tables of spans are those of ``rmq_formats.kernels.columns.gather``. Blocks have been made valid UTF-8 before. The
+Arguments and tables of spans are those of ``rmq_formats.kernels.columns.gather``: ``column`` is that of the blocks'
+positions, ``separators`` int32[bytes of the longest block], scratch. Blocks have been made valid UTF-8 before. The
 plain-Python oracle is ``rmq_formats.codecs.properties``.
 """
 
@@ -47,15 +48,7 @@ _SPACE = np.uint8(32)
 
 @njit("int64(uint8[::1], int64, int64, int32[::1])", **INLINED)
 def find_separators(data: Any, start: int, stop: int, separators: Any) -> int:
-    """Find the positions of all bytes 0x01 and 0x02 in ``data[start:stop]``, counted from ``start``.
-
-    Args:
-        data: uint8[n], the window.
-        separators: int32[bytes of the block], written.
-
-    Returns:
-        How many there are.
-    """
+    """Find the positions of all bytes 0x01 and 0x02 in ``data[start:stop]``, counted from ``start``; count them."""
     count = 0
     at = start
     while at < stop:
@@ -95,13 +88,7 @@ def _value_column(data: Any, at: int, name_bytes: int) -> int:
 def find_well_known(data: Any, table: Any, column: int, separators: Any, well_known: Any) -> None:
     """Find TAGS, KEYS and UNIQ_KEY in property blocks; of several, the last one counts.
 
-    Args:
-        data: uint8[n], the window.
-        table: int64[rows, columns], a table of spans.
-        column: that of the blocks' positions.
-        separators: int32[bytes of the longest block], scratch; MAX_BLOCK_BYTES for a record's.
-        well_known: int64[rows, WELL_KNOWN_COLUMNS], written: spans of the values.
-
+    ``well_known`` is int64[rows, WELL_KNOWN_COLUMNS], written: spans of the values.
     Source: ``MessageDecoder#string2messageProperties``.
     """
     for row in range(len(table)):
@@ -171,14 +158,8 @@ def parse_properties(
     """Parse names and values of property blocks; of a repeated name the last value counts, in the first's place.
 
     Args:
-        data: uint8[n], the window.
-        table: int64[rows, columns], a table of spans.
-        column: that of the blocks' positions.
-        separators: int32[bytes of the longest block], scratch.
         slots: int32[NAME_SLOTS], scratch; for longer blocks a power of two that is half of their bytes.
-        at: row of the first block in the output.
-        base: entries that are in the output.
-        offsets: int32[capacity + 1], written from ``at + 1`` on: where each row's entries end.
+        base: entries that are in the output; ``offsets`` tells where each row's entries end.
         entries: int64[>= sum of bytes / ENTRY_MIN_BYTES + rows, ENTRY_COLUMNS], written from 0 on.
         well_known: int64[rows, WELL_KNOWN_COLUMNS], written: see ``find_well_known``.
 
@@ -225,21 +206,11 @@ def parse_properties(
 
 @njit("int64(uint8[::1], int64[:, ::1], int64, int64, int64, int32[::1], int64[:, ::1])", **COMPILED)
 def split_spaces(data: Any, table: Any, column: int, at: int, base: int, offsets: Any, parts: Any) -> int:
-    """Split texts at spaces; empty parts are left out.
+    """Split texts at spaces, and count the parts; empty parts are left out. Source: ``IndexService#buildIndex``.
 
     Args:
-        data: uint8[n], the window.
-        table: int64[rows, columns], a table of spans.
-        column: that of the texts' positions.
-        at: row of the first text in the output.
-        base: parts that are in the output.
-        offsets: int32[capacity + 1], written from ``at + 1`` on: where each row's parts end.
+        base: parts that are in the output; ``offsets`` tells where each row's parts end.
         parts: int64[>= sum of bytes / 2 + rows, 2], written from 0 on: spans.
-
-    Returns:
-        How many parts there are in these rows.
-
-    Source: ``IndexService#buildIndex``.
     """
     count = 0
     for row in range(len(table)):

@@ -33,12 +33,12 @@ def lay_out(encoded: Any, queue_ends: Any, keep: bool, file_bytes: int, end: Any
         encoded: int64[rows, ENCODED_COLUMNS] of ``kernels.encode.rows``, in the order of the log.
         queue_ends: int64[queues], the next queue offset of each; updated.
         keep: the records must stand where ORDER_KEY says, and have their queue offsets already.
-        file_bytes: size of a CommitLog file; all files begin at multiples of it behind the first one.
+        file_bytes: size of a CommitLog file; the first one may have another size.
         end: int64[2]: physical offset one past the last record, and of the end of its file; updated.
         places: int64[rows, PLACE_COLUMNS], written.
 
     Returns:
-        PLACED, or the row that is to be kept and does not stand behind the one before it.
+        PLACED, or the row that is to be kept and does not follow the one before it.
 
     Source: ``CommitLog.DefaultAppendMessageCallback#doAppend``.
     """
@@ -66,15 +66,12 @@ def lay_out(encoded: Any, queue_ends: Any, keep: bool, file_bytes: int, end: Any
 
 @njit("void(int64[:, ::1], int64[::1], int64[:, ::1], int64, int64, uint8[::1])", **COMPILED)
 def place_records(encoded: Any, addresses: Any, places: Any, first: int, stop: int, out: Any) -> None:
-    """Copy rows that follow each other in one file, and write its offsets into each record.
+    """Copy the rows ``first`` to ``stop``, of one file, to ``out``, and write its offsets into each record.
 
     Args:
         encoded: int64[rows, ENCODED_COLUMNS].
         addresses: int64[rows], where each record is in memory.
         places: int64[rows, PLACE_COLUMNS].
-        first: row that goes to ``out[0]``.
-        stop: one past the last row.
-        out: uint8[n], has room for them.
     """
     at = 0
     for row in range(first, stop):

@@ -46,7 +46,16 @@ from rmq_formats.codecs.record_layout import (
     RECORD_SIZE_AT,
     RECORD_SYS_FLAG_AT,
 )
-from rmq_formats.kernels.bytes import COMPILED, INLINED, copy_bytes, find_byte, find_either, write_i32, write_i64
+from rmq_formats.kernels.bytes import (
+    COMPILED,
+    INLINED,
+    copy_bytes,
+    find_byte,
+    find_either,
+    same_bytes,
+    write_i32,
+    write_i64,
+)
 from rmq_formats.kernels.crc import crc32
 from rmq_formats.kernels.dispatch import find_queue
 from rmq_formats.kernels.text import java_hash
@@ -117,12 +126,7 @@ _UNIQ_KEY_NAME, _CRC_NAME = _constant(PROPERTY_UNIQ_KEY), _constant(PROPERTY_CRC
 
 @njit(**INLINED)  # no signature: numba types global arrays as read-only
 def _is_name(out: Any, at: int, size: int, name: Any) -> bool:
-    if size != name.size:
-        return False
-    for index in range(size):
-        if out[at + index] != name[index]:
-            return False
-    return True
+    return size == name.size and same_bytes(out, at, name, 0, size)
 
 
 @njit("int64(uint8[::1], int64, int64, int64)", **INLINED)
@@ -266,7 +270,6 @@ def encode_rows(
         parts: int64[n, 2], texts of the keys of all rows.
         part_offsets: int64[rows + 1], the keys of each row.
         crc_way: CRC_AS_GIVEN, CRC_ALWAYS or CRC_NEVER.
-        max_record_bytes: what a file can hold.
         queues, slots, pool, used: the queue table; see ``kernels.dispatch.find_queue``.
         out: uint8[n], written from its start on; the caller owns it.
         encoded: int64[rows, ENCODED_COLUMNS], rows from ``first`` on are written.
@@ -375,16 +378,13 @@ def encode_rows(
 
 @njit("int64(int64[:, ::1], int64, int64, uint8[::1], int64[:, ::1])", **COMPILED)
 def parse_v4_hosts(texts: Any, default: int, default_bytes: int, out: Any, hosts: Any) -> int:
-    """Parse ``a.b.c.d:port`` into the 8 bytes that a record has of it.
+    """Parse ``a.b.c.d:port`` into the 8 bytes that a record has of it; return the number of other texts.
 
     Args:
         texts: int64[rows, 2].
         default: address of the bytes of a host, for null.
         out: uint8[rows * HOST_V4_BYTES + TEXT_ROOM], written; the last TEXT_ROOM bytes are room for a text.
-        hosts: int64[rows, 2], written: texts of the hosts, length -1 for what is no such text.
-
-    Returns:
-        How many texts are no such ones.
+        hosts: int64[rows, 2], written: texts of the hosts, length -1 for other texts.
     """
     refused = 0
     scratch = len(texts) * HOST_V4_BYTES
