@@ -1,6 +1,6 @@
 """The work of ``rmq query``: finds messages in a store, and prints each whole."""
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 
 from rich.console import Console
@@ -35,7 +35,7 @@ _TRANSACTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class QueryOptions:
-    """The options of ``rmq query``: what to look for."""
+    """The conditions of ``rmq query``, by the names of ``Store.query``."""
 
     key: str | None
     uniq_key: str | None
@@ -50,17 +50,7 @@ class QueryOptions:
 def run(store: str, options: QueryOptions, *, as_json: bool, tier: str | None = None) -> int:
     """Print the messages of a query, with those of a named tiered storage. Returns the exit code. Raises RmqError."""
     opened = Store(store, tier=tier)
-    messages = opened.query(
-        key=options.key,
-        uniq_key=options.uniq_key,
-        msg_id=options.msg_id,
-        topic=options.topic,
-        queue_id=options.queue_id,
-        offset=options.offset,
-        time=options.time,
-        include=options.include,
-        on_plan=_warn_of_scan,
-    )
+    messages = opened.query(**asdict(options), on_plan=_warn_of_scan)
     if not messages:
         is_topic = options.topic is None or options.topic in opened.topics()
         output.warn(f"{store}: no such message" if is_topic else f"{store}: no such topic: {options.topic}")

@@ -13,7 +13,6 @@ from rmq_cli.arguments import (
     StartAnew,
     StorePaths,
     Workers,
-    several,
     with_store_sizes,
 )
 
@@ -67,26 +66,6 @@ def rebuild(
         return options_from_arguments(what, sizes, store, live_topics_of, from_log_alone=from_log_alone)
 
     publishing = publishing_from_arguments(plan=plan, accept=accept, work=work, out=out)
-    store_paths = several(stores)
-    if store_paths is not None:
-        return rebuild_run.run_several(
-            store_paths,
-            out,
-            options_of,
-            publishing,
-            workers=workers,
-            report_file=report,
-            as_json=as_json,
-            leftover=leftover,
-        )
-    (store,) = stores
     return rebuild_run.run(
-        store,
-        out,
-        options_of(store),
-        publishing,
-        workers=workers,
-        report_file=report,
-        as_json=as_json,
-        leftover=leftover,
+        stores, out, options_of, publishing, workers=workers, report_file=report, as_json=as_json, leftover=leftover
     )

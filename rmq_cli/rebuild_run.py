@@ -1,18 +1,18 @@
 """The work of ``rmq rebuild``: runs the rebuild in processes of this machine, and prints the report."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from rich.console import Console
 from rich.text import Text
 
 from rmq_cli import output
+from rmq_cli.arguments import several
 from rmq_cli.commands import interruptible_workers
 from rmq_cli.output import bytes_text, printable
 from rmq_offline.job_arguments import check_report
 from rmq_offline.rebuild.changes import MAX_NAMED, QueueChanges
 from rmq_offline.rebuild.job import rebuild_store
-from rmq_offline.rebuild.options import RebuildOptions
 from rmq_offline.rebuild.publication import Outcome, PublishOptions
 from rmq_offline.rebuild.report import RebuildReport
 from rmq_offline.tasks.origin import LeftoverPolicy
@@ -20,33 +20,13 @@ from rmq_offline.tasks.runner import ProcessRunner
 
 if TYPE_CHECKING:
     from rmq_offline.rebuild.stores import OptionsOf
+    from rmq_offline.tasks.brokers_report import BrokersReport
 
 LISTED: Final = 50  # findings in the table: the report has more
 _PHASES: Final = {"scan": "Reading the CommitLog", "write": "Writing queues and Index"}
 
 
 def run(
-    store: str,
-    out: str | None,
-    options: RebuildOptions,
-    publishing: PublishOptions,
-    *,
-    workers: int | None,
-    report_file: str | None,
-    as_json: bool,
-    leftover: LeftoverPolicy,
-) -> int:
-    """Rebuild, and print the report. Returns the exit code. Raises RmqError."""
-    check_report(report_file, [store])
-    with interruptible_workers(), output.progress_by_phase(_PHASES) as on_progress:
-        report = rebuild_store(store, out, options, ProcessRunner(workers), on_progress, leftover, publishing)
-    _write_report(report.to_dict(), report_file, as_json)
-    if not as_json:
-        show(report, output.console())
-    return output.EXIT_CLEAN if report.is_clean else output.EXIT_FINDINGS
-
-
-def run_several(
     stores: list[str],
     out: str | None,
     options_of: "OptionsOf",
@@ -57,25 +37,33 @@ def run_several(
     as_json: bool,
     leftover: LeftoverPolicy,
 ) -> int:
-    """Rebuild several stores, and print the reports. Returns the exit code. Raises RmqError."""
-    from rmq_offline.rebuild.stores import rebuild_stores  # noqa: PLC0415 # one store needs no verification
+    """Rebuild a store, or several, and print the report. Returns the exit code. Raises RmqError."""
+    runner = ProcessRunner(workers)
+    report: RebuildReport | BrokersReport[RebuildReport]
+    store_paths = several(stores)
+    if store_paths is None:
+        (store,) = stores
+        options = options_of(store)
+        check_report(report_file, [store])
+        with interruptible_workers(), output.progress_by_phase(_PHASES) as on_progress:
+            report = rebuild_store(store, out, options, runner, on_progress, leftover, publishing)
+    else:
+        from rmq_offline.rebuild.stores import rebuild_stores  # noqa: PLC0415 # one store needs no verification
 
-    check_report(report_file, stores)
-    with interruptible_workers():
-        report = rebuild_stores(stores, out, options_of, ProcessRunner(workers), leftover, publishing)
-    _write_report(report.to_dict(), report_file, as_json)
-    if not as_json:
-        output.show_by_broker(report, show)
-    return output.EXIT_CLEAN if report.is_clean else output.EXIT_FINDINGS
-
-
-def _write_report(report: dict[str, Any], report_file: str | None, as_json: bool) -> None:
-    line = output.json_line(report)
+        check_report(report_file, store_paths)
+        with interruptible_workers():
+            report = rebuild_stores(store_paths, out, options_of, runner, leftover, publishing)
+    line = output.json_line(report.to_dict())
     if report_file is not None:
         Path(report_file).write_bytes(line)
     if as_json:
         with output.Lines() as lines:
             lines.write(line)
+    elif isinstance(report, RebuildReport):
+        show(report, output.console())
+    else:
+        output.show_by_broker(report, show)
+    return output.EXIT_CLEAN if report.is_clean else output.EXIT_FINDINGS
 
 
 def _publication_facts(report: RebuildReport) -> list[tuple[str, str | Text]]:

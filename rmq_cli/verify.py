@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rmq_cli.arguments import AsOneJson, Report, StorePaths, Work, Workers, several, with_store_sizes
+from rmq_cli.arguments import AsOneJson, Report, StorePaths, Work, Workers, with_store_sizes
 
 if TYPE_CHECKING:
     from rmq_offline.verify.phases.plan import VerifyOptions
@@ -40,7 +40,4 @@ def verify(
 
     sizes = replace(sizes, tier=tier)
     outputs = VerifyOutputs(findings, findings_format, html, report)
-    store_paths = several(stores)
-    if store_paths is not None:
-        return verify_run.run_several(store_paths, sizes, outputs, work=work, workers=workers, as_json=as_json)
-    return verify_run.run(stores[0], sizes, outputs, work=work, workers=workers, as_json=as_json)
+    return verify_run.run(stores, sizes, outputs, work=work, workers=workers, as_json=as_json)

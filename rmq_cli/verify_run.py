@@ -1,12 +1,13 @@
 """The work of ``rmq verify``: runs the checks in processes of this machine, and prints the report."""
 
 from datetime import UTC, datetime
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from rich.console import Console
 from rich.text import Text
 
 from rmq_cli import output
+from rmq_cli.arguments import several
 from rmq_cli.commands import interruptible_workers
 from rmq_cli.output import bytes_text, printable
 from rmq_formats.read.stores import find_stores
@@ -19,7 +20,11 @@ from rmq_offline.verify.phases.plan import VerifyOptions
 from rmq_offline.verify.report import VerifyReport
 from rmq_offline.verify.stores import refuse_inside_stores, verify_stores
 
+if TYPE_CHECKING:
+    from rmq_offline.tasks.brokers_report import BrokersReport
+
 LISTED: Final = 25  # findings in the table: --json, --findings and --html have more
+_FORMATS: Final = ("json", "parquet")  # of --findings
 _PHASES: Final = {"scan": "Reading the CommitLog", "compare": "Comparing queues and Index"}
 VALUE_CHARACTERS: Final = 60
 _MADE_ANEW: Final = frozenset({"topics.json", "subscriptionGroup.json"})  # by rmq repair --what config
@@ -27,21 +32,6 @@ _STYLES: Final = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.IN
 
 
 def run(
-    store: str, options: VerifyOptions, outputs: VerifyOutputs, *, work: str | None, workers: int | None, as_json: bool
-) -> int:
-    """Verify, and print the report. Returns the exit code. Raises RmqError."""
-    outputs.check(store, ("json", "parquet"))
-    with interruptible_workers(), output.progress_by_phase(_PHASES) as on_progress:
-        report = verify_store(store, options, ProcessRunner(workers), work=work, on_progress=on_progress)
-    outputs.write(report, datetime.now(UTC))
-    if as_json:
-        output.print_json(report.to_dict())
-    else:
-        show(report, output.console())
-    return output.EXIT_CLEAN if report.is_clean else output.EXIT_FINDINGS
-
-
-def run_several(
     stores: list[str],
     options: VerifyOptions,
     outputs: VerifyOutputs,
@@ -50,15 +40,27 @@ def run_several(
     workers: int | None,
     as_json: bool,
 ) -> int:
-    """Verify several stores, and print the reports. Returns the exit code. Raises RmqError."""
-    opened_stores = find_stores(stores)
-    outputs.check_several(opened_stores, ("json", "parquet"))
-    refuse_inside_stores(opened_stores, "--work", work)
-    with interruptible_workers():
-        report = verify_stores(stores, options, ProcessRunner(workers), work=work)
-    outputs.write_several(report)
+    """Verify a store, or several, and print the report. Returns the exit code. Raises RmqError."""
+    runner = ProcessRunner(workers)
+    report: VerifyReport | BrokersReport[VerifyReport]
+    store_paths = several(stores)
+    if store_paths is None:
+        (store,) = stores
+        outputs.check(store, _FORMATS)
+        with interruptible_workers(), output.progress_by_phase(_PHASES) as on_progress:
+            report = verify_store(store, options, runner, work=work, on_progress=on_progress)
+        outputs.write(report, datetime.now(UTC))
+    else:
+        opened_stores = find_stores(store_paths)
+        outputs.check_several(opened_stores, _FORMATS)
+        refuse_inside_stores(opened_stores, "--work", work)
+        with interruptible_workers():
+            report = verify_stores(store_paths, options, runner, work=work)
+        outputs.write_several(report)
     if as_json:
         output.print_json(report.to_dict())
+    elif isinstance(report, VerifyReport):
+        show(report, output.console())
     else:
         output.show_by_broker(report, show)
     return output.EXIT_CLEAN if report.is_clean else output.EXIT_FINDINGS

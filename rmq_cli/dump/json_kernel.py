@@ -19,7 +19,7 @@ from rmq_formats.codecs.record_layout import (
     RECORD_SYS_FLAG_AT,
 )
 from rmq_formats.kernels import drop_stale_code
-from rmq_formats.kernels.bytes import COMPILED, read_i32, read_i64, write_i32
+from rmq_formats.kernels.bytes import COMPILED, read_i32, read_i64, same_bytes, write_i32
 from rmq_formats.kernels.scan import (
     BODY_AT,
     BODY_BYTES,
@@ -216,16 +216,6 @@ def _sorted_properties(data: Any, start: int, byte_count: int, entries: Any) -> 
     return count
 
 
-@njit("boolean(uint8[::1], int64, int64, uint8[::1])", **COMPILED)
-def _equals(data: Any, start: int, byte_count: int, other: Any) -> bool:
-    if byte_count != len(other):
-        return False
-    for index in range(byte_count):  # noqa: SIM110 # numba has no all
-        if data[start + index] != other[index]:
-            return False
-    return True
-
-
 @njit(
     "int64(uint8[::1], int64[:, ::1], int64, int64, boolean, uint8[::1], boolean, int64[:, ::1], uint8[::1],"
     " int64[::1])",
@@ -248,10 +238,8 @@ def render_records(
     Args:
         data: uint8[n], the window.
         frames: int64[rows, FRAME_COLUMNS].
-        start: first row to take.
         limit: lines to write at most.
-        by_topic: write only the records of ``topic``.
-        topic: uint8[bytes], its name.
+        by_topic: write only the records of ``topic``, uint8[bytes].
         with_body: write ``body_base64``.
         entries: int64[MAX_PROPERTIES, ENTRY_COLUMNS], scratch.
         out: uint8[capacity], written from 0 on.
@@ -264,7 +252,9 @@ def render_records(
     for row in range(start, len(frames)):
         result[0], result[1], result[2] = row, at, lines
         topic_at, topic_bytes = frames[row, TOPIC_AT], frames[row, TOPIC_BYTES]
-        if frames[row, CODE] != SOUND or (by_topic and not _equals(data, topic_at, topic_bytes, topic)):
+        if frames[row, CODE] != SOUND:
+            continue
+        if by_topic and (topic_bytes != len(topic) or not same_bytes(data, topic_at, topic, 0, topic_bytes)):
             continue
         if lines == limit:
             return DONE

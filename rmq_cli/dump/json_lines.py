@@ -73,11 +73,7 @@ class RecordRenderer:
     def render(self, batch: FrameBatch, limit: int | None = None) -> Iterator[tuple[bytes | memoryview, int]]:
         """Render the sound records of a batch, in pieces; each with the number of its lines.
 
-        Args:
-            batch: the window of this batch must not change until all pieces are consumed.
-
-        Yields:
-            Pieces that are valid until the next piece is requested.
+        A piece is valid until the next one is requested; the batch must not change until all are consumed.
         """
         rows = FrameRows(batch.data, batch.frames)
         rows.repair(TOPIC_AT)

@@ -39,16 +39,16 @@ class UnitRow:
 
 
 @dataclass(frozen=True, slots=True)
-class BatchUnitRow:
+class TimedUnitRow(UnitRow):
+    """One unit of a ConsumeQueue in RocksDB."""
+
+    store_timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class BatchUnitRow(TimedUnitRow):
     """One unit of a batch queue, or of a compacted topic's queue; the queue offset is that of its first message."""
 
-    topic: str | None
-    queue_id: int | None
-    queue_offset: int
-    physical_offset: int
-    size: int
-    tags_code: int
-    store_timestamp: int
     batch_size: int
 
 
@@ -182,19 +182,6 @@ def entries(place: ClassifiedPath, _topic: str | None, begin: int, report_fault:
 
 
 @dataclass(frozen=True, slots=True)
-class RocksdbUnitRow:
-    """One unit of a ConsumeQueue in RocksDB."""
-
-    topic: str
-    queue_id: int
-    queue_offset: int
-    physical_offset: int
-    size: int
-    tags_code: int
-    store_timestamp: int
-
-
-@dataclass(frozen=True, slots=True)
 class EntryIndexRow:
     """One unit of a DLedger CommitLog's index; the physical offset is that of the entry's record."""
 
@@ -207,18 +194,14 @@ class EntryIndexRow:
 
 def rocksdb_units(
     place: ClassifiedPath, topic: str | None, begin: int, report_fault: ReportFault
-) -> Iterator[RocksdbUnitRow]:
-    """Yield the units of a ConsumeQueue in RocksDB, each queue from a queue offset on.
-
-    Args:
-        report_fault: called with a line about damage, after which nothing is read.
-    """
+) -> Iterator[TimedUnitRow]:
+    """Yield the units of a ConsumeQueue in RocksDB, each queue from a queue offset on, up to the first damage."""
     try:
         with opened_queues(place.storage, place.path) as database:
             for name, queue_id in database.queues(topic):
                 for offsets, units in database.units(name, queue_id, begin):
                     for offset, row in zip(offsets.tolist(), units.tolist(), strict=True):
-                        yield RocksdbUnitRow(name, queue_id, offset, *row)
+                        yield TimedUnitRow(name, queue_id, offset, *row)
     except FormatError as error:
         report_fault(str(error))
 
@@ -226,7 +209,7 @@ def rocksdb_units(
 def entry_index(
     place: ClassifiedPath, _topic: str | None, begin: int, report_fault: ReportFault
 ) -> Iterator[EntryIndexRow]:
-    """Yield the units of a DLedger CommitLog's index, from an entry's index on; see ``rocksdb_units``."""
+    """Yield the units of a DLedger CommitLog's index, from an entry's index on."""
     for segment in entry_index_files(place):
         first = segment.start_offset // INDEX_UNIT_BYTES
         with place.storage.open(segment.path) as file:

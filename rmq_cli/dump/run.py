@@ -1,7 +1,7 @@
 """The work of ``rmq dump``: selects the reader for a kind of file, and writes its rows as text or JSON."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
@@ -14,25 +14,23 @@ from rmq_cli.dump.rows import ReportFault
 from rmq_cli.store_path import ClassifiedPath, PathKind, classify_path, is_queue_log, log_segments, may_have_gaps
 from rmq_formats.codecs import consumer_offsets_json
 from rmq_formats.codecs.checkpoint import Checkpoint
-from rmq_formats.codecs.record import StoredMessage
-from rmq_formats.codecs.record_frame import Damage
 from rmq_formats.errors import OptionError
 from rmq_formats.read.config_documents import documents_at
 from rmq_formats.read.query import Include
-from rmq_formats.read.unqueued import UNQUEUED_TEXTS, UnqueuedReason, UnqueuedReasons, refuse_log_alone
+from rmq_formats.read.unqueued import UNQUEUED_TEXTS, UnqueuedReasons, refuse_log_alone
 from rmq_formats.scan.segment import FrameBatch, scan_segment, without_record_sums
 from rmq_formats.storage.segments import Segment, Storage
 from rmq_formats.store import Store
 
 _WITHOUT_TOPICS: Final = frozenset({PathKind.INDEX, PathKind.CHECKPOINT, PathKind.CONFIG, PathKind.ENTRY_INDEX})
 _Reader = Callable[[ClassifiedPath, str | None, int, ReportFault], Iterator[Any]]
-_TABLES: Final[Mapping[PathKind, tuple[_Reader, str, Callable[[Iterator[Any]], Iterator[bytes]]]]] = {
-    PathKind.CONSUMEQUEUE: (file_rows.units, text_lines.UNIT_HEADING, text_lines.unit_lines),
-    PathKind.BATCHCONSUMEQUEUE: (file_rows.batch_units, text_lines.BATCH_HEADING, text_lines.batch_lines),
-    PathKind.QUEUE_DATABASE: (file_rows.rocksdb_units, text_lines.ROCKSDB_HEADING, text_lines.rocksdb_lines),
-    PathKind.ENTRY_INDEX: (file_rows.entry_index, text_lines.ENTRY_INDEX_HEADING, text_lines.entry_index_lines),
-    PathKind.CONSUMEQUEUE_EXT: (file_rows.ext_units, text_lines.EXT_HEADING, text_lines.ext_lines),
-    PathKind.INDEX: (file_rows.entries, text_lines.ENTRY_HEADING, text_lines.entry_lines),
+_TABLES: Final[Mapping[PathKind, tuple[_Reader, text_lines.TextTable]]] = {
+    PathKind.CONSUMEQUEUE: (file_rows.units, text_lines.UNITS),
+    PathKind.BATCHCONSUMEQUEUE: (file_rows.batch_units, text_lines.BATCH_UNITS),
+    PathKind.QUEUE_DATABASE: (file_rows.rocksdb_units, text_lines.ROCKSDB_UNITS),
+    PathKind.ENTRY_INDEX: (file_rows.entry_index, text_lines.ENTRY_INDEX_UNITS),
+    PathKind.CONSUMEQUEUE_EXT: (file_rows.ext_units, text_lines.EXT_UNITS),
+    PathKind.INDEX: (file_rows.entries, text_lines.ENTRIES),
 }
 
 
@@ -53,7 +51,7 @@ class Faults:
     """Reports faults on stderr, each after what was printed before it."""
 
     lines: output.Lines
-    count: int = field(default=0)
+    count: int = 0
 
     def report(self, text: str) -> None:
         """Report one fault on one line."""
@@ -91,10 +89,7 @@ def run(path: str, options: DumpOptions) -> int:
 def _pieces(place: ClassifiedPath, options: DumpOptions, faults: Faults) -> tuple[str, Iterator[bytes | memoryview]]:
     """Return the heading for people, and the lines of a path's content in pieces."""
     if options.unqueued:
-        return text_lines.RECORD_HEADING, unqueued_lines(
-            place, as_json=options.as_json, topic=options.topic, begin=options.from_offset, limit=options.limit,
-            with_body=options.with_body,
-        )  # fmt: skip
+        return text_lines.RECORD_HEADING, _unqueued_lines(place, options)
     if place.kind in {PathKind.STORE, PathKind.COMMITLOG}:
         segments = log_segments(place)
         _note_leftovers(segments)
@@ -108,12 +103,16 @@ def _pieces(place: ClassifiedPath, options: DumpOptions, faults: Faults) -> tupl
         )
         if options.as_json:
             return "", _json_records(batches, options)
-        lines = _text_records(batches, options)
+        lines = (
+            line
+            for batch in batches
+            for line in text_lines.record_lines(batch, topic=options.topic, with_body=options.with_body)
+        )
         return text_lines.RECORD_HEADING, islice(lines, options.limit)
     if place.kind in _TABLES:
-        read, heading, lines_of = _TABLES[place.kind]
+        read, table = _TABLES[place.kind]
         rows = islice(read(place, options.topic, options.from_offset, faults.report), options.limit)
-        return heading, _json(rows) if options.as_json else lines_of(rows)
+        return table.heading, _json(rows) if options.as_json else table.lines(rows)
     line = msgspec.json.encode(_whole(place))
     return "", iter([(line if options.as_json else msgspec.json.format(line, indent=2)) + b"\n"])
 
@@ -151,11 +150,6 @@ def _json_records(batches: Iterator[FrameBatch], options: DumpOptions) -> Iterat
             remaining = None if remaining is None else remaining - count
 
 
-def _text_records(batches: Iterator[FrameBatch], options: DumpOptions) -> Iterator[bytes]:
-    for batch in batches:
-        yield from text_lines.record_lines(batch, topic=options.topic, with_body=options.with_body)
-
-
 def _batches(
     storage: Storage, segments: list[Segment], begin: int, faults: Faults, *, has_gaps: bool, has_sums: bool
 ) -> Iterator[FrameBatch]:
@@ -163,7 +157,7 @@ def _batches(
 
     Args:
         has_gaps: whether files may be missing.
-        has_sums: whether records have valid CRCs; those in the log of a single queue have not.
+        has_sums: whether records have valid CRCs; those in the log of a single queue do not.
     """
     expected: int | None = None
     for segment in segments:
@@ -185,40 +179,25 @@ def _batches(
             )
             for batch in frame_batches if has_sums else without_record_sums(frame_batches):
                 for damage in batch.all_damages():
-                    faults.report(_damage_text(damage))
+                    place = f"damage at offset {damage.physical_offset}, {damage.size} bytes"
+                    faults.report(f"{place}: {damage.code.text}")
                 yield batch
 
 
-def _damage_text(damage: Damage) -> str:
-    return f"damage at offset {damage.physical_offset}, {damage.size} bytes: {damage.code.text}"
+def _unqueued_lines(place: ClassifiedPath, options: DumpOptions) -> Iterator[bytes]:
+    """Yield the lines of messages that no queue has, in the order of the log. Raises StoreLayoutError without queues.
 
-
-def unqueued_lines(
-    place: ClassifiedPath, *, as_json: bool, topic: str | None, begin: int, limit: int | None, with_body: bool
-) -> Iterator[bytes]:
-    """Yield the lines of the messages, in the order of the log.
-
-    Args:
-        as_json: one object a line, with the key ``reason`` behind those of a record.
-        begin: physical offset of the first record.
-        limit: maximum number of messages; None is no limit.
-
-    Raises:
-        StoreLayoutError: the store has no queues to compare with.
+    In JSON the key ``reason`` follows those of a record.
     """
     refuse_log_alone(place.files)
     reasons = UnqueuedReasons(place.files)
-    messages = Store(place.path).messages(topic, from_physical_offset=begin, include=Include.UNQUEUED)
-    for message in islice(messages, limit):
+    begin = options.from_offset
+    messages = Store(place.path).messages(options.topic, from_physical_offset=begin, include=Include.UNQUEUED)
+    for message in islice(messages, options.limit):
         reason = reasons.of((message.topic, message.queue_id), message.physical_offset)
-        yield (_unqueued_json_line if as_json else _unqueued_text)(message, reason, with_body)
-
-
-def _unqueued_json_line(message: StoredMessage, reason: UnqueuedReason, with_body: bool) -> bytes:
-    line = json_lines.message_line(message, with_body=with_body)
-    return line.removesuffix(b"}\n") + b',"reason":"%b"}\n' % reason.encode()
-
-
-def _unqueued_text(message: StoredMessage, reason: UnqueuedReason, with_body: bool) -> bytes:
-    head, _, rest = text_lines.record_text(message, with_body=with_body).partition("\n")
-    return f"{head}  {reason}: {UNQUEUED_TEXTS[reason]}\n{rest}".encode("utf-8", "replace")
+        if options.as_json:
+            line = json_lines.message_line(message, with_body=options.with_body)
+            yield line.removesuffix(b"}\n") + b',"reason":"%b"}\n' % reason.encode()
+        else:
+            head, _, rest = text_lines.record_text(message, with_body=options.with_body).partition("\n")
+            yield f"{head}  {reason}: {UNQUEUED_TEXTS[reason]}\n{rest}".encode("utf-8", "replace")

@@ -1,11 +1,11 @@
 """Formats records, units and entries as text for people, in columns of fixed widths, so that output can stream."""
 
 from collections.abc import Callable, Iterator
-from typing import Final, TypeVar
+from dataclasses import dataclass
+from typing import Any, Final
 
 from rich.cells import cell_len, set_cell_size
 
-from rmq_cli.dump.rows import BatchUnitRow, EntryIndexRow, EntryRow, ExtRow, RocksdbUnitRow, UnitRow
 from rmq_cli.output import bytes_text, printable, second_text, time_text
 from rmq_formats.codecs.compression import Compression, decompress
 from rmq_formats.codecs.layout import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
@@ -18,19 +18,8 @@ from rmq_formats.scan.segment import FrameBatch
 LINE_CELLS: Final = 79
 _PREVIEW_BYTES: Final = 4 * LINE_CELLS  # enough for a line of any characters
 _INDENT: Final = " " * 15
-Row = TypeVar("Row")
 
 RECORD_HEADING: Final = f"{'offset':>13} {'size':>9}  {'stored':24}  topic/queue #queue offset\n"
-UNIT_HEADING: Final = f"{'queue offset':>14} {'physical offset':>17} {'size':>11} {'tags code':>21}\n"
-BATCH_HEADING: Final = (
-    f"{'queue offset':>14} {'messages':>8} {'physical offset':>17} {'size':>11} {'tags code':>21}  stored\n"
-)
-ROCKSDB_HEADING: Final = f"{UNIT_HEADING.rstrip()}  stored\n"
-ENTRY_INDEX_HEADING: Final = f"{'index':>14} {'term':>8} {'pos':>17} {'size':>11} {'physical offset':>17}\n"
-EXT_HEADING: Final = f"{'address':>20} {'tags code':>20}  {'stored':24}  bit map\n"
-ENTRY_HEADING: Final = (
-    f"{'entry':>9} {'slot':>8} {'key hash':>11} {'physical offset':>16}  {'stored':20} {'previous':>9}\n"
-)
 
 
 def record_lines(batch: FrameBatch, *, topic: str | None = None, with_body: bool = True) -> Iterator[bytes]:
@@ -86,74 +75,62 @@ def text_of(data: bytes) -> str | None:
         return data[: error.start].decode() if cut and len(data) >= _PREVIEW_BYTES else None
 
 
-def unit_lines(rows: Iterator[UnitRow]) -> Iterator[bytes]:
-    """Yield a line for each unit, under the name of its queue."""
-    return _grouped(
-        rows,
-        lambda row: "" if row.topic is None else f"{row.topic}/{row.queue_id}",
-        lambda row: f"{row.queue_offset:>14} {row.physical_offset:>17} {row.size:>11} {row.tags_code:>21}",
-    )
+def _queue_name(row: Any) -> str:
+    return "" if row.topic is None else f"{row.topic}/{row.queue_id}"
 
 
-def batch_lines(rows: Iterator[BatchUnitRow]) -> Iterator[bytes]:
-    """Yield a line for each unit of 46 bytes, under the name of its queue."""
-    return _grouped(
-        rows,
-        lambda row: "" if row.topic is None else f"{row.topic}/{row.queue_id}",
-        lambda row: (
-            f"{row.queue_offset:>14} {row.batch_size:>8} {row.physical_offset:>17} {row.size:>11} {row.tags_code:>21}"
-            f"  {time_text(row.store_timestamp)}"
-        ),
-    )
+@dataclass(frozen=True, slots=True)
+class TextTable:
+    """Table of a file's rows: its heading, the line of a row, and the group under whose name the row stands."""
+
+    heading: str
+    line_of: Callable[[Any], str]
+    group_of: Callable[[Any], str] = _queue_name
+
+    def lines(self, rows: Iterator[Any]) -> Iterator[bytes]:
+        """Yield a line for each row, with the name of a new group before it."""
+        group = ""
+        for row in rows:
+            heading = ""
+            if self.group_of(row) != group:
+                group = self.group_of(row)
+                heading = f"{printable(group)}\n"
+            yield f"{heading}{self.line_of(row)}\n".encode("utf-8", "replace")
 
 
-def rocksdb_lines(rows: Iterator[RocksdbUnitRow]) -> Iterator[bytes]:
-    """Yield a line for each unit in RocksDB, under the name of its queue."""
-    return _grouped(
-        rows,
-        lambda row: f"{row.topic}/{row.queue_id}",
-        lambda row: (
-            f"{row.queue_offset:>14} {row.physical_offset:>17} {row.size:>11} {row.tags_code:>21}"
-            f"  {time_text(row.store_timestamp)}"
-        ),
-    )
-
-
-def entry_index_lines(rows: Iterator[EntryIndexRow]) -> Iterator[bytes]:
-    """Yield a line for each unit of a DLedger CommitLog's index."""
-    return _grouped(
-        rows,
-        lambda _: "",
-        lambda row: f"{row.index:>14} {row.term:>8} {row.pos:>17} {row.size:>11} {row.physical_offset:>17}",
-    )
-
-
-def ext_lines(rows: Iterator[ExtRow]) -> Iterator[bytes]:
-    """Yield a line for each ConsumeQueueExt unit, under the name of its queue."""
-    return _grouped(
-        rows,
-        lambda row: "" if row.topic is None else f"{row.topic}/{row.queue_id}",
-        lambda row: f"{row.address:>20} {row.tags_code:>20}  {time_text(row.store_timestamp)}  {row.bit_map}",
-    )
-
-
-def entry_lines(rows: Iterator[EntryRow]) -> Iterator[bytes]:
-    """Yield a line for each Index entry, under the name of its file."""
-    return _grouped(
-        rows,
-        lambda row: row.index_file,
-        lambda row: (
-            f"{row.entry:>9} {row.slot:>8} {row.key_hash:>11} {row.physical_offset:>16}"
-            f"  {second_text(row.store_timestamp):20} {row.previous_entry:>9}"
-        ),
-    )
-
-
-def _grouped(rows: Iterator[Row], group_of: Callable[[Row], str], line_of: Callable[[Row], str]) -> Iterator[bytes]:
-    group = ""
-    for row in rows:
-        heading = ""
-        if group_of(row) != group:
-            group = group_of(row)
-            heading = f"{printable(group)}\n"
-        yield f"{heading}{line_of(row)}\n".encode("utf-8", "replace")
+_UNIT_HEADING: Final = f"{'queue offset':>14} {'physical offset':>17} {'size':>11} {'tags code':>21}"
+UNITS: Final = TextTable(
+    f"{_UNIT_HEADING}\n",
+    lambda row: f"{row.queue_offset:>14} {row.physical_offset:>17} {row.size:>11} {row.tags_code:>21}",
+)
+BATCH_UNITS: Final = TextTable(
+    f"{'queue offset':>14} {'messages':>8} {'physical offset':>17} {'size':>11} {'tags code':>21}  stored\n",
+    lambda row: (
+        f"{row.queue_offset:>14} {row.batch_size:>8} {row.physical_offset:>17} {row.size:>11} {row.tags_code:>21}"
+        f"  {time_text(row.store_timestamp)}"
+    ),
+)
+ROCKSDB_UNITS: Final = TextTable(
+    f"{_UNIT_HEADING}  stored\n",
+    lambda row: (
+        f"{row.queue_offset:>14} {row.physical_offset:>17} {row.size:>11} {row.tags_code:>21}"
+        f"  {time_text(row.store_timestamp)}"
+    ),
+)
+ENTRY_INDEX_UNITS: Final = TextTable(
+    f"{'index':>14} {'term':>8} {'pos':>17} {'size':>11} {'physical offset':>17}\n",
+    lambda row: f"{row.index:>14} {row.term:>8} {row.pos:>17} {row.size:>11} {row.physical_offset:>17}",
+    lambda _: "",
+)
+EXT_UNITS: Final = TextTable(
+    f"{'address':>20} {'tags code':>20}  {'stored':24}  bit map\n",
+    lambda row: f"{row.address:>20} {row.tags_code:>20}  {time_text(row.store_timestamp)}  {row.bit_map}",
+)
+ENTRIES: Final = TextTable(
+    f"{'entry':>9} {'slot':>8} {'key hash':>11} {'physical offset':>16}  {'stored':20} {'previous':>9}\n",
+    lambda row: (
+        f"{row.entry:>9} {row.slot:>8} {row.key_hash:>11} {row.physical_offset:>16}"
+        f"  {second_text(row.store_timestamp):20} {row.previous_entry:>9}"
+    ),
+    lambda row: row.index_file,
+)
