@@ -57,8 +57,7 @@ def add_access(job: ArgumentParser) -> None:
 def access_from_arguments(arguments: dict[str, Any]) -> "Access":
     """Remove the access options from a command's arguments; build the access from options and environment.
 
-    Raises:
-        OptionError: the access options are incomplete or contradict each other.
+    Raises OptionError if the access options are incomplete or contradict each other.
     """
     from rmq_core.client.access import access_from  # noqa: PLC0415 # --help does not need it
 
@@ -74,19 +73,14 @@ def settings_from_arguments(arguments: dict[str, Any]) -> dict[str, str | None]:
 
 
 def with_access(command: Callable[..., int]) -> Callable[..., int]:
-    """Replace a command's argument ``access`` with the options from which the access is built.
-
-    The command that is returned raises OptionError as ``access_from``.
-    """
+    """Replace a command's argument ``access`` with its options; the command raises OptionError as ``access_from``."""
 
     def run(**arguments: Any) -> int:
         return command(access=access_from_arguments(arguments), **arguments)
 
-    command_parameters = [
-        parameter for parameter in signature(command).parameters.values() if parameter.name != "access"
-    ]
+    command_parameters = signature(command).parameters.values()
     parameters = [
-        *(parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in command_parameters),
+        *(part.replace(kind=Parameter.KEYWORD_ONLY) for part in command_parameters if part.name != "access"),
         *access_parameters(),
     ]
     run.__signature__ = Signature(parameters)  # type: ignore[attr-defined] # typer reads it

@@ -107,10 +107,7 @@ def follow_broker_conf(config: str | None, stores: list[str]) -> "BrokerConf | N
 
 
 def with_store_sizes(command: Callable[..., int]) -> Callable[..., int]:
-    """Replace a command's argument ``sizes`` with the options from which the store's sizes are built.
-
-    The command that is returned raises OptionError where the delay levels are none, or the broker.conf has a fault.
-    """
+    """Replace a command's argument ``sizes`` with the options of a store's sizes; the command raises OptionError."""
 
     def run(**arguments: Any) -> int:
         from rmq_offline.verify.phases.plan import VerifyOptions  # noqa: PLC0415 # --help does not need it

@@ -62,7 +62,7 @@ def interruptible_workers() -> Iterator[None]:
     """Make Ctrl-C end worker processes at once and silently, within this context.
 
     A terminal sends SIGINT to all of them, and each would print its own traceback; sent to the first only, it
-    would wait for the others' tasks to end. Tasks write beside and rename, so that they may die.
+    would wait for the tasks of the rest to end. Tasks write beside and rename, so that they may die.
     """
     import multiprocessing  # noqa: PLC0415 # --help does not need it
 

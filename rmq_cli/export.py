@@ -1,4 +1,4 @@
-"""``rmq export``: exports messages to tables on this machine, without Spark where no option asks for it."""
+"""``rmq export``: exports messages to tables on this machine, without Spark if no option needs Spark."""
 
 import json
 import shlex

@@ -127,7 +127,7 @@ def table(*columns: str) -> "Table":
 
 
 def facts(*rows: "tuple[str, str | Text]") -> "Table":
-    """Print names and values, one pair a line."""
+    """Build a grid of names and values, one pair a line."""
     grid = _table_class().grid(padding=(0, 2))
     grid.add_column(style="dim")
     grid.add_column(overflow="fold")
@@ -165,9 +165,7 @@ def warn(text: str) -> None:
 class Lines:
     """Writes lines to stdout in large pieces; leaving the context manager writes the rest.
 
-    Raises:
-        BrokenPipeError: the reader has closed the pipe.
-        StoreError: another failure to write to stdout, such as a full disk.
+    Raises BrokenPipeError if the reader has closed the pipe, and StoreError for another failure, such as a full disk.
     """
 
     def __init__(self) -> None:
@@ -207,7 +205,7 @@ class Lines:
 
 @contextmanager
 def naming_stdout() -> Iterator[None]:
-    """Name stdout in an error of writing to it: the operating system does not."""
+    """Name stdout in an error of writing to it: the operating system does not. Raises StoreError."""
     try:
         yield
     except BrokenPipeError:
@@ -221,11 +219,7 @@ Advance = Callable[[int], None]
 
 @contextmanager
 def progress(title: str, total: int, *, in_bytes: bool = True) -> Iterator[Advance]:
-    """Show a progress bar on stderr while long work runs, if stderr is a terminal.
-
-    Yields:
-        A function that takes the amount of work done so far.
-    """
+    """Show a progress bar on stderr while long work runs, if stderr is a terminal; yield its update function."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return
@@ -257,11 +251,7 @@ def progress(title: str, total: int, *, in_bytes: bool = True) -> Iterator[Advan
 
 @contextmanager
 def progress_by_phase(titles: Mapping[str, str]) -> "Iterator[OnProgress]":
-    """Show a progress bar for each phase of the work in turn; the phase ``scan`` counts in bytes.
-
-    Yields:
-        A function that takes the ``Progress`` of the work.
-    """
+    """Show a progress bar for each phase of the work in turn; the phase ``scan`` counts in bytes."""
     with ExitStack() as bars:
         phase = ""
         advance: Advance = lambda _: None  # noqa: E731

@@ -1,4 +1,4 @@
-"""What is installed with the packages: ``rmq import`` and ``rmq replay`` run its jobs, ``rmq notebooks`` copies.
+"""Files installed with the packages: jobs of ``rmq import`` and ``rmq replay``, notebooks of ``rmq notebooks``.
 
 In a source tree these are folders beside the packages, in an installation they are in ``rmq_jobs``
 (``tools/wheel.py``). A job parses its own arguments, so that both ways to start it have the same options and messages.
@@ -35,7 +35,7 @@ def job_module(name: str) -> str:
 
 
 def job_words(name: str) -> list[str]:
-    """Return the words that start a job, behind the interpreter."""
+    """Return the words that start a job, to follow the interpreter."""
     return ["-m", job_module(name)] if _INSTALLED.is_dir() else [str(_BESIDE / "jobs" / f"{name}.py")]
 
 

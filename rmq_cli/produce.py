@@ -104,12 +104,7 @@ class _Sending:
         self._failed = asyncio.Event()
 
     async def run(self, file: Path | None, workers: int) -> int:
-        """Send all lines; return how many there were.
-
-        Raises:
-            LineError: a line could not be sent.
-            OSError: the file cannot be read.
-        """
+        """Send all lines; return their number. Raises LineError if a line could not be sent, and OSError."""
         lines: asyncio.Queue[tuple[int, bytes] | None] = asyncio.Queue(2 * workers)
         create = asyncio.get_running_loop().create_task
         feeding, failing = create(self._feed(file, lines, workers)), create(self._failed.wait())
@@ -169,15 +164,7 @@ def _result_line(number: int, result: "SendResult") -> bytes:
 
 
 async def read_lines(file: Path | None) -> AsyncIterator[bytes]:
-    """Yield lines without their ends, as they come; a thread waits for them.
-
-    Args:
-        file: None is stdin.
-
-    Raises:
-        OSError: the file cannot be read.
-        LineError: a line is too long.
-    """
+    """Yield the lines of a file, or of stdin, as they come. Raises OSError, or LineError for a line too long."""
     pieces: asyncio.Queue[bytes | OSError] = asyncio.Queue()
     credit = threading.Semaphore(_PIECES_AHEAD)
     loop = asyncio.get_running_loop()

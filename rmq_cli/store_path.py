@@ -1,4 +1,4 @@
-"""Recognises what a path is: a store, a directory of one, or one file of it, by its place and its content.
+"""Recognises a path by its place and its content: a store, a directory of a store, or one file of a store.
 
 The place decides first: in ``commitlog/`` a file of garbage is a damaged segment, not an unknown file. A file
 that was copied out of its store is recognised by its first bytes.
@@ -41,9 +41,6 @@ _HEAD_BYTES: Final = 4096  # enough to know any file by
 _TAIL_BYTES: Final = 8
 _PLACE: Final = head_struct("magic", "physical_offset")
 _STORE_NAMES: Final = {"commitlog", "consumequeue", "consumequeue_ext", "index", "config", "checkpoint"}
-_UNREAD_TREES: Final = {
-    tiered.INDEX_TOPIC: "the Index of tiered storage",
-}
 _COMPACTION_LOG: Final = "compactionLog"
 _LEVELS: Final = 3  # a tree of queues, a topic, a queue
 
@@ -75,12 +72,7 @@ _QUEUE_TREES: Final = {
 
 @dataclass(frozen=True)
 class ClassifiedPath:
-    """Path whose kind is determined.
-
-    Attributes:
-        path: the argument without a trailing slash.
-        is_directory: True for a directory of such files at any level; False for one file.
-    """
+    """Path, without a trailing slash, whose kind is determined: a directory of such files at any level, or a file."""
 
     kind: PathKind
     storage: Storage
@@ -135,8 +127,8 @@ def _refuse_names(storage: Storage, path: str) -> None:
     parts = _parts(storage, path)
     for number, name in enumerate(parts):
         here = "/".join(parts[: number + 1])
-        if name in _UNREAD_TREES and parts[number - 1] not in _QUEUE_TREES:  # there it is a topic
-            raise StoreLayoutError(f"{path}: {_UNREAD_TREES[name]}, which rmq does not read")
+        if name == tiered.INDEX_TOPIC and parts[number - 1] not in _QUEUE_TREES:  # there it is a topic
+            raise StoreLayoutError(f"{path}: the Index of tiered storage, which rmq does not read")
         is_dledger = name.startswith("dledger-") and storage.exists(f"{here}/data")
         if is_dledger and parts[number + 1 : number + 2] not in (["data"], [PathKind.INDEX]):
             raise StoreLayoutError(
@@ -148,19 +140,9 @@ def _refuse_names(storage: Storage, path: str) -> None:
             raise StoreLayoutError(f"{path}: a file of a ConsumeQueue in RocksDB; give its directory, {here}")
 
 
-def _is_config_database(storage: Storage, path: str) -> bool:
-    """Return whether a directory is a RocksDB of a broker's config."""
-    return path.rpartition("/")[2] in rocksdb_config.DATABASES and is_rocksdb(storage, path)
-
-
-def _is_entry_index(parts: list[str]) -> bool:
-    """Return whether a directory's name is that of a DLedger CommitLog's index."""
-    return parts[-1:] == [PathKind.INDEX] and len(parts) > 1 and parts[-2].startswith("dledger-")
-
-
-def _is_dledger_data(parts: list[str]) -> bool:
-    """Return whether a directory's name is that of a DLedger CommitLog's entries."""
-    return parts[-1:] == ["data"] and len(parts) > 1 and parts[-2].startswith("dledger-")
+def _is_dledger(parts: list[str], name: str) -> bool:
+    """Return whether a directory is ``data`` or ``index`` of a DLedger CommitLog, by the names in its path."""
+    return parts[-1:] == [name] and len(parts) > 1 and parts[-2].startswith("dledger-")
 
 
 def _directory_kind(storage: Storage, path: str, names: list[str]) -> PathKind:
@@ -170,7 +152,7 @@ def _directory_kind(storage: Storage, path: str, names: list[str]) -> PathKind:
     tree = _tree_of(parts)
     if tree is not None:
         return _QUEUE_TREES[parts[tree]]
-    if _is_entry_index(parts):
+    if _is_dledger(parts, "index"):
         return PathKind.ENTRY_INDEX
     tiered_kind = _tiered_kind(parts)
     if tiered_kind is not None:
@@ -183,9 +165,9 @@ def _directory_kind(storage: Storage, path: str, names: list[str]) -> PathKind:
         return PathKind.TIER
     if parts[-1] in {PathKind.COMMITLOG, PathKind.INDEX}:
         return PathKind(parts[-1])
-    if _is_dledger_data(parts):
+    if _is_dledger(parts, "data"):
         return PathKind.COMMITLOG
-    if _is_config_database(storage, path):
+    if parts[-1] in rocksdb_config.DATABASES and is_rocksdb(storage, path):
         return PathKind.CONFIG
     if _STORE_NAMES & set(names):
         refuse_no_store(storage, path)
@@ -211,11 +193,11 @@ def _tiered_kind(parts: list[str]) -> PathKind | None:
 
 def _file_kind(storage: Storage, path: str) -> PathKind:
     parts = _parts(storage, path)
-    if parts[-2:-1] == [PathKind.COMMITLOG] or _is_dledger_data(parts[:-1]) or parts[-4:-3] == [_COMPACTION_LOG]:
+    if parts[-2:-1] == [PathKind.COMMITLOG] or _is_dledger(parts[:-1], "data") or parts[-4:-3] == [_COMPACTION_LOG]:
         return PathKind.COMMITLOG
     if parts[-4:-3] and parts[-4] in _QUEUE_TREES:
         return _QUEUE_TREES[parts[-4]]
-    if _is_entry_index(parts[:-1]):
+    if _is_dledger(parts[:-1], "index"):
         return PathKind.ENTRY_INDEX
     tiered_kind = _tiered_kind(parts[:-1])
     if tiered_kind is not None:
@@ -277,9 +259,7 @@ def _is_index_header(head: bytes, size_bytes: int) -> bool:
 def log_segments(place: ClassifiedPath) -> list[Segment]:
     """Return the CommitLog files of a store, of a directory or of one file, by offset.
 
-    Raises:
-        StoreNotFoundError: no CommitLog file.
-        StoreSizeError: files overlap.
+    Raises StoreNotFoundError without a CommitLog file, and StoreSizeError if files overlap.
     """
     storage, path = place.storage, place.path
     if place.kind is PathKind.STORE:
@@ -334,18 +314,14 @@ def _head_bytes(storage: Storage, path: str) -> int:
     parts = _parts(storage, path)
     if parts[-2:-1] == [PathKind.COMMITLOG]:
         return 0
-    if _is_dledger_data(parts[:-1]):
+    if _is_dledger(parts[:-1], "data"):
         return dledger.ENTRY_HEAD_BYTES
     with storage.open(path) as file:
         return dledger.ENTRY_HEAD_BYTES if dledger.begins_with_entry(read_range(file, 0, _HEAD_BYTES)) else 0
 
 
 def queues(place: ClassifiedPath, topic: str | None = None) -> Iterator[QueueSegments]:
-    """Yield the queues under a path of ``consumequeue`` or another tree of queues, by topic and queue id.
-
-    Args:
-        place: a path at any level: all topics, one topic, one queue or one file.
-    """
+    """Yield the queues of a tree of queues such as ``consumequeue``, of one topic, one queue or one file."""
     storage, path = place.storage, place.path
     parts = _parts(storage, path)
     tree = _tree_of(parts) if place.is_directory else None
@@ -375,7 +351,7 @@ def queues(place: ClassifiedPath, topic: str | None = None) -> Iterator[QueueSeg
 
 
 def _queue(below: list[str], segments: tuple[Segment, ...]) -> QueueSegments:
-    """Return a queue by the two directories that it is in."""
+    """Build the files of a queue in a topic's and a queue's directory."""
     if len(below) < 2 or not below[1].isdecimal():
         return QueueSegments(below[0] if below else None, None, segments)
     return QueueSegments(below[0], int(below[1]), segments)

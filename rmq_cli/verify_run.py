@@ -119,7 +119,7 @@ def _print_next_commands(findings: list[Finding], store: str, console: Console) 
 
 
 def _is_made_anew(finding: Finding) -> bool:
-    """Return whether a finding is of a lost config file that can be made of the rest of the store."""
+    """Return whether a finding is of a lost config file that ``rmq repair --what config`` makes."""
     is_lost = finding.kind in {finding_kinds.CONFIG_LOST, finding_kinds.CONFIG_TOPICS}
     return is_lost and (finding.path or "").rpartition("/")[2] in _MADE_ANEW
 

@@ -1,7 +1,7 @@
 """Clusters and brokers: ``rmq admin clusterList, brokerStatus, getBrokerConfig, statsAll, exportMetadata``."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -71,17 +71,20 @@ def _first_number(text: str) -> float | None:
 
 async def broker_status(admin: "Admin", *, broker: Broker = None, cluster: ClusterName = None) -> ResultTable:
     """Show the runtime statistics of brokers."""
-    rows: list[tuple[Value, ...]] = []
-    for address in await addresses(admin, broker, cluster):
-        rows += [(address, name, value) for name, value in sorted((await admin.broker_info(address)).items())]
-    return ResultTable(("broker", "name", "value"), rows)
+    return await _values_by_broker(admin.broker_info, await addresses(admin, broker, cluster))
 
 
 async def get_broker_config(admin: "Admin", *, broker: Broker = None, cluster: ClusterName = None) -> ResultTable:
     """Show the settings of brokers."""
+    return await _values_by_broker(admin.brokers.config, await addresses(admin, broker, cluster))
+
+
+async def _values_by_broker(
+    request: Callable[[str], Awaitable[Mapping[str, str]]], broker_addresses: list[str]
+) -> ResultTable:
     rows: list[tuple[Value, ...]] = []
-    for address in await addresses(admin, broker, cluster):
-        rows += [(address, name, value) for name, value in sorted((await admin.brokers.config(address)).items())]
+    for address in broker_addresses:
+        rows += [(address, name, value) for name, value in sorted((await request(address)).items())]
     return ResultTable(("broker", "name", "value"), rows)
 
 
@@ -134,14 +137,8 @@ def _day_sum(stats: "BrokerStats") -> int:
 
 async def _group_lag(admin: "Admin", masters: list[str], group: str, topic: str) -> int:
     stats_by_master = [await admin.brokers.consume_stats(address, group, topic) for address in masters]
-    return max(
-        0,
-        sum(
-            offsets.broker_offset - offsets.consumer_offset
-            for stats in stats_by_master
-            for offsets in stats.offset_table.values()
-        ),
-    )
+    queues = [offsets for stats in stats_by_master for offsets in stats.offset_table.values()]
+    return max(0, sum(offsets.broker_offset - offsets.consumer_offset for offsets in queues))
 
 
 async def export_metadata(
@@ -203,15 +200,12 @@ async def _topics(admin: "Admin", masters: list[str], *, with_special: bool) -> 
             if name in hidden or name.startswith(SYSTEM_TOPIC_PREFIX) or is_special:
                 continue
             other = topics.get(name)
-            topics[name] = (
-                topic
-                if other is None
-                else replace(
-                    topic,
-                    read_queue_nums=topic.read_queue_nums + other.read_queue_nums,
-                    write_queue_nums=topic.write_queue_nums + other.write_queue_nums,
-                )
-            )
+            if other is None:
+                topics[name] = topic
+                continue
+            read_queues = topic.read_queue_nums + other.read_queue_nums
+            write_queues = topic.write_queue_nums + other.write_queue_nums
+            topics[name] = replace(topic, read_queue_nums=read_queues, write_queue_nums=write_queues)
     return topics
 
 

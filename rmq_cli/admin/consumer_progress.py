@@ -108,18 +108,9 @@ def _queue_rows(stats: "ConsumeStats") -> list[_QueueRow]:
         queue = parse_queue_key(key)
         behind = offsets.broker_offset - offsets.consumer_offset
         inflight = offsets.pull_offset - offsets.consumer_offset
-        rows.append(
-            (
-                queue.topic,
-                queue.broker_name,
-                queue.queue_id,
-                offsets.broker_offset,
-                offsets.consumer_offset,
-                behind,
-                inflight,
-                offsets.last_timestamp,
-            )
-        )
+        name = (queue.topic, queue.broker_name, queue.queue_id)
+        numbers = (offsets.broker_offset, offsets.consumer_offset, behind, inflight, offsets.last_timestamp)
+        rows.append((*name, *numbers))
     return rows
 
 

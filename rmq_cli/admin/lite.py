@@ -72,13 +72,10 @@ async def topic_info(
     rows: list[tuple[Value, ...]] = []
     for name, address in await _brokers(admin, parent):
         info = await admin.brokers.lite.of_topic(address, parent, child)
-        offset, clients = (
-            info.topic_offset,
-            sorted((subscriber.group, subscriber.client_id) for subscriber in info.subscriber),
-        )
-        subscribers = (
-            " ".join(f"{group}:{client_id}" for group, client_id in clients) if with_clients else str(len(clients))
-        )
+        clients = sorted((subscriber.group, subscriber.client_id) for subscriber in info.subscriber)
+        names = " ".join(f"{group}:{client_id}" for group, client_id in clients)
+        subscribers = names if with_clients else str(len(clients))
+        offset = info.topic_offset
         row = (offset.min_offset, offset.max_offset, offset.last_update_timestamp or None)
         rows.append((name, info.sharding_to_broker, *row, subscribers))
     columns = ("broker_name", "is_its_broker", "min_offset", "max_offset", "last_timestamp_ms", "subscribers")

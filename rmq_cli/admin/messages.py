@@ -236,11 +236,7 @@ async def _sent_again(admin: "Admin", messages: "list[ReceivedMessage]") -> Resu
 
 
 async def _queues(admin: "Admin", topic: str, broker_name: str | None, queue_id: int | None) -> "list[MessageQueue]":
-    """List the queues of a topic that the options select, at least one.
-
-    Raises:
-        OptionError: no such queue, or a queue id without a broker.
-    """
+    """List the queues of a topic that the options select. Raises OptionError if there are none, or -i lacks -b."""
     if queue_id is not None and broker_name is None:
         raise OptionError("-i: give -b too")
     queues = [

@@ -46,9 +46,7 @@ _JAVA_TIME: Final = "%Y-%m-%d#%H:%M:%S:%f"
 async def addresses(admin: "Admin", broker: str | None, cluster: str | None) -> list[str]:
     """Return the addresses of the selected brokers: one, all of a cluster, or all masters.
 
-    Raises:
-        OptionError: both a broker and a cluster.
-        NoRouteError: no such cluster.
+    Raises OptionError for both a broker and a cluster, and NoRouteError if there is no such cluster.
     """
     if broker is not None and cluster is not None:
         raise OptionError("-b and -c: give one of them")
@@ -72,12 +70,9 @@ def check_charset(option: str, name: str) -> str:
 
 
 def time_ms(option: str, text: str) -> int:
-    """Parse a time: ``now``, ms since 1970, mqadmin's ``2026-07-31#12:00:00:000``, or ISO 8601.
+    """Parse a time: ``now``, ms since 1970, mqadmin's ``2026-07-31#12:00:00:000``, or ISO 8601; UTC without a zone.
 
-    Times without a zone are in UTC.
-
-    Raises:
-        OptionError: another form, or a time in seconds.
+    Raises OptionError for another form, or a time in seconds.
     """
     if text == _NOW:
         return int(datetime.now(UTC).timestamp() * 1000)

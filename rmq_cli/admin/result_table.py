@@ -25,7 +25,6 @@ class ResultTable:
     """Rows of values under column names.
 
     Attributes:
-        rows: each with one value per column.
         lines: JSON objects to print instead of the rows with ``--json``.
         always_lines: whether to print ``lines`` also without ``--json``.
     """

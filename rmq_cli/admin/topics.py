@@ -51,17 +51,11 @@ async def topic_route(
     rows = []
     for queues in sorted(route.queue_datas, key=lambda queue_data: queue_data.broker_name):
         broker = brokers.get(queues.broker_name)
+        cluster = broker.cluster if broker else None
         places = sorted(broker.broker_addrs.items()) if broker else []
-        rows.append(
-            (
-                queues.broker_name,
-                broker.cluster if broker else None,
-                " ".join(f"{broker_id}={address}" for broker_id, address in places),
-                queues.read_queue_nums,
-                queues.write_queue_nums,
-                queues.perm,
-            )
-        )
+        addresses_by_id = " ".join(f"{broker_id}={address}" for broker_id, address in places)
+        numbers = (queues.read_queue_nums, queues.write_queue_nums, queues.perm)
+        rows.append((queues.broker_name, cluster, addresses_by_id, *numbers))
     return ResultTable(("broker_name", "cluster", "addresses", "read_queues", "write_queues", "perm"), rows)
 
 

@@ -26,11 +26,7 @@ OPEN, CLOSED, NOTE = "open", "closed", "note"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the examination.
-
-    Attributes:
-        state: ``open``, ``closed``, or ``note`` for information.
-    """
+    """One line of the examination; its state is ``open``, ``closed``, or ``note`` for information."""
 
     what: str
     state: str

@@ -34,8 +34,7 @@ _LINE_CHARACTERS: Final = 1000  # names in a store may have any length
 def run(store: str, config: str | None, logs: list[str], *, verifies: bool, as_json: bool) -> int:
     """Answer the questions about a store. Returns the exit code. Raises RmqError.
 
-    Args:
-        verifies: whether to compare log and queues of a large log too.
+    With ``verifies`` log and queues are compared of a large log, too.
     """
     files = open_store(store)
     if not files.storage.is_local:

@@ -15,9 +15,11 @@ from rmq_cli.store_path import ClassifiedPath, QueueSegments, entry_index_files,
 from rmq_formats.codecs.batch_consumequeue import is_end, split_file
 from rmq_formats.codecs.consumequeue import UNIT_DTYPE
 from rmq_formats.codecs.consumequeue_ext import ExtUnit, encode_ext_address
+from rmq_formats.codecs.consumer_offsets_json import config_document
 from rmq_formats.codecs.dledger import ENTRY_HEAD_BYTES, ENTRY_MAGIC, INDEX_UNIT_BYTES, INDEX_UNIT_DTYPE
 from rmq_formats.codecs.layout import BATCH_UNIT_BYTES, UNIT_BYTES
 from rmq_formats.errors import FormatError
+from rmq_formats.read.config_documents import documents_at
 from rmq_formats.read.index_lookup import IndexFile
 from rmq_formats.read.rocksdb_queues import opened_queues
 from rmq_formats.storage.segments import OpenRange, Storage, read_range
@@ -204,6 +206,14 @@ def rocksdb_units(
                         yield TimedUnitRow(name, queue_id, offset, *row)
     except FormatError as error:
         report_fault(str(error))
+
+
+def config(place: ClassifiedPath) -> object:
+    """Parse a config file; config in RocksDB is the document that its file would be. Raises FormatError, StoreError."""
+    if place.is_directory:
+        return documents_at(place.storage, place.path)
+    text = place.storage.read_bytes(place.path).decode("utf-8", "replace")
+    return config_document(place.path, text)
 
 
 def entry_index(

@@ -12,10 +12,8 @@ from rmq_cli.dump import json_lines, text_lines
 from rmq_cli.dump import rows as file_rows
 from rmq_cli.dump.rows import ReportFault
 from rmq_cli.store_path import ClassifiedPath, PathKind, classify_path, is_queue_log, log_segments, may_have_gaps
-from rmq_formats.codecs import consumer_offsets_json
 from rmq_formats.codecs.checkpoint import Checkpoint
 from rmq_formats.errors import OptionError
-from rmq_formats.read.config_documents import documents_at
 from rmq_formats.read.query import Include
 from rmq_formats.read.unqueued import UNQUEUED_TEXTS, UnqueuedReasons, refuse_log_alone
 from rmq_formats.scan.segment import FrameBatch, scan_segment, without_record_sums
@@ -113,7 +111,9 @@ def _pieces(place: ClassifiedPath, options: DumpOptions, faults: Faults) -> tupl
         read, table = _TABLES[place.kind]
         rows = islice(read(place, options.topic, options.from_offset, faults.report), options.limit)
         return table.heading, _json(rows) if options.as_json else table.lines(rows)
-    line = msgspec.json.encode(_whole(place))
+    is_checkpoint = place.kind is PathKind.CHECKPOINT
+    whole = Checkpoint.decode(place.storage.read_bytes(place.path)) if is_checkpoint else file_rows.config(place)
+    line = msgspec.json.encode(whole)
     return "", iter([(line if options.as_json else msgspec.json.format(line, indent=2)) + b"\n"])
 
 
@@ -125,16 +125,6 @@ def _note_leftovers(segments: list[Segment]) -> None:
                 f"the log ends at {segment.start_offset + segment.log_bytes}: records of an earlier life are behind it"
             )
             return
-
-
-def _whole(place: ClassifiedPath) -> object:
-    """Return the values of a checkpoint or of config; config in RocksDB is the document that its file would be."""
-    if place.is_directory:
-        return documents_at(place.storage, place.path)
-    data = place.storage.read_bytes(place.path)
-    if place.kind is PathKind.CHECKPOINT:
-        return Checkpoint.decode(data)
-    return consumer_offsets_json.config_document(place.path, data.decode("utf-8", "replace"))
 
 
 def _json(rows: Iterator[Any]) -> Iterator[bytes]:

@@ -1,19 +1,17 @@
 """Facts of the files beside the CommitLog for ``rmq inspect``: queues, IndexFiles, checkpoint, config."""
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from rmq_cli.dump.rows import batch_unit_arrays, entry_index, ext_units
 from rmq_cli.store_path import ClassifiedPath, QueueSegments, entry_index_files, index_files, queues
-from rmq_formats.codecs import consumer_offsets_json
 from rmq_formats.codecs.checkpoint import Checkpoint
 from rmq_formats.codecs.consumequeue import UNIT_DTYPE
 from rmq_formats.codecs.layout import PRE_BLANK_SIZE, UNIT_BYTES
 from rmq_formats.errors import FormatError
 from rmq_formats.read import broker_config
-from rmq_formats.read.config_documents import documents_at
 from rmq_formats.read.index_lookup import IndexFile
 from rmq_formats.read.rocksdb_queues import QueueDatabase, opened_queues
 from rmq_formats.storage.queue_logs import QueueLog, compacted_logs, tiered_brokers, tiered_logs
@@ -25,17 +23,14 @@ _BLOCK_BYTES = 65536 * UNIT_BYTES
 
 @dataclass(frozen=True, slots=True)
 class QueueFileFacts:
-    """The ConsumeQueue files of one queue.
+    """The ConsumeQueue files of one queue; topic or queue id is None if the path does not have that directory.
 
     Attributes:
-        topic: None if the path has no topic's directory.
-        queue_id: None if the path has no queue's directory.
-        files: number of files; 0 for a queue in RocksDB.
-        units: number of units, as max offset minus min offset.
+        files: 0 for a queue in RocksDB.
+        units: max offset minus min offset.
         min_offset: queue offset of the first unit that is no pre-blank.
         max_offset: queue offset one past the last unit.
-        first_physical_offset: physical offset of the first unit's record; None without a unit.
-        last_physical_offset: physical offset of the last unit's record; None without a unit.
+        first_physical_offset, last_physical_offset: of the first and last unit's records; None without a unit.
     """
 
     topic: str | None
@@ -62,17 +57,12 @@ class ExtFacts:
 
 @dataclass(frozen=True, slots=True)
 class IndexFacts:
-    """One IndexFile.
+    """One IndexFile; the values from ``slots_used`` on are those of its header, times in ms.
 
     Attributes:
-        slots: ``maxHashSlotNum``, inferred; None for a file that is damaged or empty.
-        max_entries: ``maxIndexNum``, inferred likewise.
+        slots, max_entries: ``maxHashSlotNum`` and ``maxIndexNum``, inferred; None for a file that is damaged or empty.
         entries: number of used entries.
-        slots_used: from the header, as all that follow.
-        begin_timestamp: ms.
-        end_timestamp: ms.
-        begin_physical_offset: physical offset of the first entry's message.
-        end_physical_offset: physical offset of the last entry's message.
+        begin_physical_offset, end_physical_offset: of the first and last entry's messages.
         error: the file's fault; None if it is sound.
     """
 
@@ -94,7 +84,7 @@ class ConfigFacts:
     """Numbers of rows in the tables of config in RocksDB.
 
     Attributes:
-        topics: number of topics; v2 lacks those that the broker creates by itself.
+        topics: v2 lacks those that the broker creates by itself.
         groups: consumer groups with settings.
         group_topics: pairs of a topic and a group with offsets in it.
     """
@@ -124,9 +114,7 @@ _KEPT_THERE: Final = {  # by column family, with the broker's setting
 def rocksdbstore_facts(place: ClassifiedPath) -> dict[str, int] | None:
     """Count the entries of a broker's ``rocksdbstore`` by kind; None without such a database, or entries.
 
-    Raises:
-        FormatError: a damaged database.
-        StoreError: the library is not installed, or a broker has it open.
+    Raises FormatError for a damaged database, and StoreError if it cannot be opened.
     """
     directory = f"{place.path}/{OWN_ROCKSDB}"
     files = place.storage.entries(directory)
@@ -204,11 +192,9 @@ def _batch_facts(storage: Storage, queue: QueueSegments) -> QueueFileFacts:
 
 @dataclass(frozen=True, slots=True)
 class QueueLogFacts:
-    """The log of one queue in tiered storage, or of a compacted topic.
+    """The log of one queue in tiered storage, with the broker and its cluster, or of a compacted topic.
 
     Attributes:
-        cluster: the broker's cluster, in tiered storage.
-        broker: the broker's name, in tiered storage.
         unit_files: number of files of units.
         min_place: first offset in the log, in bytes.
         max_place: one past the last offset in the log, in bytes.
@@ -292,11 +278,7 @@ class EntryIndexFacts:
 
     Attributes:
         size_bytes: size of the files together; most of it is a hole.
-        units: number of entries with a unit.
-        first_index: index of the first entry with a unit; None without one.
-        last_index: index of the last entry with a unit; None without one.
-        first_term: term of the first entry.
-        last_term: term of the last entry.
+        units: number of entries with a unit; without one, indexes and terms are None.
         end_position: one past the last entry in the log, in bytes.
         faults: number of indexes without a unit before the last unit.
     """
@@ -360,11 +342,3 @@ def checkpoint(place: ClassifiedPath) -> Checkpoint | None:
     if not place.storage.exists(place.path):
         return None
     return Checkpoint.decode(place.storage.read_bytes(place.path))
-
-
-def config(place: ClassifiedPath) -> Any:
-    """Return a config file or a database of config, parsed. Raises FormatError, StoreError."""
-    if place.is_directory:
-        return documents_at(place.storage, place.path)
-    text = place.storage.read_bytes(place.path).decode("utf-8", "replace")
-    return consumer_offsets_json.config_document(place.path, text)

@@ -28,16 +28,13 @@ Rows = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class LogFileFacts:
-    """One CommitLog file.
+    """One CommitLog file; its first and last physical offsets and times are those of sound records.
 
     Attributes:
         start_offset: physical offset of its first byte.
         used_bytes: up to its last byte that is not zero.
-        messages: number of sound records.
         bytes: size of the sound records together.
-        first_physical_offset: offset of the first sound record; None without one.
-        last_physical_offset: offset of the last sound record; None without one.
-        end_physical_offset: physical offset one past the last sound record.
+        end_physical_offset: one past the last sound record.
         first_store_timestamp: lowest, in ms.
         last_store_timestamp: highest, in ms.
     """
@@ -58,12 +55,7 @@ class LogFileFacts:
 
 @dataclass(frozen=True, slots=True)
 class QueueFacts:
-    """Messages of one queue in the log.
-
-    Attributes:
-        min_offset: lowest queue offset.
-        max_offset: one past the highest queue offset.
-    """
+    """Messages of one queue in the log; ``max_offset`` is one past the highest queue offset."""
 
     queue_id: int
     messages: int

@@ -11,6 +11,7 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from rmq_cli import output
+from rmq_cli.dump import rows as file_rows
 from rmq_cli.inspect import file_summaries
 from rmq_cli.inspect.file_summaries import (
     ConfigFacts,
@@ -39,17 +40,14 @@ LISTED: Final = 20  # rows of damage, of files: --json has all
 class Facts:
     """The content of a path: all parts of a store, or the one part that the path is.
 
+    Parts that the path lacks are None. Queues are sorted by topic and queue id.
+
     Attributes:
-        commitlog: None without a CommitLog, as all parts that the path lacks.
-        consumequeue: by topic and queue id.
-        consumequeue_ext: by topic and queue id.
-        batchconsumequeue: by topic and queue id; for a path below ``compactionCq``, the queues of compacted topics.
+        batchconsumequeue: for a path below ``compactionCq``, the queues of compacted topics.
         compacted: logs of a store's compacted topics.
         tier: logs of the queues in tiered storage.
         index: oldest file first.
         abort: whether the file ``abort`` exists: a broker runs on the store, or was killed.
-        rocksdb_config: rows of each table of config in RocksDB; None without one.
-        entry_index: a DLedger CommitLog's index, if the path is one.
         errors: files that cannot be read or decoded.
         start: what a broker's start reads of a store's log.
         layouts: a store's layouts beside the classic one, each with the file that proves it.
@@ -99,7 +97,7 @@ _READERS: Final[Mapping[PathKind, tuple[str, Reader]]] = {  # fields of ``Facts`
     PathKind.TIER: ("tier", file_summaries.tier_facts),
     PathKind.INDEX: ("index", file_summaries.index_facts),
     PathKind.CHECKPOINT: ("checkpoint", file_summaries.checkpoint),
-    PathKind.CONFIG: ("config", file_summaries.config),
+    PathKind.CONFIG: ("config", file_rows.config),
 }
 
 
@@ -375,15 +373,9 @@ def _finding_table(log: CommitLogFacts) -> RenderableType:
 def _queue_table(queues: Sequence[QueueFileFacts]) -> RenderableType:
     table = output.table("topic", ">queue", ">files", ">min", ">max", ">units", ">size")
     for queue in queues:
-        table.add_row(
-            printable(queue.topic or "-"),
-            "-" if queue.queue_id is None else str(queue.queue_id),
-            str(queue.files),
-            str(queue.min_offset),
-            str(queue.max_offset),
-            str(queue.units),
-            bytes_text(queue.size_bytes),
-        )
+        queue_id = "-" if queue.queue_id is None else str(queue.queue_id)
+        numbers = map(str, (queue.files, queue.min_offset, queue.max_offset, queue.units))
+        table.add_row(printable(queue.topic or "-"), queue_id, *numbers, bytes_text(queue.size_bytes))
     return table
 
 
@@ -392,15 +384,8 @@ def _queue_log_table(logs: Sequence[QueueLogFacts]) -> RenderableType:
     table = output.table("log of", ">queue", ">files", ">size", ">from", ">to", ">unit files")
     for log in logs:
         name = log.topic if log.broker is None else f"{log.broker}: {log.topic}"
-        table.add_row(
-            printable(name),
-            str(log.queue_id),
-            str(log.files),
-            bytes_text(log.size_bytes),
-            str(log.min_place),
-            str(log.max_place),
-            str(log.unit_files),
-        )
+        cells = (log.queue_id, log.files, bytes_text(log.size_bytes), log.min_place, log.max_place, log.unit_files)
+        table.add_row(printable(name), *map(str, cells))
     return table
 
 

@@ -45,11 +45,7 @@ def log_ignored_keys(log: logging.Logger, file: Path | None, keys: list[str]) ->
 async def serve_until_stopped(
     server: AbstractAsyncContextManager[object], started: Callable[[], None] = lambda: None
 ) -> None:
-    """Run a server until SIGINT, SIGTERM or SIGHUP; a closing terminal sends SIGHUP.
-
-    Args:
-        started: called once, after the server has started.
-    """
+    """Run a server until SIGINT, SIGTERM or SIGHUP, which a closing terminal sends; call ``started`` once it runs."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
