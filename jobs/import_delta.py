@@ -131,9 +131,7 @@ def check(arguments: argparse.Namespace) -> argparse.Namespace:
 def rows(spark: SparkSession, arguments: argparse.Namespace) -> tuple[DataFrame, list[str]]:
     """Read the selected rows, with the columns that a store has room for; also return the names of other columns.
 
-    Raises:
-        StoreError: no such table.
-        OptionError: it lacks a column, has one of another type, or no message of a selected topic.
+    Raises StoreError without such a table, and OptionError if it lacks a column or topic, or has another type.
     """
     log = table_format(spark, arguments.format, pairs_of(arguments, "catalog_option"))(arguments.table)
     if not log.exists():
@@ -158,22 +156,16 @@ def rows(spark: SparkSession, arguments: argparse.Namespace) -> tuple[DataFrame,
         lacking = [topic for topic in topics if topic not in topics_in_table]
         if lacking:
             raise OptionError(f"{arguments.table}: has no topic {', '.join(map(repr, lacking))}")
-    for name, time_or_offset, is_start in (
-        ("starting_timestamp", "store_timestamp", True),
-        ("ending_timestamp", "store_timestamp", False),
-        ("starting_physical_offset", "physical_offset", True),
-        ("ending_physical_offset", "physical_offset", False),
-    ):
-        bound = (
-            parse_argument(arguments, name, timestamp_ms)
-            if time_or_offset == "store_timestamp"
-            else getattr(arguments, name)
-        )
-        if bound is not None:
-            bound_column = F.lit(bound) if time_or_offset == "physical_offset" else F.timestamp_millis(F.lit(bound))
-            frame = frame.where(
-                F.col(time_or_offset) >= bound_column if is_start else F.col(time_or_offset) < bound_column
-            )
+    starting_ms = parse_argument(arguments, "starting_timestamp", timestamp_ms)
+    ending_ms = parse_argument(arguments, "ending_timestamp", timestamp_ms)
+    if starting_ms is not None:
+        frame = frame.where(F.col("store_timestamp") >= F.timestamp_millis(F.lit(starting_ms)))
+    if ending_ms is not None:
+        frame = frame.where(F.col("store_timestamp") < F.timestamp_millis(F.lit(ending_ms)))
+    if arguments.starting_physical_offset is not None:
+        frame = frame.where(F.col("physical_offset") >= arguments.starting_physical_offset)
+    if arguments.ending_physical_offset is not None:
+        frame = frame.where(F.col("physical_offset") < arguments.ending_physical_offset)
     return frame, [name for name in table.columns if name not in store_columns.values()]
 
 

@@ -49,7 +49,18 @@ def offsets(
     STORE/quarantine and to .bak. Exit codes: 0 sound or done, 1 offsets outside of their queue or changes to do,
     2 could not run.
     """
-    _check(action, group, topic, delay_level, offset, time, apply)
+    if delay_level is not None and (group is not None or topic is not None):
+        raise OptionError("--delay-level: is of no group and topic; leave --group and --topic out")
+    if (offset is not None) != (action is Action.SET):
+        raise OptionError("--offset: goes with set, and set with --offset")
+    if (time is not None) != (action is Action.RESET):
+        raise OptionError("--time: goes with reset, and reset with --time")
+    if action in {Action.SET, Action.RESET} and group is None and delay_level is None:
+        raise OptionError(f"{action}: give --group or --delay-level")
+    if action is Action.SET and delay_level is None and topic is None:
+        raise OptionError("set: give --topic, too")
+    if apply and action is Action.SHOW:
+        raise OptionError("--apply: goes with set, reset or clamp")
     from rmq_cli import offsets_run  # noqa: PLC0415 # takes a second to load
     from rmq_offline.offsets.changes import NewOffset, Selection, clamped_offset, offset_at_time, offset_inside  # noqa: PLC0415
 
@@ -70,27 +81,3 @@ def offsets(
         check = refuse_unsound_queues(store, VerifyOptions.from_arguments({}, conf), ProcessRunner())
     selection = Selection(group, topic, queue, delay_level)
     return offsets_run.run(store, selection, new_offset, check, apply=apply, as_json=as_json)
-
-
-def _check(
-    action: Action,
-    group: str | None,
-    topic: str | None,
-    delay_level: int | None,
-    offset: int | None,
-    time: str | None,
-    apply: bool,
-) -> None:
-    """Refuse options that the action does not have, or that it lacks. Raises OptionError."""
-    if delay_level is not None and (group is not None or topic is not None):
-        raise OptionError("--delay-level: is of no group and topic; leave --group and --topic out")
-    if (offset is not None) != (action is Action.SET):
-        raise OptionError("--offset: goes with set, and set with --offset")
-    if (time is not None) != (action is Action.RESET):
-        raise OptionError("--time: goes with reset, and reset with --time")
-    if action in {Action.SET, Action.RESET} and group is None and delay_level is None:
-        raise OptionError(f"{action}: give --group or --delay-level")
-    if action is Action.SET and delay_level is None and topic is None:
-        raise OptionError("set: give --topic, too")
-    if apply and action is Action.SHOW:
-        raise OptionError("--apply: goes with set, reset or clamp")

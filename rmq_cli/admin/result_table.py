@@ -4,7 +4,7 @@ A column's name is its key in JSON; in a table it stands without underscores. Co
 numbers stand on the right.
 """
 
-from collections.abc import AsyncIterable, Iterable, Sequence
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -35,6 +35,15 @@ class ResultTable:
     always_lines: bool = False
     note: str = ""
     code: int = output.EXIT_CLEAN
+
+
+async def apply_to_brokers(
+    brokers: Sequence[str], request: Callable[[str], Awaitable[object]], columns: tuple[str, ...], *values: Value
+) -> ResultTable:
+    """Send a request to each broker; build the table with a row for each, its address before the values."""
+    for address in brokers:
+        await request(address)
+    return ResultTable(("broker", *columns), [(address, *values) for address in brokers])
 
 
 def table_of_messages(

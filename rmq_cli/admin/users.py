@@ -2,13 +2,13 @@
 
 import getpass
 import sys
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rmq_cli.admin.options import Broker, ClusterName, addresses, named_addresses
-from rmq_cli.admin.result_table import ResultTable
+from rmq_cli.admin.result_table import ResultTable, apply_to_brokers
 from rmq_cli.output import EXIT_CLEAN, EXIT_FINDINGS
 from rmq_formats.errors import OptionError
 
@@ -46,9 +46,7 @@ async def create_user(
 
     new_user = UserInfo(username=user, password=_password(password), user_type=user_type)
     masters = await addresses(admin, broker, cluster)
-    for address in masters:
-        await admin.users.create(address, new_user)
-    return ResultTable(("broker", "user"), [(address, user) for address in masters])
+    return await apply_to_brokers(masters, lambda address: admin.users.create(address, new_user), ("user",), user)
 
 
 async def update_user(
@@ -69,17 +67,13 @@ async def update_user(
     secret = None if password is None else _password(password)
     changed = UserInfo(username=user, password=secret, user_type=user_type, user_status=status)
     masters = await addresses(admin, broker, cluster)
-    for address in masters:
-        await admin.users.update(address, changed)
-    return ResultTable(("broker", "user"), [(address, user) for address in masters])
+    return await apply_to_brokers(masters, lambda address: admin.users.update(address, changed), ("user",), user)
 
 
 async def delete_user(admin: "Admin", *, user: User, broker: Broker = None, cluster: ClusterName = None) -> ResultTable:
     """Delete a user and its policies. -b or -c must say where."""
     masters = await named_addresses(admin, "deleteUser", broker, cluster)
-    for address in masters:
-        await admin.users.delete(address, user)
-    return ResultTable(("broker", "deleted_user"), [(address, user) for address in masters])
+    return await apply_to_brokers(masters, lambda address: admin.users.delete(address, user), ("deleted_user",), user)
 
 
 async def get_user(admin: "Admin", *, user: User, broker: Broker = None, cluster: ClusterName = None) -> ResultTable:
@@ -121,34 +115,41 @@ async def copy_user(
     return ResultTable(("broker", "user"), [(target, info.username or "") for info in copied], code=code)
 
 
-async def create_acl(
-    admin: "Admin",
-    *,
-    subject: Subject,
-    resources: Resources,
-    actions: Actions,
-    decision: Decision,
-    source_ips: Addresses = "",
-    broker: Broker = None,
-    cluster: ClusterName = None,
-) -> ResultTable:
-    """Allow or deny a user actions on resources. At all masters unless -b or -c says where."""
-    return await _put_acl(admin, _acl(subject, resources, actions, decision, source_ips), broker, cluster, is_new=True)
+def _put_acl_command(help_text: str, *, is_new: bool) -> Callable[..., Awaitable[ResultTable]]:
+    async def put_acl(
+        admin: "Admin",
+        *,
+        subject: Subject,
+        resources: Resources,
+        actions: Actions,
+        decision: Decision,
+        source_ips: Addresses = "",
+        broker: Broker = None,
+        cluster: ClusterName = None,
+    ) -> ResultTable:
+        from rmq_core.remoting.bodies.configs import AclInfo, PolicyEntryInfo, PolicyInfo  # noqa: PLC0415
+
+        action_names, addresses_of_clients = _split(actions), _split(source_ips)
+        entries = [
+            PolicyEntryInfo(resource=name, actions=action_names, decision=decision, source_ips=addresses_of_clients)
+            for name in _split(resources)
+        ]
+        acl = AclInfo(subject=subject, policies=[PolicyInfo(entries=entries)])
+        masters = await addresses(admin, broker, cluster)
+        return await apply_to_brokers(
+            masters, lambda address: admin.users.put_acl(address, acl, is_new=is_new), ("subject",), subject
+        )
+
+    put_acl.__doc__ = help_text
+    return put_acl
 
 
-async def update_acl(
-    admin: "Admin",
-    *,
-    subject: Subject,
-    resources: Resources,
-    actions: Actions,
-    decision: Decision,
-    source_ips: Addresses = "",
-    broker: Broker = None,
-    cluster: ClusterName = None,
-) -> ResultTable:
-    """Change what a user may do with resources. At all masters unless -b or -c says where."""
-    return await _put_acl(admin, _acl(subject, resources, actions, decision, source_ips), broker, cluster, is_new=False)
+create_acl = _put_acl_command(
+    "Allow or deny a user actions on resources. At all masters unless -b or -c says where.", is_new=True
+)
+update_acl = _put_acl_command(
+    "Change what a user may do with resources. At all masters unless -b or -c says where.", is_new=False
+)
 
 
 async def delete_acl(
@@ -204,25 +205,6 @@ async def copy_acl(
         await admin.users.put_acl(target, acl, is_new=True)
     code = EXIT_CLEAN if acls else EXIT_FINDINGS
     return ResultTable(("broker", "subject"), [(target, acl.subject or "") for acl in acls], code=code)
-
-
-async def _put_acl(
-    admin: "Admin", acl: "AclInfo", broker: str | None, cluster: str | None, *, is_new: bool
-) -> ResultTable:
-    masters = await addresses(admin, broker, cluster)
-    for address in masters:
-        await admin.users.put_acl(address, acl, is_new=is_new)
-    return ResultTable(("broker", "subject"), [(address, acl.subject or "") for address in masters])
-
-
-def _acl(subject: str, resources: str, actions: str, decision: str, source_ips: str) -> "AclInfo":
-    from rmq_core.remoting.bodies.configs import AclInfo, PolicyEntryInfo, PolicyInfo  # noqa: PLC0415
-
-    entries = [
-        PolicyEntryInfo(resource=name, actions=_split(actions), decision=decision, source_ips=_split(source_ips))
-        for name in _split(resources)
-    ]
-    return AclInfo(subject=subject, policies=[PolicyInfo(entries=entries)])
 
 
 def _split(text: str) -> list[str]:

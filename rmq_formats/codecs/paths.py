@@ -1,5 +1,6 @@
 """File and directory names of a store, as strings joined with ``/``: a root may be a path or a URI."""
 
+from functools import partial
 from typing import Final
 
 from rmq_formats.errors import FormatError, LengthError
@@ -70,24 +71,16 @@ def is_safe_topic(topic: str) -> bool:
         return False
 
 
-def commitlog_dir(root: str) -> str:
-    """``<root>/commitlog``."""
-    return _join(root, "commitlog")
-
-
-def consumequeue_dir(root: str) -> str:
-    """``<root>/consumequeue``."""
-    return _join(root, "consumequeue")
-
-
-def consumequeue_ext_dir(root: str) -> str:
-    """``<root>/consumequeue_ext``."""
-    return _join(root, "consumequeue_ext")
-
-
-def batch_consumequeue_dir(root: str) -> str:
-    """``<root>/batchconsumequeue``."""
-    return _join(root, "batchconsumequeue")
+# Paths of a store, by its root.
+commitlog_dir: Final = partial(_join, name="commitlog")
+consumequeue_dir: Final = partial(_join, name="consumequeue")
+consumequeue_ext_dir: Final = partial(_join, name="consumequeue_ext")
+batch_consumequeue_dir: Final = partial(_join, name="batchconsumequeue")
+index_dir: Final = partial(_join, name="index")
+config_dir: Final = partial(_join, name="config")
+checkpoint_file: Final = partial(_join, name="checkpoint")
+abort_file: Final = partial(_join, name="abort")  # there while a broker runs, and after it was killed
+lock_file: Final = partial(_join, name="lock")  # a running broker locks its first byte exclusively
 
 
 def queue_dir(consumequeue_dir: str, topic: str, queue_id: int) -> str:
@@ -98,28 +91,3 @@ def queue_dir(consumequeue_dir: str, topic: str, queue_id: int) -> str:
     if not is_safe_topic(topic):
         raise FormatError(f"topic {topic!r} cannot name a directory")
     return _join(_join(consumequeue_dir, topic), str(queue_id))
-
-
-def index_dir(root: str) -> str:
-    """``<root>/index``."""
-    return _join(root, "index")
-
-
-def config_dir(root: str) -> str:
-    """``<root>/config``."""
-    return _join(root, "config")
-
-
-def checkpoint_file(root: str) -> str:
-    """``<root>/checkpoint``."""
-    return _join(root, "checkpoint")
-
-
-def abort_file(root: str) -> str:
-    """``<root>/abort``: there while a broker runs, and after it was killed."""
-    return _join(root, "abort")
-
-
-def lock_file(root: str) -> str:
-    """``<root>/lock``: a running broker locks its first byte exclusively."""
-    return _join(root, "lock")
