@@ -17,6 +17,7 @@ from rmq_formats.codecs.layout import (
     UNIT_TAGS_CODE_AT,
 )
 from rmq_formats.codecs.record_frame import DamageCode
+from rmq_formats.kernels import live_dispatch_tables as tables
 from rmq_formats.kernels.bytes import COMPILED, emitted, find_byte, read_i32
 from rmq_formats.kernels.dispatch import (
     DONE,
@@ -32,34 +33,6 @@ from rmq_formats.kernels.dispatch import (
     dispatch_frames,
 )
 from rmq_formats.kernels.index import append_in_place
-from rmq_formats.kernels.live_dispatch_tables import (
-    BOUND_TO_ONE_TOPIC,
-    LIGHT_UNIT,
-    RUN_DATA_BYTES,
-    RUN_FILE_BYTES,
-    RUN_FILE_OFFSET,
-    RUN_FRAMES,
-    RUN_INDEX_ENTRIES,
-    RUN_INDEX_LIMIT,
-    RUN_INDEX_SLOTS,
-    RUN_INDEXED,
-    RUN_KEYS,
-    RUN_LAST_OFFSET,
-    RUN_LIGHT,
-    RUN_PLACED,
-    RUN_POSITION,
-    RUN_TAGS_FROM,
-    RUN_TIMESTAMP,
-    RUN_UNITS,
-    RUN_WALK_STATUS,
-    RUN_WRITTEN,
-    TARGET_ADDRESS,
-    TARGET_BOUND,
-    TARGET_DIRTY,
-    TARGET_NEXT,
-    TARGET_RECORD_END,
-    TARGET_ROOM,
-)
 from rmq_formats.kernels.scan import (
     CODE,
     POSITION,
@@ -107,22 +80,22 @@ def write_units(units: Any, begin: int, end: int, targets: Any, numbers: Any) ->
         if queue >= len(targets):
             return row
         record_end = units[row, UNIT_PHYSICAL_OFFSET] + units[row, UNIT_SIZE]
-        if record_end <= targets[queue, TARGET_RECORD_END]:
+        if record_end <= targets[queue, tables.TARGET_RECORD_END]:
             continue
         queue_offset = units[row, UNIT_QUEUE_OFFSET]
-        ahead = queue_offset - targets[queue, TARGET_NEXT]
-        if 0 != queue_offset < targets[queue, TARGET_NEXT] and targets[queue, TARGET_BOUND] == BOUND_TO_ONE_TOPIC:
+        next_offset = targets[queue, tables.TARGET_NEXT]
+        if 0 != queue_offset < next_offset and targets[queue, tables.TARGET_BOUND] == tables.BOUND_TO_ONE_TOPIC:
             continue
-        if ahead != 0 or targets[queue, TARGET_ROOM] == 0:
+        if queue_offset != next_offset or targets[queue, tables.TARGET_ROOM] == 0:
             return row
-        address = targets[queue, TARGET_ADDRESS]
+        address = targets[queue, tables.TARGET_ADDRESS]
         _store_unit(address, units[row, UNIT_PHYSICAL_OFFSET], units[row, UNIT_SIZE], units[row, UNIT_TAGS_CODE])
-        targets[queue, TARGET_ADDRESS] = address + UNIT_BYTES
-        targets[queue, TARGET_NEXT] += 1
-        targets[queue, TARGET_RECORD_END] = record_end
-        targets[queue, TARGET_ROOM] -= 1
-        targets[queue, TARGET_DIRTY] = 1
-        numbers[RUN_WRITTEN] += 1
+        targets[queue, tables.TARGET_ADDRESS] = address + UNIT_BYTES
+        targets[queue, tables.TARGET_NEXT] += 1
+        targets[queue, tables.TARGET_RECORD_END] = record_end
+        targets[queue, tables.TARGET_ROOM] -= 1
+        targets[queue, tables.TARGET_DIRTY] = 1
+        numbers[tables.RUN_WRITTEN] += 1
     return end
 
 
@@ -162,25 +135,25 @@ def dispatch_log(
     Returns:
         DONE, or what ``dispatch_frames`` lacks: nothing is written then, and RUN_POSITION not moved.
     """
-    file_offset = numbers[RUN_FILE_OFFSET]
-    start = numbers[RUN_POSITION]
+    file_offset = numbers[tables.RUN_FILE_OFFSET]
+    start = numbers[tables.RUN_POSITION]
     status = walk_frames(
         data,
-        numbers[RUN_DATA_BYTES],
+        numbers[tables.RUN_DATA_BYTES],
         0,
         file_offset,
-        numbers[RUN_FILE_BYTES],
+        numbers[tables.RUN_FILE_BYTES],
         start,
-        numbers[RUN_DATA_BYTES],
+        numbers[tables.RUN_DATA_BYTES],
         False,
         frames,
         result,
     )
     count, end = result[0], result[1]
-    numbers[RUN_FRAMES] = count
-    numbers[RUN_LAST_OFFSET] = -1
+    numbers[tables.RUN_FRAMES] = count
+    numbers[tables.RUN_LAST_OFFSET] = -1
     if count > 0:
-        numbers[RUN_LAST_OFFSET] = file_offset + frames[count - 1, POSITION]
+        numbers[tables.RUN_LAST_OFFSET] = file_offset + frames[count - 1, POSITION]
     result[:] = 0
     lacking = dispatch_frames(
         data,
@@ -188,8 +161,8 @@ def dispatch_log(
         frames[:count],
         0,
         delay_levels_ms,
-        numbers[RUN_TAGS_FROM],
-        numbers[RUN_LIGHT] != 0,
+        numbers[tables.RUN_TAGS_FROM],
+        numbers[tables.RUN_LIGHT] != 0,
         queues,
         slots,
         pool,
@@ -201,25 +174,25 @@ def dispatch_log(
     if lacking != DONE:
         return lacking
     unit_count, key_count = result[UNIT_COUNT], result[KEY_COUNT]
-    numbers[RUN_POSITION], numbers[RUN_WALK_STATUS] = end, status
-    numbers[RUN_UNITS], numbers[RUN_KEYS] = unit_count, key_count
+    numbers[tables.RUN_POSITION], numbers[tables.RUN_WALK_STATUS] = end, status
+    numbers[tables.RUN_UNITS], numbers[tables.RUN_KEYS] = unit_count, key_count
     if unit_count > 0:
         own_row = unit_count - 1  # those in light queues stand behind the record's own, and have no time
-        while units[own_row, UNIT_STORE_TIMESTAMP] == LIGHT_UNIT:
+        while units[own_row, UNIT_STORE_TIMESTAMP] == tables.LIGHT_UNIT:
             own_row -= 1
-        numbers[RUN_TIMESTAMP] = units[own_row, UNIT_STORE_TIMESTAMP]
-    numbers[RUN_WRITTEN] = numbers[RUN_INDEXED] = 0
+        numbers[tables.RUN_TIMESTAMP] = units[own_row, UNIT_STORE_TIMESTAMP]
+    numbers[tables.RUN_WRITTEN] = numbers[tables.RUN_INDEXED] = 0
     placed = write_units(units, 0, unit_count, targets, numbers)
-    numbers[RUN_PLACED] = placed
-    if placed == unit_count and numbers[RUN_INDEX_LIMIT] >= 0:
+    numbers[tables.RUN_PLACED] = placed
+    if placed == unit_count and numbers[tables.RUN_INDEX_LIMIT] >= 0:
         index_count = max(read_i32(image, INDEX_COUNT_AT), 1)
         after = index_count + key_count
         last_key = keys[key_count - 1, KEY_PHYSICAL_OFFSET] if key_count > 0 else -1
         # A message without a key behind the one that fills the file has a new one made, which is not done here.
-        fits = after < numbers[RUN_INDEX_ENTRIES] or last_key == numbers[RUN_LAST_OFFSET]
-        if index_count < numbers[RUN_INDEX_ENTRIES] and after <= numbers[RUN_INDEX_LIMIT] and fits:
-            append_in_place(image, numbers[RUN_INDEX_SLOTS], keys[:key_count])
-            numbers[RUN_INDEXED] = 1
+        fits = after < numbers[tables.RUN_INDEX_ENTRIES] or last_key == numbers[tables.RUN_LAST_OFFSET]
+        if index_count < numbers[tables.RUN_INDEX_ENTRIES] and after <= numbers[tables.RUN_INDEX_LIMIT] and fits:
+            append_in_place(image, numbers[tables.RUN_INDEX_SLOTS], keys[:key_count])
+            numbers[tables.RUN_INDEXED] = 1
     return DONE
 
 
