@@ -105,17 +105,12 @@ def _changes_title(outcome: Outcome, changes: QueueChanges) -> Text:
     return Text(f"consumers {would} other messages than before:", style="yellow")
 
 
-def _index_facts(report: RebuildReport) -> list[tuple[str, str | Text]]:
-    if report.outcome.is_plan:
-        return []  # a plan makes no Index: consumers do not read it
-    return [("Index", f"{report.index_entries:,} entries; of TAGS: {printable(report.index_tags)}")]
-
-
 def show(report: RebuildReport, console: Console) -> None:
     """Print the report for people."""
     rate = report.bytes / report.seconds / 1e6 if report.seconds else 0.0
     seconds = ", ".join(f"{phase} {seconds:.2f}" for phase, seconds in report.phases.items())
     written = f"{output.counted(report.queues, 'queue')}, {output.counted(report.files, 'file')}"
+    index = ("Index", f"{report.index_entries:,} entries; of TAGS: {printable(report.index_tags)}")
     if report.finding_counts:
         findings = Text(", ".join(f"{count:,} {code}" for code, count in report.finding_counts.items()), style="yellow")
     else:
@@ -126,7 +121,7 @@ def show(report: RebuildReport, console: Console) -> None:
             *_publication_facts(report),
             ("read", f"{output.counted(report.messages, 'message')} in {bytes_text(report.bytes)}"),
             ("ConsumeQueue", f"{report.units:,} units"),
-            *_index_facts(report),
+            *([] if report.outcome.is_plan else [index]),  # a plan makes no Index: consumers do not read it
             ("written", written),
             ("seconds", f"{report.seconds:.2f} ({seconds}), {rate:,.0f} MB/s"),
             ("findings", findings),

@@ -16,13 +16,7 @@ async def consume_until(
     *,
     batch_size: int = 1,
 ) -> None:
-    """Consume topics from their first messages on, with a new group. Raises TimeoutError.
-
-    Args:
-        namesrv: ``host:port`` of the name server.
-        take: is given messages as they come; True if these are the last that are wanted.
-        batch_size: at most so many are given at once.
-    """
+    """Consume topics from their first messages on, with a new group, until ``take`` is True. Raises TimeoutError."""
     complete = asyncio.Event()
 
     def listen(received: list[ReceivedMessage]) -> None:

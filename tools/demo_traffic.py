@@ -54,14 +54,7 @@ _PATIENCE_S = 120
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """The messages that went through the broker.
-
-    Attributes:
-        sent: messages that the broker acknowledged.
-        consumed: messages that the consumer got, each counted once.
-        send_s: seconds that the sends took.
-        consume_s: seconds from the consumer's start to the last message.
-    """
+    """Numbers of messages that the broker acknowledged and the consumer got, each once, and the seconds of both."""
 
     sent: int
     consumed: int

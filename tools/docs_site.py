@@ -57,12 +57,7 @@ def begins_block(before: str, line: str) -> bool:
 
 
 def rewrite_links(line: str, source: str, page: str) -> str:
-    """Rewrite the links of a line.
-
-    Args:
-        source: the page's path in the repository.
-        page: the page's path in the site.
-    """
+    """Rewrite the links of a line, from the page's path in the repository to its path in the site."""
 
     def link(match: re.Match[str]) -> str:
         target = site_path(match[2], source, page)

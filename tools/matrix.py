@@ -29,11 +29,7 @@ TESTS: Final = ("tests/spark", "tests/jobs", "tests/lakehouse")
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """A version of Spark, with what fits it.
-
-    Attributes:
-        delta: of delta-spark, the package and the jars.
-    """
+    """A version of Spark, and of the Delta that fits."""
 
     pyspark: str
     delta: str = "4.4.0"
@@ -89,11 +85,10 @@ def python_version(interpreter: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Result of one test file in one environment.
+    """Result of one test file in one environment; errors of fixtures and of imports count as failed.
 
     Attributes:
         code: pytest's exit code; 5 is that there were none to run.
-        passed, failed, skipped: tests; errors of fixtures and of imports count as failed.
         ended: pytest's last line.
     """
 

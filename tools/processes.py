@@ -11,11 +11,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Standalone:
-    """A name server and a broker that serve.
-
-    Attributes:
-        namesrv: ``host:port`` of the name server.
-    """
+    """A name server and a broker that serve; ``namesrv`` and ``broker`` are ``host:port``."""
 
     pid: int
     namesrv: str
@@ -24,12 +20,7 @@ class Standalone:
 
 @contextmanager
 def running(log: Path, *arguments: str, stdout: int | None = None) -> Iterator["subprocess.Popen[str]"]:
-    """Run a command of ``rmq``, ended by SIGTERM.
-
-    Args:
-        log: a file for what it says.
-        stdout: where its standard output goes; into the log by default.
-    """
+    """Run a command of ``rmq``, ended by SIGTERM; its output goes into the log, but for a given ``stdout``."""
     with log.open("wb") as file:
         process = subprocess.Popen(
             [str(Path(sys.executable).parent / "rmq"), *arguments],
@@ -48,14 +39,9 @@ def running(log: Path, *arguments: str, stdout: int | None = None) -> Iterator["
 
 @contextmanager
 def standalone(store: Path, conf: str) -> Iterator[Standalone]:
-    """``rmq standalone`` on free ports. Settings and log are files beside the store.
+    """Run ``rmq standalone`` on free ports, with ``broker.conf`` properties. Raises RuntimeError with the log's words.
 
-    Args:
-        store: its directory, made where it is not there.
-        conf: ``broker.conf`` properties.
-
-    Raises:
-        RuntimeError: it did not start; the log's words.
+    Settings and log are files beside the store.
     """
     log = store.with_suffix(".log")
     arguments = ("--listen", "127.0.0.1:0", "--broker-listen", "127.0.0.1:0", *_settings(store, conf))
@@ -71,7 +57,7 @@ def standalone(store: Path, conf: str) -> Iterator[Standalone]:
 def broker(
     store: Path, conf: str, namesrv: str, listen: str = "127.0.0.1:0"
 ) -> AbstractContextManager["subprocess.Popen[str]"]:
-    """``rmq broker``, with files beside its store likewise; it may still be starting."""
+    """Run ``rmq broker``, with files beside its store likewise; it may still be starting."""
     arguments = ("--namesrv", namesrv, "--listen", listen, *_settings(store, conf))
     return running(store.with_suffix(".log"), "broker", *arguments)
 

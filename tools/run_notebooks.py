@@ -1,4 +1,4 @@
-"""Runs the notebooks on their default store, and keeps what they show: ``make notebooks``."""
+"""Runs the notebooks on their default store, and saves their outputs: ``make notebooks``."""
 
 import re
 import sys
@@ -31,7 +31,7 @@ def run_notebook(path: Path) -> None:
 
 
 def _portable(output: NotebookNode, cell_id: str) -> NotebookNode:
-    """Take out of an output directories of this machine, ids made at random, and kinds that no page shows."""
+    """Remove from an output directories of this machine, ids made at random, and kinds that no page shows."""
     if output.output_type == "stream":
         output.text = _without_directories(output.text)
     else:

@@ -1,8 +1,7 @@
-"""Keeps the classes of Spark and Delta as a JVM wants them, so that a session starts in half the processor time.
+"""Archives the classes of Spark and Delta for the JVM, so that a session starts in half the processor time.
 
 ``make spark-classes`` runs this tool once an installation. A JVM then maps one file into its memory, and need not read,
-check and link some 13,000 classes from 300 jars. Where Java or the jars are others, it starts as it would without the
-file.
+check and link some 13,000 classes from 300 jars. If Java or the jars are others, it starts as without the file.
 
 Spark starts its Python workers with modules from ``pyspark.zip``, which each process compiles anew: 0.7 s. A directory
 of that name has the same modules, compiled.

@@ -16,7 +16,6 @@ from rmq_formats.errors import OptionError
 if TYPE_CHECKING:
     from rmq_core.client import Admin
     from rmq_core.remoting.bodies.configs import SubscriptionGroupConfig, TopicConfig
-    from rmq_core.remoting.bodies.stats import BrokerStats
 
 _OF_GROUPS: Final = ("%RETRY%", "%DLQ%")
 
@@ -127,12 +126,9 @@ async def _sum_counters(admin: "Admin", masters: list[str], name: str, key: str)
     """Return the rate of the last minute and the sum of the last day, over all brokers."""
     stats_by_master = [await admin.brokers.stats(address, name, key) for address in masters]
     counted = [stats for stats in stats_by_master if stats is not None]
-    return sum((stats.stats_minute.tps for stats in counted), 0.0), sum(_day_sum(stats) for stats in counted)
-
-
-def _day_sum(stats: "BrokerStats") -> int:
-    """Return the sum over the longest period that the broker has. Source: ``StatsAllSubCommand#compute24HourSum``."""
-    return stats.stats_day.sum or stats.stats_hour.sum or stats.stats_minute.sum
+    # Of each broker the longest period that it has, as in StatsAllSubCommand#compute24HourSum.
+    day_sums = [stats.stats_day.sum or stats.stats_hour.sum or stats.stats_minute.sum for stats in counted]
+    return sum((stats.stats_minute.tps for stats in counted), 0.0), sum(day_sums)
 
 
 async def _group_lag(admin: "Admin", masters: list[str], group: str, topic: str) -> int:

@@ -66,7 +66,8 @@ async def _findings(address: str, ca: str | None) -> AsyncIterator[Finding]:
         else Finding("plain connections", OPEN, "who is on the way reads all: tls.server.mode=enforcing")
     )
     yield await _certificate(address, ca, is_spoken=encrypted is not None)
-    is_broker = await _is_broker(address, tls)
+    info = await _request(address, tls, RequestCode.GET_BROKER_RUNTIME_INFO)  # which a name server does not have
+    is_broker = info is not None and info.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED
     probes = [
         (_UNKNOWN_CODE, "requests without a login", "are answered: authenticationEnabled=true"),
         (RequestCode.GET_BROKER_CONFIG, "settings", "read, and may be changed"),
@@ -86,12 +87,6 @@ async def _findings(address: str, ca: str | None) -> AsyncIterator[Finding]:
     if is_broker:
         yield await _replication(address)
     yield await _elsewhere(address, tls)
-
-
-async def _is_broker(address: str, tls: Tls | None) -> bool:
-    """Return whether the server is a broker; a name server has no runtime information."""
-    info = await _request(address, tls, RequestCode.GET_BROKER_RUNTIME_INFO)
-    return info is not None and info.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED
 
 
 async def _certificate(address: str, ca: str | None, *, is_spoken: bool) -> Finding:
@@ -114,7 +109,10 @@ async def _certificate(address: str, ca: str | None, *, is_spoken: bool) -> Find
 async def _replication(address: str) -> Finding:
     host, _, port = address.rpartition(":")
     place = f"{host}:{int(port) + _HA_DISTANCE}"
-    if await _is_reached(place):
+    with suppress(OSError, TimeoutError):
+        async with asyncio.timeout(_TIMEOUT_S):
+            _, writer = await asyncio.open_connection(host.strip("[]"), int(port) + _HA_DISTANCE)
+        await _close(writer)
         state = NOTE if host.startswith(_LOOPBACK) else OPEN
         return Finding("replication", state, f"{place} accepts connections: who reaches it gets the whole log")
     return Finding("replication", CLOSED, f"nobody at {place}; haListenPort may be another")
@@ -129,16 +127,6 @@ async def _elsewhere(address: str, tls: Tls | None) -> Finding:
     if not outer.startswith(_LOOPBACK) and await _request(outer, tls) is not None:
         return Finding("reach", OPEN, f"others reach it at {outer}")
     return Finding("reach", CLOSED, "this machine alone")
-
-
-async def _is_reached(address: str) -> bool:
-    host, _, port = address.rpartition(":")
-    with suppress(OSError, TimeoutError):
-        async with asyncio.timeout(_TIMEOUT_S):
-            _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
-        await _close(writer)
-        return True
-    return False
 
 
 async def _close(writer: asyncio.StreamWriter) -> None:

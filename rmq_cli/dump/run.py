@@ -110,7 +110,9 @@ def _pieces(place: ClassifiedPath, options: DumpOptions, faults: Faults) -> tupl
     if place.kind in _TABLES:
         read, table = _TABLES[place.kind]
         rows = islice(read(place, options.topic, options.from_offset, faults.report), options.limit)
-        return table.heading, _json(rows) if options.as_json else table.lines(rows)
+        return table.heading, (msgspec.json.encode(row) + b"\n" for row in rows) if options.as_json else table.lines(
+            rows
+        )
     is_checkpoint = place.kind is PathKind.CHECKPOINT
     whole = Checkpoint.decode(place.storage.read_bytes(place.path)) if is_checkpoint else file_rows.config(place)
     line = msgspec.json.encode(whole)
@@ -125,10 +127,6 @@ def _note_leftovers(segments: list[Segment]) -> None:
                 f"the log ends at {segment.start_offset + segment.log_bytes}: records of an earlier life are behind it"
             )
             return
-
-
-def _json(rows: Iterator[Any]) -> Iterator[bytes]:
-    return (msgspec.json.encode(row) + b"\n" for row in rows)
 
 
 def _json_records(batches: Iterator[FrameBatch], options: DumpOptions) -> Iterator[bytes | memoryview]:

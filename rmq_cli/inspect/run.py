@@ -134,7 +134,8 @@ def gather(place: ClassifiedPath) -> Facts:
     facts = Facts(place.kind, without_secrets(place.path))
     parts = [place]
     if place.kind is PathKind.STORE:
-        parts = [place.child(kind) for kind in PathKind if _is_part(place, kind)]
+        kinds = [kind for kind in PathKind if kind not in {PathKind.STORE, PathKind.CONFIG, PathKind.TIER}]
+        parts = [place.child(kind) for kind in kinds if place.storage.exists(f"{place.path}/{kind}")]
         facts.abort = place.storage.exists(paths.abort_file(place.path))
         layouts = place.files.layouts
         facts.layouts = {layout.value: without_secrets(path) for layout, path in layouts.evidence.items()} or None
@@ -158,7 +159,10 @@ def gather(place: ClassifiedPath) -> Facts:
         if StoreLayout.COMPACTION in layouts:
             facts.compacted = file_summaries.compacted_facts(place)
         if not any(part.kind in {PathKind.COMMITLOG, PathKind.STORE} for part in parts):
-            facts.errors += _why_no_log(place)
+            try:
+                place.files.require_log()
+            except StoreError as error:
+                facts.errors += (without_secrets(str(error)),)
     for part in parts:
         try:
             _gather_part(facts, part)
@@ -167,18 +171,6 @@ def gather(place: ClassifiedPath) -> Facts:
                 raise
             facts.errors += (without_secrets(f"{part.path}: {error}"),)
     return facts
-
-
-def _why_no_log(place: ClassifiedPath) -> tuple[str, ...]:
-    try:
-        place.files.require_log()
-    except StoreError as error:
-        return (without_secrets(str(error)),)
-    return ()
-
-
-def _is_part(place: ClassifiedPath, kind: PathKind) -> bool:
-    return kind not in {PathKind.STORE, PathKind.CONFIG, PathKind.TIER} and place.storage.exists(f"{place.path}/{kind}")
 
 
 def _gather_part(facts: Facts, part: ClassifiedPath) -> None:
@@ -219,7 +211,10 @@ def show(facts: Facts, console: Console) -> None:
     if facts.checkpoint is not None:
         rows += _checkpoint_rows(facts.checkpoint)
     if facts.rocksdb_config is not None:
-        rows.append(("config", _config_text(facts.rocksdb_config)))
+        config = facts.rocksdb_config
+        groups = f"{counted(config.groups, 'consumer group')} with settings"
+        offsets = f"offsets by topic and group: {config.group_topics}"
+        rows.append(("config", f"{counted(config.topics, 'topic')}, {groups}, {offsets}; in RocksDB"))
     for what, count in (facts.rocksdbstore or {}).items():
         rows.append((file_summaries.OWN_ROCKSDB, Text(f"{what}: {counted(count, 'pair')}", style="yellow")))
     if facts.abort is not None:
@@ -257,11 +252,6 @@ def _start_text(start: StartEstimate) -> str:
         f"a start will read {counted(start.files, 'file')}, {bytes_text(start.bytes)}, about {start.seconds:g} s at "
         f"{rate}/s, because {start.reason}"
     )
-
-
-def _config_text(config: ConfigFacts) -> str:
-    groups = f"{counted(config.groups, 'consumer group')} with settings"
-    return f"{counted(config.topics, 'topic')}, {groups}, offsets by topic and group: {config.group_topics}; in RocksDB"
 
 
 def _log_rows(log: CommitLogFacts) -> list[tuple[str, str | Text]]:

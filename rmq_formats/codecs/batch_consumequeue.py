@@ -8,7 +8,8 @@
                        size magic body_crc flag body_bytes body properties_bytes(2) properties
 
 A record is one message, or an inner batch: its body has several messages, as the client that sent them encoded them.
-Source: ``BatchConsumeQueue``, ``MessageDecoder#decodeMessages``, ``#decodeMessage``. docs/formats/batchconsumequeue.md
+Source: ``BatchConsumeQueue``, ``MessageDecoder#decodeMessages``, ``#decodeMessage``, ``#countInnerMsgNum``.
+docs/formats/batchconsumequeue.md
 """
 
 from collections.abc import Iterator
@@ -145,10 +146,7 @@ def inner_messages(message: StoredMessage) -> list[InnerMessage]:
 
 
 def count_messages(batch: bytes, most: int) -> int:
-    """Count the messages of a client's batch; 0 if a length in the batch is wrong. Stop at the one after ``most``.
-
-    Source: ``MessageDecoder#countInnerMsgNum``.
-    """
+    """Count the messages of a client's batch; 0 if a length in the batch is wrong. Stop at the one after ``most``."""
     count = at = 0
     while at < len(batch) and count <= most:
         body_at = at + _HEAD.size

@@ -1,4 +1,7 @@
-"""Codec of the ``checkpoint`` file: the times up to which CommitLog, ConsumeQueue and Index are flushed."""
+"""Codec of the ``checkpoint`` file: the times up to which CommitLog, ConsumeQueue and Index are flushed.
+
+Source: ``StoreCheckpoint``.
+"""
 
 from dataclasses import astuple, dataclass
 from struct import Struct
@@ -40,15 +43,12 @@ class Checkpoint:
 
     @classmethod
     def decode(cls, buffer: bytes | bytearray | memoryview) -> "Checkpoint":
-        """Decode a checkpoint. Raises TruncatedError if the 40 bytes that all brokers use are not there.
-
-        Source: ``StoreCheckpoint``.
-        """
+        """Decode a checkpoint. Raises TruncatedError if the 40 bytes that all brokers use are not there."""
         if len(buffer) < CHECKPOINT_USED_BYTES:
             raise TruncatedError("the bytes end within a checkpoint", actual=len(buffer))
         return cls(*_FIELDS.unpack(bytes(buffer[: _FIELDS.size]).ljust(_FIELDS.size, b"\0")))
 
     @property
     def min_timestamp_ms(self) -> int:
-        """Store time in ms before which records and units are on disk. Source: ``StoreCheckpoint#getMinTimestamp``."""
+        """Store time in ms before which records and units are on disk (``#getMinTimestamp``)."""
         return max(min(self.physic_msg_timestamp_ms, self.logics_msg_timestamp_ms) - SAFETY_MS, 0)

@@ -80,8 +80,7 @@ def is_unwritten(units: NDArray[Any]) -> NDArray[np.bool_]:
 def delay_levels_ms(text: str) -> tuple[int, ...]:
     """Parse a ``messageDelayLevel`` setting to delays in ms; level 1 is the first. Raises OptionError.
 
-    The setting has numbers with a unit of s, m, h or d, separated by one space each.
-    Source: ``DefaultMessageStore#parseDelayLevel``, ``ScheduleMessageService#parseDelayLevel``.
+    Numbers have a unit of s, m, h or d, and one space between them. Source: ``DefaultMessageStore#parseDelayLevel``.
     """
     levels = []
     for level in text.rstrip(" ").split(" "):

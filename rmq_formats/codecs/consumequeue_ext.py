@@ -5,8 +5,10 @@ tags code. Units follow each other; a file ends with a short -1 once the next un
 four more bytes do not fit.
 
 The bit map is a Bloom filter: which consumer groups' SQL92 subscriptions the message fulfils. The bits of a group are
-those of ``group#topic``, and a group whose bits are not all set does not want the message. Source: ``BloomFilter``,
-``BitsArray``; Guava's ``Hashing#murmur3_128``.
+those of ``group#topic``, and a group whose bits are not all set does not want the message.
+
+Source: ``ConsumeQueueExt.CqExtUnit#read``, ``#write``; ``ConsumeQueueExt#isExtAddr``, ``#decorate``, ``#unDecorate``;
+``BloomFilter``, ``BitsArray``; Guava's ``Hashing#murmur3_128``.
 """
 
 import math
@@ -50,10 +52,7 @@ class ExtUnit:
         return EXT_UNIT_MIN_BYTES + len(self.bit_map)
 
     def encode(self) -> bytes:
-        """Encode the unit's bytes. Raises LengthError if the bit map is too long, or a number does not fit.
-
-        Source: ``ConsumeQueueExt.CqExtUnit#write``.
-        """
+        """Encode the unit's bytes. Raises LengthError if the bit map is too long, or a number does not fit."""
         if self.size > EXT_UNIT_MAX_BYTES:
             raise LengthError("ConsumeQueueExt unit too large", expected=EXT_UNIT_MAX_BYTES, actual=self.size)
         head = pack_fields(UNIT, self.size, self.tags_code, self.store_timestamp_ms, len(self.bit_map))
@@ -66,8 +65,6 @@ class ExtUnit:
         Raises:
             TruncatedError: the buffer ends within the unit.
             LengthError: the two sizes in it do not fit each other.
-
-        Source: ``ConsumeQueueExt.CqExtUnit#read``.
         """
         available_bytes = len(buffer) - position
         if position < 0 or available_bytes < _SIZE.size:
@@ -90,25 +87,19 @@ class ExtUnit:
 
 
 def is_ext_address(tags_code: int) -> bool:
-    """Return whether a ConsumeQueue unit's tags code is an ext address. Source: ``ConsumeQueueExt#isExtAddr``."""
+    """Return whether a ConsumeQueue unit's tags code is an ext address."""
     return tags_code <= EXT_MAX_ADDRESS
 
 
 def encode_ext_address(ext_offset: int) -> int:
-    """Encode a unit's offset in the queue's ext files, in bytes, as an ext address. Raises LengthError.
-
-    Source: ``ConsumeQueueExt#decorate``.
-    """
+    """Encode a unit's offset in the queue's ext files, in bytes, as an ext address. Raises LengthError."""
     if not 0 <= ext_offset <= MAX_EXT_OFFSET:
         raise LengthError("ConsumeQueueExt offset", expected=f"0..{MAX_EXT_OFFSET}", actual=ext_offset)
     return ext_offset + _MIN_LONG
 
 
 def decode_ext_address(address: int) -> int:
-    """Decode an ext address to the offset in the queue's ext files, in bytes. Raises LengthError if it is no address.
-
-    Source: ``ConsumeQueueExt#unDecorate``.
-    """
+    """Decode an ext address to the offset in the queue's ext files, in bytes. Raises LengthError for a tags code."""
     if not _MIN_LONG <= address <= EXT_MAX_ADDRESS:
         raise LengthError("not a ConsumeQueueExt address", expected=f"at most {EXT_MAX_ADDRESS}", actual=address)
     return address - _MIN_LONG

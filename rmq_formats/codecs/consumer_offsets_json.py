@@ -1,4 +1,9 @@
-"""Committed offsets, as in ``consumerOffset.json``, ``lmqConsumerOffset.json`` and ``delayOffset.json``."""
+"""Committed offsets, as in ``consumerOffset.json``, ``lmqConsumerOffset.json`` and ``delayOffset.json``.
+
+Functions raise DecodeError for a text that is no JSON object, and for an offset that is none. Source:
+``ConsumerOffsetManager#whichTopicByConsumer``, ``LmqConsumerOffsetManager``, ``RocksDBOffsetSerializeWrapper``;
+``TypeUtils#castToLong`` of fastjson.
+"""
 
 from collections.abc import Mapping
 from typing import Final
@@ -21,7 +26,6 @@ def offsets_document(text: str) -> dict[str, object]:
     """Parse a file of committed offsets; values that fastjson reads as Longs become integers.
 
     These are texts (``"99"``, ``"1,000"``), fractions, which are cut, and booleans. Other values stay as they are.
-    Raises DecodeError if the text is no JSON object. Source: ``TypeUtils#castToLong`` of fastjson.
     """
     document = loads(text)
     if not isinstance(document, dict):
@@ -41,7 +45,7 @@ def _with_numbers(value: object) -> object:
 
 
 def check_consumer_offsets(document: Mapping[str, object]) -> None:
-    """Refuse a parsed ``consumerOffset.json`` or ``lmqConsumerOffset.json`` with bad offsets. Raises DecodeError."""
+    """Refuse a parsed ``consumerOffset.json`` or ``lmqConsumerOffset.json`` with bad offsets."""
     for name, queues in as_mapping(document.get("offsetTable"), "offsetTable").items():
         _queue_offsets(name, queues)
     for name, value in as_mapping(document.get("lmqOffsetTable"), "lmqOffsetTable").items():
@@ -49,7 +53,7 @@ def check_consumer_offsets(document: Mapping[str, object]) -> None:
 
 
 def check_delay_offsets(document: Mapping[str, object]) -> None:
-    """Refuse a parsed ``delayOffset.json`` with bad offsets. Raises DecodeError."""
+    """Refuse a parsed ``delayOffset.json`` with bad offsets."""
     _queue_offsets("offsetTable", document.get("offsetTable"))
 
 
@@ -57,7 +61,7 @@ def consumer_offsets(text: str) -> dict[TopicAndGroup, dict[int, int]]:
     """Parse a ``consumerOffset.json`` to the next queue offsets of each group, by topic and group, and queue id.
 
     Keys of another form than ``topic@group`` are left out, as in a broker's statistics: those of broadcasting groups
-    have a third part. Raises DecodeError. Source: ``ConsumerOffsetManager#whichTopicByConsumer``.
+    have a third part.
     """
     table = as_mapping(offsets_document(text).get("offsetTable"), "offsetTable")
     offsets_by_key = {}
@@ -70,10 +74,7 @@ def consumer_offsets(text: str) -> dict[TopicAndGroup, dict[int, int]]:
 
 
 def light_consumer_offsets(text: str) -> dict[TopicAndGroup, dict[int, int]]:
-    """Parse a ``lmqConsumerOffset.json`` as ``consumer_offsets`` does; a light queue (LMQ) has the queue id 0.
-
-    Raises DecodeError. Source: ``LmqConsumerOffsetManager``.
-    """
+    """Parse a ``lmqConsumerOffset.json`` as ``consumer_offsets`` does; a light queue (LMQ) has the queue id 0."""
     offsets_by_key = consumer_offsets(text)
     table = as_mapping(offsets_document(text).get("lmqOffsetTable"), "lmqOffsetTable")
     for name, value in table.items():
@@ -84,10 +85,7 @@ def light_consumer_offsets(text: str) -> dict[TopicAndGroup, dict[int, int]]:
 
 
 def group_offsets(name: str, text: str) -> dict[int, int]:
-    """Parse the offsets of one ``topic@group``, as config in RocksDB has them. Raises DecodeError.
-
-    Source: ``RocksDBOffsetSerializeWrapper``.
-    """
+    """Parse the offsets of one ``topic@group``, as config in RocksDB has them."""
     return _queue_offsets(name, as_mapping(loads(text), name).get("offsetTable"))
 
 

@@ -53,7 +53,8 @@ def decode_epochs(text: str) -> tuple[Epoch, ...]:
     if len(lines) < 2:  # the count and the sum
         raise DecodeError("no count and checksum in the first two lines")
     count, crc = (_number(line, MAX_EPOCH) for line in lines[:2])
-    epochs = tuple(_epoch(line) for line in lines[2:] if len(_parts(line)) == 2)  # others are passed over
+    pairs = [parts for parts in map(_parts, lines[2:]) if len(parts) == 2]  # other lines are passed over
+    epochs = tuple(Epoch(_number(number, MAX_EPOCH), _number(offset, _MAX_LONG)) for number, offset in pairs)
     actual = zlib.crc32("".join(f"{line}\n" for line in lines[2:]).encode()) & _CRC_MASK
     if crc not in (NOT_CHECKED_CRC, actual):
         raise ChecksumError("the checksum of the epochs does not match", expected=actual, actual=crc)
@@ -82,11 +83,6 @@ def _parts(line: str) -> list[str]:
     while parts and not parts[-1]:
         parts.pop()
     return parts
-
-
-def _epoch(line: str) -> Epoch:
-    number, start_offset = _parts(line)
-    return Epoch(_number(number, MAX_EPOCH), _number(start_offset, _MAX_LONG))
 
 
 def _number(text: str, largest: int) -> int:

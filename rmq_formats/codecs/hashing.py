@@ -1,4 +1,8 @@
-"""Java's string hash, the two codes that RocketMQ derives from it, and the hash that chooses a queue by it."""
+"""Java's string hash, the two codes that RocketMQ derives from it, and the hash that chooses a queue by it.
+
+Source: ``String#hashCode``, ``MessageExtBrokerInner#tagsString2tagsCode``, ``IndexService#buildIndex``, ``#buildKey``,
+``IndexFile#indexKeyHashMethod``; Guava's ``Hashing#consistentHash``.
+"""
 
 import struct
 
@@ -21,30 +25,24 @@ def java_string_hash(text: str) -> int:
 
 
 def tags_code(tags: str | None) -> int:
-    """Compute the tags code of a message's TAGS in its ConsumeQueue unit: the hash with its sign; 0 without tags.
-
-    The whole text is one tag, for any filter type of the topic. Source: ``MessageExtBrokerInner#tagsString2tagsCode``.
-    """
+    """Compute the tags code of TAGS, one tag for any filter type: the hash with its sign; 0 without tags."""
     return java_string_hash(tags) if tags else 0
 
 
 def index_tags_key(tags: str) -> str:
-    """Return the key of a message's TAGS in the Index of brokers from 5.4 on. Source: ``IndexService#buildIndex``."""
+    """Return the key of a message's TAGS in the Index of brokers from 5.4 on: all tags are one text."""
     return f"T#{tags}"
 
 
 def index_key_hash(topic: str, key: str) -> int:
-    """Compute the hash of a topic's key in an IndexFile, 0 to 2^31 - 1.
-
-    Source: ``IndexService#buildKey``, ``IndexFile#indexKeyHashMethod``.
-    """
+    """Compute the hash of a topic's key in an IndexFile, 0 to 2^31 - 1."""
     code = java_string_hash(f"{topic}#{key}")
     # Java's Math.abs returns the smallest int unchanged, which has no positive counterpart.
     return 0 if code == _MIN_INT_32 else abs(code)
 
 
 def consistent_hash(number: int, buckets: int) -> int:
-    """Choose one of so many buckets, so that few numbers move if buckets are added. Source: Guava's ``Hashing``."""
+    """Choose one of so many buckets, so that few numbers move if buckets are added."""
     state, candidate = number & _MASK_64, 0
     while True:
         state = (2862933555777941757 * state + 1) & _MASK_64

@@ -1,6 +1,7 @@
 """Codec of IndexFiles: an on-disk hash table from message keys to physical offsets.
 
 Header, slots, entries; a slot names the newest entry of its chain, and an entry the one before it.
+Source: ``IndexHeader#load``, ``IndexFile#isTimeMatched``.
 """
 
 from dataclasses import astuple, dataclass, replace
@@ -70,17 +71,14 @@ class IndexHeader:
 
     @classmethod
     def decode(cls, buffer: bytes | bytearray | memoryview) -> "IndexHeader":
-        """Decode a header. Raises TruncatedError if there are fewer than 40 bytes.
-
-        An index count of 0, in a file without an entry yet, is read as 1. Source: ``IndexHeader#load``.
-        """
+        """Decode a header; an index count of 0, without an entry yet, is read as 1. Raises TruncatedError."""
         if len(buffer) < INDEX_HEADER_BYTES:
             raise TruncatedError("the bytes end within an IndexFile's header", actual=len(buffer))
         header = cls(*_HEADER.unpack_from(buffer))
         return replace(header, index_count=max(header.index_count, 1))
 
     def overlaps(self, begin_ms: int, end_ms: int) -> bool:
-        """Return whether a query of that time range has to look into this file. Source: ``IndexFile#isTimeMatched``."""
+        """Return whether a query of that time range has to look into this file."""
         first_ms, last_ms = self.begin_timestamp_ms, self.end_timestamp_ms
         # If the clock went back, last_ms may be the smaller one: hence three cases, as in Java.
         around = begin_ms < first_ms and end_ms > last_ms

@@ -7,8 +7,9 @@ The unique id (UNIQ_KEY) is made by the message's producer::
     | ip | pid    | loader | ms since month's begin | number |   in hex: 32 characters, or 56 with IPv6
     +----+--------+--------+------------------------+--------+
 
-The month is the one of the producer's calendar, and is not in the id: the time is told within a month only.
-Source: ``MessageClientIDSetter#createUniqID``, ``#getNearlyTimeFromID``.
+The month is the one of the producer's calendar, and is not in the id: the time is known within a month only.
+Source: ``MessageDecoder#createMessageId``, ``#decodeMessageId``; ``MessageClientIDSetter#createUniqID``,
+``#getNearlyTimeFromID``.
 """
 
 from dataclasses import dataclass
@@ -32,16 +33,12 @@ def encode_message_id(host: Host, physical_offset: int) -> str:
 
     A record's 16 bytes of ``::ffff:a.b.c.d`` stay 16 bytes here. (Java's decoder makes IPv4 of them and
     then fills the id with zeros to 56 characters, which it cannot read back.)
-    Source: ``MessageDecoder#createMessageId``.
     """
     return (host.to_bytes() + pack_fields(_PHYSICAL_OFFSET, physical_offset)).hex().upper()
 
 
 def decode_message_id(text: str) -> tuple[Host, int]:
-    """Decode an offset message id, in either case of letters, to store host and physical offset. Raises DecodeError.
-
-    Source: ``MessageDecoder#decodeMessageId``.
-    """
+    """Decode an offset message id, in either case of letters, to store host and physical offset. Raises DecodeError."""
     data = _read_hex(text, "an offset message id")
     host_bytes = len(data) - _PHYSICAL_OFFSET.size
     host = Host.from_bytes(data, 0, host_bytes == HOST_V6_BYTES)

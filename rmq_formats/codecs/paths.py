@@ -18,10 +18,7 @@ def _join(directory: str, name: str) -> str:
 
 
 def segment_name(start_offset: int) -> str:
-    """Return the name of the file that begins at an offset in its log or queue: 20 decimal digits. Raises LengthError.
-
-    Source: ``UtilAll#offset2FileName``.
-    """
+    """Return the name of a file by its offset in log or queue (``UtilAll#offset2FileName``). Raises LengthError."""
     if not 0 <= start_offset <= _MAX_OFFSET:
         raise LengthError("an offset that no segment can have", expected=f"0..{_MAX_OFFSET}", actual=start_offset)
     return f"{start_offset:0{SEGMENT_NAME_DIGITS}d}"

@@ -1,4 +1,7 @@
-r"""Codec of a message's properties: ``name \x01 value \x02``, repeated, in UTF-8."""
+r"""Codec of a message's properties: ``name \x01 value \x02``, repeated, in UTF-8.
+
+Source: ``MessageDecoder#messageProperties2String``, ``#string2messageProperties``; ``IndexService#buildIndex``.
+"""
 
 from collections.abc import Mapping
 from typing import Final, TypeVar
@@ -16,8 +19,7 @@ _VALUE_END_BYTE = bytes([PROPERTY_SEPARATOR])
 def encode_properties(properties: Mapping[str, str]) -> bytes:
     r"""Encode properties in the mapping's order, each ended by ``\x02``, the last one too.
 
-    Nothing is checked: a separator inside a name or a value is written as it is, as Java does. Java writes ``?`` for a
-    lone surrogate, and so does this. Source: ``MessageDecoder#messageProperties2String``.
+    As in Java nothing is checked: a separator in a name or a value is written as it is, and a lone surrogate as ``?``.
     """
     text = "".join([f"{name}{_NAME_END}{value}{_VALUE_END}" for name, value in properties.items()])
     return text.encode("utf-8", "replace")
@@ -27,8 +29,7 @@ def decode_properties(properties_bytes: bytes) -> dict[str, str]:
     r"""Decode properties; never fails.
 
     Of a repeated name the last value counts. An entry without a name or without a value vanishes, and a
-    last entry without its ``\x02`` is accepted. A value may hold ``\x01``. Bytes that are not UTF-8 become
-    U+FFFD. Source: ``MessageDecoder#string2messageProperties``.
+    last entry without its ``\x02`` is accepted. A value may hold ``\x01``. Bytes that are not UTF-8 become U+FFFD.
     """
     properties = {}
     for entry in properties_bytes.decode("utf-8", "replace").split(_VALUE_END):
@@ -60,5 +61,5 @@ def parse_decimal(text: str | None, default: _D, max_digits: int = 18) -> int | 
 
 
 def split_keys(keys: str) -> list[str]:
-    """Split a KEYS property at spaces; empty parts are left out. Source: ``IndexService#buildIndex``."""
+    """Split a KEYS property at spaces; empty parts are left out."""
     return [key for key in keys.split(KEY_SEPARATOR) if key]

@@ -1,4 +1,8 @@
-"""Codec of CommitLog records: decodes stored messages, encodes messages to be stored."""
+"""Codec of CommitLog records: decodes stored messages, encodes messages to be stored.
+
+Source: ``MessageDecoder#decode``, ``MessageExtEncoder#encode``, ``#calMsgLength``,
+``CommitLog.DefaultAppendMessageCallback#doAppend``.
+"""
 
 from dataclasses import dataclass, fields
 from typing import Final
@@ -171,8 +175,6 @@ def decode_record(
         LengthError: a length that is out of bounds or does not add up.
         ChecksumError: a CRC that does not match.
         FormatError: the record states another physical offset.
-
-    Source: ``MessageDecoder#decode``.
     """
     view = memoryview(buffer)
     shape = frame_shape(view, position, physical_offset)
@@ -232,7 +234,7 @@ def _error(code: DamageCode, view: memoryview, position: int, physical_offset: i
 
 
 def record_bytes(message: MessageToStore, *, append_crc_property: bool = False) -> int:
-    """Compute the size of the record that ``encode_record`` makes. Source: ``MessageExtEncoder#calMsgLength``."""
+    """Compute the size of the record that ``encode_record`` makes of a message."""
     topic = _topic_bytes(message.topic)
     properties_bytes = len(_properties_before_crc(message.properties_bytes, append_crc_property))
     return (
@@ -261,8 +263,6 @@ def encode_record(
     Args:
         append_crc_property: end the properties with the record's own CRC (``enabledAppendPropCRC``).
         max_body_bytes: the broker's ``maxMessageSize``; the record may be 64 KiB larger.
-
-    Source: ``MessageExtEncoder#encode``, ``CommitLog.DefaultAppendMessageCallback#doAppend``.
     """
     topic = _topic_bytes(message.topic)
     properties = _properties_before_crc(message.properties_bytes, append_crc_property)

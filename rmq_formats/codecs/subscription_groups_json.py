@@ -1,4 +1,7 @@
-"""Configs of consumer groups, as in ``config/subscriptionGroup.json`` and in config in RocksDB."""
+"""Configs of consumer groups, as in ``config/subscriptionGroup.json`` and in config in RocksDB.
+
+Source: ``SubscriptionGroupManager``, ``SubscriptionGroupConfig``.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,10 +26,7 @@ class StoredGroupConfig:
 
 
 def group_configs(text: str) -> dict[str, StoredGroupConfig]:
-    """Parse a ``subscriptionGroup.json`` to group configs by name, in the file's order. Raises DecodeError.
-
-    Source: ``SubscriptionGroupManager``, ``SubscriptionGroupConfig``.
-    """
+    """Parse a ``subscriptionGroup.json`` to group configs by name, in the file's order. Raises DecodeError."""
     table = as_mapping(as_mapping(loads(text), "subscriptionGroup.json").get("subscriptionGroupTable"), "its table")
     return {name: _group_config(name, as_mapping(config, f"group {name}")) for name, config in table.items()}
 

@@ -1,4 +1,7 @@
-"""Topic configs, as in ``config/topics.json`` and in config in RocksDB."""
+"""Topic configs, as in ``config/topics.json`` and in config in RocksDB.
+
+Source: ``TopicConfigSerializeWrapper``, ``TopicConfig``.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -35,10 +38,7 @@ class StoredTopicConfig:
 
 
 def topic_configs(text: str) -> dict[str, StoredTopicConfig]:
-    """Parse a ``topics.json`` to topic configs by name, in the file's order. Raises DecodeError.
-
-    Source: ``TopicConfigSerializeWrapper``, ``TopicConfig``.
-    """
+    """Parse a ``topics.json`` to topic configs by name, in the file's order. Raises DecodeError."""
     table = as_mapping(as_mapping(loads(text), "topics.json").get("topicConfigTable"), "topicConfigTable")
     return {name: _topic_config(name, as_mapping(config, f"topic {name}")) for name, config in table.items()}
 

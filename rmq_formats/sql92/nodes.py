@@ -3,7 +3,8 @@
 The rules of what may stand where are Java's: texts and truth values have no order, NULL is an operand of IS only,
 and IN takes a property. Texts of nodes are printed as in Java, as they occur in its errors.
 
-Source: ``ComparisonExpression``, ``UnaryExpression``, ``LogicExpression``, ``ConstantExpression``.
+Source: ``ComparisonExpression``, ``UnaryExpression#createBooleanCast``, ``LogicExpression``, ``ConstantExpression``,
+``SelectorParser#asBooleanExpression``.
 """
 
 import operator
@@ -72,10 +73,7 @@ def named(name: str) -> Node:
 
 
 def truth(node: Node) -> Node:
-    """Make a node a condition: a property, which is text, is false then. Raises SqlError for other values.
-
-    Source: ``SelectorParser#asBooleanExpression``, ``UnaryExpression#createBooleanCast``.
-    """
+    """Make a node a condition: a property, which is text, is false then. Raises SqlError for other values."""
     if node.is_truth:
         return node
     if node.kind is not NodeKind.PROPERTY:

@@ -3,7 +3,8 @@
 A property is text. Compared with a number, it is parsed as that number's type; the types are Java's
 Integer (int), Long (``Long``) and Double (float).
 
-Source: ``ComparisonExpression#__compare``, ``LogicExpression``.
+Source: ``ConstantExpression#createFromDecimal``, ``#createFloat``, ``ComparisonExpression#__compare``,
+``#doCreateEqual``, ``#evaluate``, ``LogicExpression``; ``valueOf`` of Integer, Long and Double.
 """
 
 import math
@@ -61,19 +62,13 @@ def is_number(value: Value) -> bool:
 
 
 def integer_literal(text: str) -> int:
-    """Parse an integer literal, without its L. Raises SqlError if the number does not fit into 64 bits.
-
-    Source: ``ConstantExpression#createFromDecimal``.
-    """
+    """Parse an integer literal, without its L. Raises SqlError if the number does not fit into 64 bits."""
     value = integer(text, LONG_BITS)
     return value if value < 1 << INT_BITS - 1 else Long(value)
 
 
 def float_literal(text: str) -> float:
-    """Parse a floating-point literal. Raises SqlError if it is too large, or 0, which RocketMQ refuses as too small.
-
-    Source: ``ConstantExpression#createFloat``.
-    """
+    """Parse a floating-point literal. Raises SqlError if it is too large, or 0, which RocketMQ refuses as too small."""
     value = float(text)
     if math.isinf(value):
         raise SqlError(f"{text} is greater than 1.7976931348623157E308")
@@ -83,7 +78,7 @@ def float_literal(text: str) -> float:
 
 
 def integer(text: str, bits: int) -> int:
-    """Parse a text as an integer of so many bits. Raises SqlError. Source: ``Integer#valueOf``, ``Long#valueOf``."""
+    """Parse a text as an integer of so many bits. Raises SqlError."""
     match = _INTEGER.fullmatch(text)
     digits = "" if match is None else match["digits"].lstrip("0")
     if match is not None and len(digits) <= bits:
@@ -94,7 +89,7 @@ def integer(text: str, bits: int) -> int:
 
 
 def double(text: str) -> float:
-    """Parse a text as a floating-point number. Raises SqlError. Source: ``Double#valueOf``."""
+    """Parse a text as a floating-point number. Raises SqlError."""
     trimmed = text.strip(_SPACES)
     match = _DOUBLE.fullmatch(trimmed)
     if match is not None:
@@ -158,20 +153,14 @@ def _sortable(number: float) -> tuple[bool, float, bool]:
 
 
 def equal(left: Value, right: Value) -> Value:
-    """Return whether two values are equal. None if only the left one is null; two nulls are equal. Raises SqlError.
-
-    Source: ``ComparisonExpression#doCreateEqual``.
-    """
+    """Return whether two values are equal. None if only the left one is null; two nulls are equal. Raises SqlError."""
     if left is None:
         return True if right is None else None
     return right is not None and compare(left, right) == 0
 
 
 def in_order(order: Callable[[int], bool], left: Value, right: Value) -> Value:
-    """Return whether two values are in an order; None if one is null. Raises SqlError if a text is not a number.
-
-    Source: ``ComparisonExpression#evaluate``.
-    """
+    """Return whether two values are in an order; None if one is null. Raises SqlError if a text is not a number."""
     if left is None or right is None:
         return None
     if isinstance(left, str) and isinstance(right, str):

@@ -294,12 +294,6 @@ class ArrowStorage(Storage):
         """Return the file system's own name for a path."""
         return f"{self._root}{split_query(path)[0].removeprefix(self._location)}"
 
-    def _info(self, path: str) -> Any:
-        try:
-            return self.file_system.get_file_info(self.inner(path))
-        except (OSError, pa.ArrowException) as error:  # Azure's tells of credentials by the latter
-            raise StoreError(f"{path}: cannot be looked up ({_reason(error)})") from error
-
     def entries(self, path: str) -> list[Entry]:
         """List a directory, sorted; empty where there is none."""
         selector = pafs.FileSelector(self.inner(path), allow_not_found=True)
@@ -315,7 +309,10 @@ class ArrowStorage(Storage):
 
     def exists(self, path: str) -> bool:
         """Return whether a file or directory exists."""
-        return bool(self._info(path).type != pafs.FileType.NotFound)
+        try:
+            return bool(self.file_system.get_file_info(self.inner(path)).type != pafs.FileType.NotFound)
+        except (OSError, pa.ArrowException) as error:  # Azure reports bad credentials by the latter
+            raise StoreError(f"{path}: cannot be looked up ({_reason(error)})") from error
 
     def open(self, path: str) -> OpenRange:
         """Open a file for reading."""
