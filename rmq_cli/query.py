@@ -47,10 +47,10 @@ def query(
     Uses Index and ConsumeQueue where they can be relied on; else scans the log, and a line on stderr
     says why. Nothing found: exit code 1.
     """
-    conditions = {"--key": key, "--uniq-key": uniq_key, "--msg-id": msg_id, "--offset": offset, "--time": time}
-    options = [name for name, value in conditions.items() if value is not None]
+    choices = {"--key": key, "--uniq-key": uniq_key, "--msg-id": msg_id, "--offset": offset, "--time": time}
+    options = [name for name, value in choices.items() if value is not None]
     if len(options) != 1:
-        raise OptionError(f"give one of {', '.join(conditions)}; given: {', '.join(options) or 'none'}")
+        raise OptionError(f"give one of {', '.join(choices)}; given: {', '.join(options) or 'none'}")
     if msg_id is None and topic is None:
         raise OptionError(f"{options[0]}: give --topic too")
     if offset is not None and queue is None:
@@ -64,18 +64,8 @@ def query(
     from rmq_cli import query_run  # noqa: PLC0415 # takes a second to load
 
     follow_broker_conf(config, [store])
-    return query_run.run(
-        store,
-        query_run.QueryOptions(
-            key=key,
-            uniq_key=uniq_key,
-            msg_id=msg_id,
-            topic=topic,
-            queue_id=queue,
-            offset=offset,
-            time=time_ms,
-            include=include,
-        ),
-        as_json=as_json,
-        tier=tier,
-    )
+    conditions = {
+        "key": key, "uniq_key": uniq_key, "msg_id": msg_id, "topic": topic, "queue_id": queue, "offset": offset,
+        "time": time_ms, "include": include,
+    }  # fmt: skip
+    return query_run.run(store, tier, conditions, as_json=as_json)

@@ -1,7 +1,7 @@
 """The work of ``rmq query``: finds messages in a store, and prints each whole."""
 
-from dataclasses import asdict, dataclass, replace
-from datetime import datetime
+from dataclasses import replace
+from typing import Any
 
 from rich.console import Console
 from rich.rule import Rule
@@ -33,27 +33,14 @@ _TRANSACTIONS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class QueryOptions:
-    """The conditions of ``rmq query``, by the names of ``Store.query``."""
-
-    key: str | None
-    uniq_key: str | None
-    msg_id: str | None
-    topic: str | None
-    queue_id: int | None
-    offset: int | None
-    time: int | datetime | None
-    include: str | None = None
-
-
-def run(store: str, options: QueryOptions, *, as_json: bool, tier: str | None = None) -> int:
-    """Print the messages of a query, with those of a named tiered storage. Returns the exit code. Raises RmqError."""
+def run(store: str, tier: str | None, conditions: dict[str, Any], *, as_json: bool) -> int:
+    """Print the messages of a query, with ``Store.query``'s conditions. Returns the exit code. Raises RmqError."""
     opened = Store(store, tier=tier)
-    messages = opened.query(**asdict(options), on_plan=_warn_of_scan)
+    messages = opened.query(**conditions, on_plan=_warn_of_scan)
     if not messages:
-        is_topic = options.topic is None or options.topic in opened.topics()
-        output.warn(f"{store}: no such message" if is_topic else f"{store}: no such topic: {options.topic}")
+        topic = conditions["topic"]
+        is_topic = topic is None or topic in opened.topics()
+        output.warn(f"{store}: no such message" if is_topic else f"{store}: no such topic: {topic}")
         return output.EXIT_FINDINGS
     if as_json:
         with output.Lines() as lines:

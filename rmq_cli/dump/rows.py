@@ -91,11 +91,8 @@ def _segment_units(
     file: OpenRange, queue: QueueSegments, start_offset: int, begin: int, report_fault: ReportFault
 ) -> Iterator[UnitRow]:
     first = start_offset // UNIT_BYTES  # queue offset of the file's first unit
-    count = -(-file.data_end() // UNIT_BYTES)  # what follows is zero: not written yet
     empty = 0
-    for number in range(max(0, begin - first), count, _ROWS_AT_ONCE):
-        rows = min(_ROWS_AT_ONCE, count - number)
-        data = read_range(file, number * UNIT_BYTES, rows * UNIT_BYTES)
+    for number, data in _unit_blocks(file, UNIT_BYTES, begin - first):
         whole = data[: len(data) - len(data) % UNIT_BYTES]
         for at, row in enumerate(np.frombuffer(whole, dtype=UNIT_DTYPE).tolist()):
             if row[0] < 0 or row[1] <= 0:
@@ -106,6 +103,13 @@ def _segment_units(
             report_fault(f"{_queue_name(queue)}: {len(data) % UNIT_BYTES} bytes at the end of a file are no unit")
     if empty:
         report_fault(f"{_queue_name(queue)}: {empty} places without a unit, and units behind them")
+
+
+def _unit_blocks(file: OpenRange, unit_bytes: int, begin: int) -> Iterator[tuple[int, bytes]]:
+    """Yield the bytes of a file's units from a number on, some at a time, with the number of the first."""
+    count = -(-file.data_end() // unit_bytes)  # what follows is zero: not written yet
+    for number in range(max(0, begin), count, _ROWS_AT_ONCE):
+        yield number, read_range(file, number * unit_bytes, min(_ROWS_AT_ONCE, count - number) * unit_bytes)
 
 
 def batch_units(
@@ -223,10 +227,7 @@ def entry_index(
     for segment in entry_index_files(place):
         first = segment.start_offset // INDEX_UNIT_BYTES
         with place.storage.open(segment.path) as file:
-            count = -(-file.data_end() // INDEX_UNIT_BYTES)
-            for number in range(max(0, begin - first), count, _ROWS_AT_ONCE):
-                rows = min(_ROWS_AT_ONCE, count - number)
-                data = read_range(file, number * INDEX_UNIT_BYTES, rows * INDEX_UNIT_BYTES)
+            for number, data in _unit_blocks(file, INDEX_UNIT_BYTES, begin - first):
                 padded = data + bytes(-len(data) % INDEX_UNIT_BYTES)
                 units = np.frombuffer(padded, dtype=INDEX_UNIT_DTYPE).tolist()
                 for at, (magic, pos, size, index, term) in enumerate(units, first + number):

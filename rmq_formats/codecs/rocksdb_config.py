@@ -116,11 +116,10 @@ def decode_offset_key(key: bytes) -> OffsetKey:
     _check_separator(key, at)
     topic, at = _read_name(key, at + 1)
     try:
-        separator, queue_id = _QUEUE.unpack_from(key, at)
+        _, queue_id = _QUEUE.unpack_from(key, at)
     except error as cause:
         raise _bad(key, "it is too short") from cause
-    if separator != _SEPARATOR:
-        _check_separator(key, at)
+    _check_separator(key, at)
     _check_used(key, at + _QUEUE.size)
     return OffsetKey(group, topic, queue_id)
 

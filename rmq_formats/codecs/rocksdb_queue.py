@@ -51,19 +51,15 @@ class QueueBound:
         return cls(*_BOUND.unpack(value))
 
 
-def _topic_bytes(topic: str) -> bytes:
+def topic_prefix(topic: str) -> bytes:
+    """Return the prefix that the keys of a topic's units have, and no other keys."""
     data = topic.encode()
     return _INT.pack(len(data)) + _SEPARATOR + data + _SEPARATOR
 
 
-def topic_prefix(topic: str) -> bytes:
-    """Return the prefix that the keys of a topic's units have, and no other keys."""
-    return _topic_bytes(topic)
-
-
 def queue_prefix(topic: str, queue_id: int) -> bytes:
     """Return the prefix of the keys of a queue's units; the queue offset follows."""
-    return _topic_bytes(topic) + _INT.pack(queue_id) + _SEPARATOR
+    return topic_prefix(topic) + _INT.pack(queue_id) + _SEPARATOR
 
 
 def unit_key(topic: str, queue_id: int, queue_offset: int) -> bytes:
@@ -89,7 +85,7 @@ def split_unit_key(key: bytes) -> tuple[str, int, bytes]:
 
 def bound_key(topic: str, queue_id: int, which: bytes = MAX) -> bytes:
     """Return the key of a queue's ``max`` or ``min``, in family ``offset``."""
-    return _topic_bytes(topic) + which + _SEPARATOR + _INT.pack(queue_id)
+    return topic_prefix(topic) + which + _SEPARATOR + _INT.pack(queue_id)
 
 
 def split_bound_key(key: bytes) -> tuple[str, int, bytes] | None:

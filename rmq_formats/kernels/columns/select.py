@@ -11,7 +11,7 @@ from numba import njit
 from rmq_formats.codecs.record_layout import RECORD_FIXED_BYTES_V1, RECORD_PHYSICAL_OFFSET_AT
 from rmq_formats.kernels.bytes import COMPILED, find_byte, read_i32, read_i64, same_bytes
 from rmq_formats.kernels.dispatch import find_queue
-from rmq_formats.kernels.scan import CODE, FRAME_COLUMNS, SIZE, SOUND, TOPIC_AT, TOPIC_BYTES, check_crc, check_frame
+from rmq_formats.kernels.scan import CODE, SIZE, SOUND, TOPIC_AT, TOPIC_BYTES, check_crc, check_frame
 from rmq_formats.kernels.text import java_hash
 
 # Columns of a table of points, int64[n, POINT_COLUMNS].
@@ -129,9 +129,6 @@ def check_points(
             row[CODE] = check_crc(data, row)
         count += 1
     return count
-
-
-assert FRAME_COLUMNS > CODE
 
 
 @njit("int64(uint8[::1], int64[:, ::1], int64[::1])", **COMPILED)
