@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numba import njit
 
+from rmq_formats.codecs.hosts import V4_ADDRESS_BYTES
 from rmq_formats.codecs.record_layout import (
     HEAD,
     HOST_FLAGS,
@@ -20,6 +21,7 @@ from rmq_formats.codecs.record_layout import (
 )
 from rmq_formats.kernels import drop_stale_code
 from rmq_formats.kernels.bytes import COMPILED, read_i32, read_i64, same_bytes, write_i32
+from rmq_formats.kernels.columns.hosts import append_hex, write_v4
 from rmq_formats.kernels.scan import (
     BODY_AT,
     BODY_BYTES,
@@ -31,6 +33,7 @@ from rmq_formats.kernels.scan import (
     TOPIC_AT,
     TOPIC_BYTES,
 )
+from rmq_formats.kernels.text import put_decimal
 
 drop_stale_code(Path(__file__).parent, [Path(__file__)])
 
@@ -78,7 +81,6 @@ _HEAD = [HEAD[name] for _, name in FIELDS]
 _SOURCES = np.array([(at, _HOST if code.endswith("s") else width) for at, width, code in _HEAD], dtype=np.int64)
 _BASE64 = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/", dtype=np.uint8)
 _BASE64_PAIRS = (_BASE64.astype(np.int32)[:, None] << 8 | _BASE64).reshape(-1)  # by twelve bits
-_UPPER_HEX = np.frombuffer(b"0123456789ABCDEF", dtype=np.uint8)
 _LOWER_HEX = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)
 _SHORT_ESCAPES = np.zeros(256, dtype=np.uint8)
 for _character, _letter in {'"': '"', "\\": "\\", "\b": "b", "\t": "t", "\n": "n", "\f": "f", "\r": "r"}.items():
@@ -90,42 +92,6 @@ def _put_literal(out: Any, at: int, number: int) -> int:
     for index in range(_ENDS[number], _ENDS[number + 1]):
         out[at] = _TEXT[index]
         at += 1
-    return at
-
-
-@njit("int64(uint8[::1], int64, int64)", **COMPILED)
-def _put_decimal(out: Any, at: int, value: int) -> int:
-    rest = np.uint64(value)
-    if value < 0:
-        out[at] = 45
-        at += 1
-        rest = np.uint64(0) - rest
-    end = at + 1
-    probe = rest
-    while probe >= np.uint64(10):
-        probe //= np.uint64(10)
-        end += 1
-    for index in range(end - 1, at - 1, -1):
-        out[index] = 48 + rest % np.uint64(10)
-        rest //= np.uint64(10)
-    return end
-
-
-@njit("int64(uint8[::1], int64, uint8[::1], int64)", **COMPILED)
-def _put_host_v4(out: Any, at: int, data: Any, host_at: int) -> int:
-    for index in range(4):
-        at = _put_decimal(out, at, int(data[host_at + index]))
-        out[at] = 58 if index == 3 else 46
-        at += 1
-    return _put_decimal(out, at, read_i32(data, host_at + 4))
-
-
-@njit("int64(uint8[::1], int64, uint8[::1], int64, int64)", **COMPILED)
-def _put_hex(out: Any, at: int, data: Any, start: int, byte_count: int) -> int:
-    for index in range(start, start + byte_count):
-        out[at] = _UPPER_HEX[data[index] >> 4]
-        out[at + 1] = _UPPER_HEX[data[index] & 15]
-        at += 2
     return at
 
 
@@ -273,11 +239,13 @@ def render_records(
             at = _put_literal(out, at, field)
             source, width = position + _SOURCES[field, 0], _SOURCES[field, 1]
             if width == 8:
-                at = _put_decimal(out, at, read_i64(data, source))
+                at = put_decimal(out, at, read_i64(data, source))
             elif width == 4:
-                at = _put_decimal(out, at, read_i32(data, source))
+                at = put_decimal(out, at, read_i32(data, source))
             else:
-                at = _put_host_v4(out, at, data, source)
+                at = write_v4(data, source, out, at)
+                out[at] = 58
+                at = put_decimal(out, at + 1, read_i32(data, source + V4_ADDRESS_BYTES))
         at = _put_literal(out, at, _TOPIC)
         at = _put_text(out, at, data, topic_at, topic_bytes)
         if with_body:
@@ -295,8 +263,8 @@ def render_records(
             out[at] = 34
             at += 1
         at = _put_literal(out, at, _MSG_ID)
-        at = _put_hex(out, at, data, position + RECORD_STORE_HOST_AT, HOST_V4_BYTES)
-        at = _put_hex(out, at, data, position + RECORD_PHYSICAL_OFFSET_AT, 8)
+        at = append_hex(data, position + RECORD_STORE_HOST_AT, HOST_V4_BYTES, out, at)
+        at = append_hex(data, position + RECORD_PHYSICAL_OFFSET_AT, 8, out, at)
         at = _put_literal(out, at, _END)
         lines += 1
     result[0], result[1], result[2] = len(frames), at, lines

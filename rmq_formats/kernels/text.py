@@ -153,6 +153,25 @@ def java_hash(data: Any, start: int, stop: int, seed: int) -> int:
     return hashed
 
 
+@njit("int64(uint8[::1], int64, int64)", **COMPILED)
+def put_decimal(out: Any, at: int, value: int) -> int:
+    """Write an integer in decimal at ``out[at]``; return the position after it."""
+    rest = np.uint64(value)
+    if value < 0:
+        out[at] = 45
+        at += 1
+        rest = np.uint64(0) - rest
+    end = at + 1
+    probe = rest
+    while probe >= np.uint64(10):
+        probe //= np.uint64(10)
+        end += 1
+    for index in range(end - 1, at - 1, -1):
+        out[index] = 48 + rest % np.uint64(10)
+        rest //= np.uint64(10)
+    return end
+
+
 @njit(**COMPILED)  # no signature: numba types global arrays as read-only, arguments not
 def _begins_with(data: Any, entry: int, end: int, name: Any) -> bool:
     """Return whether an entry begins with a name and has room for 0x01 and one byte of a value."""

@@ -15,16 +15,9 @@ from rmq_formats.codecs.layout import (
 )
 from rmq_formats.codecs.record_layout import RECORD_FIXED_BYTES_V1
 from rmq_formats.kernels.bytes import ALLOCATING, COMPILED, INLINED, read_i32, read_i64, write_i32, write_i64
-from rmq_formats.kernels.dispatch import (
-    UNIT_PHYSICAL_OFFSET,
-    UNIT_QUEUE,
-    UNIT_QUEUE_OFFSET,
-    UNIT_SIZE,
-    UNIT_STORE_TIMESTAMP,
-    UNIT_TAGS_CODE,
-)
+from rmq_formats.kernels.dispatch import UNIT_QUEUE, UNIT_QUEUE_OFFSET
 
-# Columns of a queue's rows, int64[n, ROW_COLUMNS]: a unit table without its queue column.
+# Columns of a queue's rows, int64[n, ROW_COLUMNS]: those of a unit table from UNIT_QUEUE_OFFSET on.
 QUEUE_OFFSET: Final = 0
 PHYSICAL_OFFSET: Final = 1
 SIZE: Final = 2
@@ -53,11 +46,8 @@ def group_by_queue(units: Any, rank: Any, starts: Any, rows: Any) -> None:
         queue = rank[units[index, UNIT_QUEUE]]
         row = free[queue]
         free[queue] += 1
-        rows[row, QUEUE_OFFSET] = units[index, UNIT_QUEUE_OFFSET]
-        rows[row, PHYSICAL_OFFSET] = units[index, UNIT_PHYSICAL_OFFSET]
-        rows[row, SIZE] = units[index, UNIT_SIZE]
-        rows[row, TAGS_CODE] = units[index, UNIT_TAGS_CODE]
-        rows[row, STORE_TIMESTAMP] = units[index, UNIT_STORE_TIMESTAMP]
+        for column in range(ROW_COLUMNS):
+            rows[row, column] = units[index, UNIT_QUEUE_OFFSET + column]
 
 
 @njit("int64(int64[:, ::1])", **COMPILED)

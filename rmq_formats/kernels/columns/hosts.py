@@ -13,6 +13,7 @@ from rmq_formats.codecs.record_layout import HOST_V4_BYTES, RECORD_PHYSICAL_OFFS
 from rmq_formats.kernels.bytes import COMPILED, INLINED, read_i32, read_i64, same_bytes
 from rmq_formats.kernels.columns.gather import append_bytes
 from rmq_formats.kernels.scan import POSITION
+from rmq_formats.kernels.text import put_decimal
 
 MAX_HOST_TEXT_BYTES: Final = 54  # [ 39 ] : and a port of up to 11 characters
 MAX_MESSAGE_ID_BYTES: Final = 56
@@ -22,7 +23,8 @@ _LOWER_HEX = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)
 
 
 @njit("int64(uint8[::1], int64, int64, uint8[::1], int64)", **INLINED)
-def _append_hex(data: Any, at: int, byte_count: int, out: Any, target: int) -> int:
+def append_hex(data: Any, at: int, byte_count: int, out: Any, target: int) -> int:
+    """Write ``byte_count`` bytes in upper-case hex at ``out[target]``; return the position after them."""
     for index in range(byte_count):
         byte = data[at + index]
         out[target] = _UPPER_HEX[byte >> 4]
@@ -42,36 +44,20 @@ def append_message_ids(data: Any, frames: Any, hosts: Any, at: int, offsets: Any
     ``MessageDecoder#createMessageId``.
     """
     for row in range(len(frames)):
-        target = _append_hex(data, hosts[row, 0], hosts[row, 1], out, target)
-        target = _append_hex(data, frames[row, POSITION] + RECORD_PHYSICAL_OFFSET_AT, 8, out, target)
+        target = append_hex(data, hosts[row, 0], hosts[row, 1], out, target)
+        target = append_hex(data, frames[row, POSITION] + RECORD_PHYSICAL_OFFSET_AT, 8, out, target)
         offsets[at + row + 1] = target
     return target
 
 
-@njit("int64(int64, uint8[::1], int64)", **COMPILED)
-def _write_decimal(value: int, out: Any, at: int) -> int:
-    """Write a 32-bit integer in decimal at ``out[at]``; returns where it ends."""
-    if value < 0:
-        out[at] = 45
-        at += 1
-        value = -value
-    weight = np.int64(1)
-    while value // weight >= 10:
-        weight *= 10
-    while weight > 0:
-        out[at] = np.uint8(48 + value // weight % 10)
-        at += 1
-        weight //= 10
-    return at
-
-
 @njit("int64(uint8[::1], int64, uint8[::1], int64)", **COMPILED)
-def _write_v4(data: Any, address_at: int, out: Any, at: int) -> int:
+def write_v4(data: Any, address_at: int, out: Any, at: int) -> int:
+    """Write an IPv4 address of 4 bytes at ``out[at]``; return the position after it."""
     for index in range(4):
         if index > 0:
             out[at] = 46
             at += 1
-        at = _write_decimal(np.int64(data[address_at + index]), out, at)
+        at = put_decimal(out, at, np.int64(data[address_at + index]))
     return at
 
 
@@ -132,13 +118,13 @@ def append_hosts(data: Any, hosts: Any, at: int, offsets: Any, out: Any, target:
             target += begin - before
         else:
             if host_bytes == HOST_V4_BYTES:
-                target = _write_v4(data, host_at, out, target)
+                target = write_v4(data, host_at, out, target)
             elif _is_mapped(data, host_at):
-                target = _write_v4(data, host_at + 12, out, target)
+                target = write_v4(data, host_at + 12, out, target)
             else:
                 target = _write_v6(data, host_at, out, target)
             out[target] = 58
-            target = _write_decimal(read_i32(data, host_at + host_bytes - 4), out, target + 1)
+            target = put_decimal(out, target + 1, read_i32(data, host_at + host_bytes - 4))
         offsets[at + row + 1] = target
         before = begin
     return target
