@@ -147,20 +147,11 @@ class _Sending:
 
 
 def _result_line(number: int, result: "SendResult") -> bytes:
-    import msgspec  # noqa: PLC0415
-
-    return b"%b\n" % msgspec.json.encode(
-        {
-            "line": number,
-            "status": result.status.name,
-            "topic": result.queue.topic,
-            "broker_name": result.queue.broker_name,
-            "queue_id": result.queue.queue_id,
-            "queue_offset": result.queue_offset,
-            "msg_id": result.msg_id,
-            "offset_msg_id": result.offset_msg_id,
-        }
-    )
+    queue = {
+        "topic": result.queue.topic, "broker_name": result.queue.broker_name, "queue_id": result.queue.queue_id,
+    }  # fmt: skip
+    ids = {"queue_offset": result.queue_offset, "msg_id": result.msg_id, "offset_msg_id": result.offset_msg_id}
+    return output.json_line({"line": number, "status": result.status.name, **queue, **ids})
 
 
 async def read_lines(file: Path | None) -> AsyncIterator[bytes]:
