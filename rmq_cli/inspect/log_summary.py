@@ -102,25 +102,6 @@ class CommitLogFacts:
     finding_count: int
 
 
-class _QueueSums:
-    """Count, bytes, lowest and highest queue offset of each queue, by its row in a dispatcher's table."""
-
-    def __init__(self) -> None:
-        self.rows = np.empty((0, 4), dtype=np.int64)
-
-    def add(self, units: Rows) -> None:
-        if not len(units):
-            return
-        queue = units[:, UNIT_QUEUE]
-        new = int(queue.max()) + 1 - len(self.rows)
-        if new > 0:
-            self.rows = np.vstack([self.rows, np.tile(np.array([0, 0, _MAX_LONG, -1]), (2 * new, 1))])
-        np.add.at(self.rows[:, 0], queue, 1)
-        np.add.at(self.rows[:, 1], queue, units[:, UNIT_SIZE])
-        np.minimum.at(self.rows[:, 2], queue, units[:, UNIT_QUEUE_OFFSET])
-        np.maximum.at(self.rows[:, 3], queue, units[:, UNIT_QUEUE_OFFSET])
-
-
 class _SegmentScan:
     """One pass over one CommitLog file."""
 
@@ -129,7 +110,8 @@ class _SegmentScan:
         self._is_of_queue = is_of_queue
         self._segment = segment
         self._dispatcher = Dispatcher(())
-        self._queues = _QueueSums()
+        # Count, bytes, lowest and highest queue offset of each queue, by its row in the dispatcher's table.
+        self._queue_sums = np.empty((0, 4), dtype=np.int64)
         self._first: int | None = None
         self._last: int | None = None
         self._end: int | None = None
@@ -167,7 +149,7 @@ class _SegmentScan:
 
     def _add(self, batch: FrameBatch) -> None:
         self._dispatcher.dispatch(batch)
-        self._queues.add(self._dispatcher.drain()[0])
+        self._add_units(self._dispatcher.drain()[0])
         damages = batch.all_damages()
         self.damage_count += len(damages)
         self.damages += damages[: MAX_LISTED - len(self.damages)]
@@ -179,10 +161,23 @@ class _SegmentScan:
             times = FrameRows(batch.data, sound).store_timestamps_ms
             self._times = (min(self._times[0], int(times.min())), max(self._times[1], int(times.max())))
 
+    def _add_units(self, units: Rows) -> None:
+        if not len(units):
+            return
+        queue = units[:, UNIT_QUEUE]
+        new = int(queue.max()) + 1 - len(self._queue_sums)
+        if new > 0:
+            empty_rows = np.tile(np.array([0, 0, _MAX_LONG, -1]), (2 * new, 1))
+            self._queue_sums = np.vstack([self._queue_sums, empty_rows])
+        np.add.at(self._queue_sums[:, 0], queue, 1)
+        np.add.at(self._queue_sums[:, 1], queue, units[:, UNIT_SIZE])
+        np.minimum.at(self._queue_sums[:, 2], queue, units[:, UNIT_QUEUE_OFFSET])
+        np.maximum.at(self._queue_sums[:, 3], queue, units[:, UNIT_QUEUE_OFFSET])
+
     def queues(self) -> dict[tuple[str, int], list[int]]:
         """Return count, bytes, lowest and highest queue offset of each queue that has a unit."""
         names = self._dispatcher.queue_names()
-        return {name: row for name, row in zip(names, self._queues.rows.tolist(), strict=False) if row[0]}
+        return {name: row for name, row in zip(names, self._queue_sums.tolist(), strict=False) if row[0]}
 
 
 def log_facts(

@@ -271,24 +271,17 @@ class ArrowStorage(Storage):
 
     def __init__(self, uri: str) -> None:
         self._uri = uri
-        self._connect()
-
-    def _connect(self) -> None:
-        self._location, query = split_query(self._uri)
+        self._location, query = split_query(uri)
         if self._location.startswith(_GCS_SCHEMES) and "retry_limit_seconds" not in query:
             query = f"{query}&{_GCS_PATIENCE}" if query else f"?{_GCS_PATIENCE}"
         try:
             self.file_system, root = pafs.FileSystem.from_uri(self._location + query)
         except (OSError, ValueError, pa.ArrowException) as error:
-            raise StoreError(f"{self._uri}: cannot be opened ({_reason(error)})") from error
+            raise StoreError(f"{uri}: cannot be opened ({_reason(error)})") from error
         self._root = root.rstrip("/")
 
-    def __getstate__(self) -> str:
-        return self._uri
-
-    def __setstate__(self, uri: str) -> None:
-        self._uri = uri
-        self._connect()
+    def __reduce__(self) -> tuple[type["ArrowStorage"], tuple[str]]:
+        return ArrowStorage, (self._uri,)
 
     def inner(self, path: str) -> str:
         """Return the file system's own name for a path."""
