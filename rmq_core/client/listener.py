@@ -36,9 +36,9 @@ FAILED: Final = Later()
 
 
 async def call_listener(listener: Listener, messages: list[ReceivedMessage]) -> Later | None:
-    """Call a listener, and log its exception."""
+    """Call a listener with a list of its own, and log its exception."""
     try:
-        response: Any = listener(messages)
+        response: Any = listener([*messages])
         if response is not None and isawaitable(response):
             response = await response
     except asyncio.CancelledError:

@@ -9,7 +9,6 @@ import logging
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from inspect import isawaitable
 from typing import Any, Final
 
@@ -132,10 +131,12 @@ def traced(listener: Listener, group: str, tracer: Tracer, timeout_s: float) -> 
             for message in messages
             if message.properties.get(PROPERTY_TRACE_SWITCH) != "false" and PROPERTY_MSG_REGION in message.properties
         ]
+        message_count = len(messages)
         request_id, begin_ms = ids.next(tracer.clock_ms()), tracer.clock_ms()
         for message in traced_messages:
-            before = _record(message, group, request_id, TraceType.SUB_BEFORE, begin_ms)
-            tracer.put(replace(before, retry_times=message.reconsume_times))
+            tracer.put(
+                _record(message, group, request_id, TraceType.SUB_BEFORE, begin_ms, retry_times=message.reconsume_times)
+            )
         code = ContextCode.EXCEPTION
         try:
             response: Any = listener(messages)
@@ -147,16 +148,19 @@ def traced(listener: Listener, group: str, tracer: Tracer, timeout_s: float) -> 
             end_ms = tracer.clock_ms()
             if code is not ContextCode.EXCEPTION and end_ms - begin_ms >= timeout_s * 1000:
                 code = ContextCode.TIME_OUT
-            cost_ms, is_success = (end_ms - begin_ms) // len(messages), code is ContextCode.SUCCESS
+            result = {
+                "cost_ms": (end_ms - begin_ms) // message_count,
+                "context_code": code,
+                "is_success": code is ContextCode.SUCCESS,
+            }
             for message in traced_messages:
-                after = _record(message, group, request_id, TraceType.SUB_AFTER, end_ms)
-                tracer.put(replace(after, cost_ms=cost_ms, context_code=code, is_success=is_success))
+                tracer.put(_record(message, group, request_id, TraceType.SUB_AFTER, end_ms, **result))
 
     return call
 
 
 def _record(
-    message: ReceivedMessage, group: str, request_id: str, trace_type: TraceType, timestamp_ms: int
+    message: ReceivedMessage, group: str, request_id: str, trace_type: TraceType, timestamp_ms: int, **fields: Any
 ) -> TraceRecord:
     return TraceRecord(
         trace_type=trace_type,
@@ -167,6 +171,7 @@ def _record(
         request_id=request_id,
         msg_id=message.msg_id,
         keys=message.properties.get(PROPERTY_KEYS),
+        **fields,
     )
 
 

@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
-from rmq_core.client import Later, PushOptions, ReceivedMessage
+from rmq_core.client import Later, Message, PushOptions, ReceivedMessage
 from rmq_core.client.consumer.consume_message import ProcessQueue
+from rmq_core.client.producer.tracer import Tracer, traced
+from rmq_core.remoting.clock import now_ms
 from rmq_formats.errors import OptionError
 from tests.client.conftest import QUEUE, received
 from tests.client.consumer.bench import Bench
@@ -73,6 +75,26 @@ async def test_of_a_batch_only_what_is_not_done_is_sent_back() -> None:
         bench.put(0, 1, 2, 3)
         await bench.until(4)
     assert bench.backs.sent == [(2, 0), (3, 0)]
+
+
+@pytest.mark.parametrize("is_traced", [False, True])
+@pytest.mark.parametrize("in_order", [False, True])
+async def test_a_listener_may_empty_its_list(in_order: bool, is_traced: bool) -> None:
+    def listener(messages: list[ReceivedMessage]) -> None:
+        while messages:
+            if messages.pop(0).queue_offset == 3 and not failures:
+                failures.append(3)
+                raise ValueError("no")
+
+    async def send(_: Message) -> None:
+        pass
+
+    failures: list[int] = []
+    called = traced(listener, "g", Tracer("T", send, now_ms), 60) if is_traced else listener
+    async with Bench(called, in_order=in_order, concurrency=1, consume_batch_size=4, suspend_queue_s=0) as bench:
+        bench.put(*range(8))
+        await bench.until(8)
+    assert failures == [3]
 
 
 async def test_what_cannot_be_sent_back_is_consumed_again(monkeypatch: pytest.MonkeyPatch) -> None:
