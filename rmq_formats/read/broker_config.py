@@ -1,4 +1,4 @@
-"""Reads the tables of ``config/`` as a broker does: topics, consumer groups, consumer offsets."""
+"""Reads topics, consumer groups and consumer offsets of ``config/`` as a broker does."""
 
 from collections.abc import Callable
 from typing import Final, TypeVar
@@ -24,14 +24,14 @@ _Parsed = TypeVar("_Parsed")
 
 
 def stored_topics(store: StoreFiles) -> dict[str, StoredTopicConfig] | None:
-    """Read the topics of a store, by name; None where it has no table of them.
+    """Read the topics of a store, by name; None for a store without a table of topics.
 
-    Config in RocksDB of v2 does not have all of them, see ``lists_all_topics``.
+    Config in RocksDB of v2 lacks some topics, see ``lists_all_topics``.
 
     Raises:
         StoreNotFoundError: no such store.
-        StoreError: neither the file nor its ``.bak`` can be read, or not the RocksDB.
-        FormatError: the topics are in a RocksDB that is damaged.
+        StoreError: neither the file nor its ``.bak`` can be read, or the RocksDB cannot be opened.
+        FormatError: a damaged RocksDB.
     """
     return _load_table(store, "topics.json", topics_json.topic_configs, rocksdb_config.stored_topics)
 
@@ -42,11 +42,7 @@ def lists_all_topics(store: StoreFiles) -> bool:
 
 
 def stored_batch_topics(store: StoreFiles) -> frozenset[str]:
-    """Return the topics whose queues are BatchConsumeQueues, according to the store's directories and config.
-
-    Raises:
-        RmqError: the topics are in a RocksDB that cannot be read, as ``stored_topics``.
-    """
+    """Return the topics with BatchConsumeQueues, by the store's directories and config; raises as ``stored_topics``."""
     layouts = store.layouts
     if store_layouts.StoreLayout.ROCKSDB_CONFIG not in layouts:
         return layouts.batch_topics
@@ -56,31 +52,30 @@ def stored_batch_topics(store: StoreFiles) -> frozenset[str]:
 
 def stored_groups(store: StoreFiles) -> dict[str, StoredGroupConfig]:
     """Read the consumer groups of a store, by name; raises as ``stored_topics``."""
-    configs = _load_table(
-        store, "subscriptionGroup.json", subscription_groups_json.group_configs, rocksdb_config.stored_groups
-    )
-    return configs or {}
+    parse = subscription_groups_json.group_configs
+    return _load_table(store, "subscriptionGroup.json", parse, rocksdb_config.stored_groups) or {}
 
 
 def stored_offsets(store: StoreFiles) -> dict[TopicAndGroup, dict[int, int]]:
     """Read the consumer offsets of a store, by topic and group, and queue id; raises as ``stored_topics``.
 
-    A broker with light queues (LMQ) keeps all of them in a file of its own.
-
     Raises:
-        StoreLayoutError: there are both files, of which a broker reads the one that its setting ``enableLmq`` tells.
+        StoreLayoutError: see ``offsets_file``.
     """
     name = offsets_file(store)
-    parse = (
-        consumer_offsets_json.light_consumer_offsets
-        if name == LIGHT_OFFSETS
-        else consumer_offsets_json.consumer_offsets
-    )
+    is_light = name == LIGHT_OFFSETS
+    parse = consumer_offsets_json.light_consumer_offsets if is_light else consumer_offsets_json.consumer_offsets
     return _load_table(store, name, parse, rocksdb_config.stored_offsets) or {}
 
 
 def offsets_file(store: StoreFiles) -> str:
-    """Return the name of the file of consumer offsets, be it there or not. Raises StoreLayoutError, see above."""
+    """Return the name of the file of consumer offsets, which need not exist.
+
+    A broker with light queues (LMQ) writes all consumer offsets to a file of another name.
+
+    Raises:
+        StoreLayoutError: both files exist, of which the setting ``enableLmq`` tells the one that the broker reads.
+    """
     light, other = (f"{paths.config_dir(store.root)}/{name}" for name in (LIGHT_OFFSETS, OFFSETS))
     has_light, has_other = (any(store.storage.exists(path + end) for end in ("", ".bak")) for path in (light, other))
     if has_light and has_other:
@@ -95,10 +90,10 @@ def _load_table(
     parse: Callable[[str], dict[_Key, _Row]],
     from_rocksdb: Callable[[StoreFiles], StoredTable[dict[_Key, _Row]] | None],
 ) -> dict[_Key, _Row] | None:
-    """Read a table from RocksDB, or from its file, or from the ``.bak`` where that is missing, empty or does not parse.
+    """Read a table from RocksDB, else from its file or the file's ``.bak``, see ``read_config``.
 
-    A broker killed while it wrote them leaves only the last one. A file beside a RocksDB of v1 that is newer than it
-    is laid over its rows. Source: ``ConfigManager#load``, ``RocksDBTopicConfigManager#merge``.
+    Rows of a file override those of a RocksDB of v1 with a lower data version.
+    Source: ``ConfigManager#load``, ``RocksDBTopicConfigManager#merge``.
     """
     if not store.storage.exists(store.root):
         raise StoreNotFoundError(f"{store.root}: no such store")
@@ -118,10 +113,12 @@ def _load_table(
 
 
 def read_config(store: StoreFiles, name: str, parse: Callable[[str], _Parsed]) -> _Parsed | None:
-    """Read a config file, or its ``.bak`` where that is missing, empty or does not parse; None without either.
+    """Read a config file, or its ``.bak`` if the file is missing, empty or does not parse; None without both files.
+
+    A broker that is killed while it writes a config file may leave only the ``.bak``.
 
     Raises:
-        StoreError: neither parses, or one cannot be read.
+        StoreError: neither file parses, or one cannot be read.
     """
     faults = []
     for path in (f"{paths.config_dir(store.root)}/{name}", f"{paths.config_dir(store.root)}/{name}.bak"):
@@ -137,13 +134,7 @@ def read_config(store: StoreFiles, name: str, parse: Callable[[str], _Parsed]) -
 
 
 def _config_text(storage: Storage, path: str) -> str:
-    """Read a config file.
-
-    Raises:
-        StoreNotFoundError: no such file.
-        DecodeError: the file is empty, or too large.
-        StoreError: the file cannot be read.
-    """
+    """Read a config file; DecodeError for an empty or too large file."""
     with storage.open(path) as file:
         if file.size_bytes > MAX_CONFIG_BYTES:
             raise DecodeError(f"it has {file.size_bytes} bytes, more than {MAX_CONFIG_BYTES}")

@@ -1,7 +1,7 @@
 """Topics, consumer groups and consumer offsets of a store as documents: all members that their JSON files would have.
 
-Where the store has them in RocksDB, they are what ``mqadmin rocksDBConfigToJson`` makes of it; the values of
-``read/broker_config.py`` have what the tools know of them.
+Of config in RocksDB they are what ``mqadmin rocksDBConfigToJson`` writes. ``read/broker_config.py`` reads only the
+members that the tools need.
 """
 
 from dataclasses import dataclass
@@ -23,13 +23,13 @@ Document = dict[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One of the documents.
+    """Kind of a document.
 
     Attributes:
-        files: names of its JSON files; a broker has one of them.
-        table: its main member, by name of a topic, of a group, or ``topic@group``.
-        database: of RocksDB v1.
-        numbered: its table in RocksDB v2.
+        files: names of the document's JSON files; a broker has one of them.
+        table: the main member, by name of a topic, of a group, or ``topic@group``.
+        database: the directory in RocksDB v1.
+        numbered: the table in RocksDB v2.
     """
 
     files: tuple[str, ...]
@@ -47,20 +47,19 @@ FORBIDDEN: Final = "forbiddenTable"
 
 
 def stored_document(store: StoreFiles, kind: Kind) -> Document | None:
-    """Read a document of a store; None where it has none.
+    """Read a document of a store; None for a store without the document. Raises as ``broker_config.stored_offsets``.
 
-    A file beside a RocksDB of v1 is laid over it if its data version is higher, as at a broker's start. The offsets
-    have those of light queues (LMQ) in ``offsetTable``, with the queue id 0.
-
-    Raises:
-        StoreLayoutError: both files of offsets, see ``stored_offsets`` of ``broker_config``.
-        StoreError: neither the file nor its ``.bak`` can be read, or not the RocksDB.
-        FormatError: a damaged RocksDB.
+    As at a broker's start, a file with a higher data version overrides rows of a RocksDB of v1. Offsets of light queues
+    (LMQ) are in ``offsetTable`` with the queue id 0.
     """
-    stored = _from_rocksdb(store, kind)
+    path, stored = rocksdb_config.config_database(store, kind.database), None
+    if path is not None:
+        with opened_rocksdb(store.storage, path, store.root) as database:
+            stored = _database_document(database, kind)
     if stored is not None and rocksdb_config.is_v2(store):
         return stored
-    from_files = _from_files(store, kind)
+    file = offsets_file(store) if kind is OFFSETS else kind.files[0]
+    from_files = read_config(store, file, lambda text: _parse_document(text, kind))
     if stored is None or from_files is None:
         return stored or from_files
     if _counter(from_files) <= _counter(stored):
@@ -100,12 +99,6 @@ def _counter(document: Document) -> int:
     return counter if isinstance(counter, int) else 0
 
 
-def _from_files(store: StoreFiles, kind: Kind) -> Document | None:
-    """Read a JSON file, or the ``.bak`` where that is missing, empty or does not parse."""
-    file = offsets_file(store) if kind is OFFSETS else kind.files[0]
-    return read_config(store, file, lambda text: _parse_document(text, kind))
-
-
 def _parse_document(text: str, kind: Kind) -> Document:
     document = consumer_offsets_json.offsets_document(text) if kind is OFFSETS else fastjson.loads(text)
     if not isinstance(document, dict) or not isinstance(document.get(kind.table, {}), dict):
@@ -117,15 +110,7 @@ def _parse_document(text: str, kind: Kind) -> Document:
     return document
 
 
-def _from_rocksdb(store: StoreFiles, kind: Kind) -> Document | None:
-    path = rocksdb_config.config_database(store, kind.database)
-    if path is None:
-        return None
-    with opened_rocksdb(store.storage, path, store.root) as database:
-        return database_document(database, kind)
-
-
-def database_document(database: RocksDb, kind: Kind) -> Document:
+def _database_document(database: RocksDb, kind: Kind) -> Document:
     """Read a document from an open RocksDB of config, of either version. Raises FormatError."""
     try:
         if database.path.rpartition("/")[2] == codec.DATABASE_V2:
@@ -136,18 +121,18 @@ def database_document(database: RocksDb, kind: Kind) -> Document:
 
 
 def documents_at(storage: Storage, path: str) -> Document:
-    """Read a database of config by its path: its document, or where it has all, these by the names of their files.
+    """Read a RocksDB of config by path: its document, or of a database of all tables the documents by file name.
 
     Raises:
-        StoreLockedError: a running broker has it open.
+        StoreLockedError: a running broker has the database open.
         StoreError: rocksdict is not installed.
-        FormatError: the RocksDB is damaged.
+        FormatError: a damaged RocksDB.
     """
     name = path.rpartition("/")[2]
     with opened_rocksdb(storage, path, path.rpartition("/config/")[0]) as database:
         if name in {codec.DATABASE_V2, codec.DATABASE_OF_ALL}:
-            return {kind.files[-1]: database_document(database, kind) for kind in KINDS}
-        return database_document(database, next(kind for kind in KINDS if kind.database == name))
+            return {kind.files[-1]: _database_document(database, kind) for kind in KINDS}
+        return _database_document(database, next(kind for kind in KINDS if kind.database == name))
 
 
 def _document_v1(database: RocksDb, kind: Kind) -> Document:
@@ -168,13 +153,10 @@ def _document_v1(database: RocksDb, kind: Kind) -> Document:
 
 def _document_v2(database: RocksDb, kind: Kind) -> Document:
     version = database.get("default", codec.version_key(kind.numbered))
-    rows: dict[str, object]
+    rows: dict[str, object] = {}
     if kind is OFFSETS:
-        offsets_by_group = rocksdb_config.offsets_v2(database).items()
-        rows = {
-            "@".join(key): {str(queue_id): offset for queue_id, offset in queues.items()}
-            for key, queues in offsets_by_group
-        }
+        for key, queues in rocksdb_config.offsets_v2(database).items():
+            rows["@".join(key)] = {str(queue_id): offset for queue_id, offset in queues.items()}
     else:
         rows = {name: fastjson.loads(text) for name, text in rocksdb_config.named_v2(database, kind.numbered)}
     document: Document = {kind.table: rows}

@@ -27,19 +27,16 @@ class StoredTable(Generic[_Rows]):
     """A table of config in RocksDB.
 
     Attributes:
-        counter: of its data version, by which a config file beside it is older or newer; None in v2, beside which
-            brokers read no files.
+        counter: of the data version; a config file with a higher counter is newer. None in v2, for which brokers read
+            no files.
     """
 
-    path: str
     rows: _Rows
     counter: int | None = None
 
 
 def stored_topics(store: StoreFiles) -> StoredTable[dict[str, StoredTopicConfig]] | None:
-    """Read the topics; None where they are in no RocksDB.
-
-    Of v2 they are not all: it has none of the topics that the broker made by itself at a send.
+    """Read the topics; None if no RocksDB has them. In v2 those are missing that the broker created at a send.
 
     Raises:
         StoreLayoutError: databases of two kinds.
@@ -61,7 +58,7 @@ def stored_offsets(store: StoreFiles) -> StoredTable[Offsets] | None:
 
 
 def is_v2(store: StoreFiles) -> bool:
-    """Return whether the config is in RocksDB of v2, whose topics are not all."""
+    """Return whether the config is in RocksDB of v2, which lacks some topics."""
     return is_rocksdb(store.storage, _directory(store.root, codec.DATABASE_V2))
 
 
@@ -70,7 +67,7 @@ def _directory(root: str, name: str) -> str:
 
 
 def config_database(store: StoreFiles, name: str) -> str | None:
-    """Return the RocksDB in which a store has a table of its config; None where that is in a file.
+    """Return the RocksDB in which a store has a table of its config; None if a file has the table.
 
     Args:
         name: of the table's database in v1.
@@ -78,11 +75,7 @@ def config_database(store: StoreFiles, name: str) -> str | None:
     Raises:
         StoreLayoutError: databases of two kinds, of which a broker's settings tell the one that it uses.
     """
-    kinds = {
-        name: "v1",
-        codec.DATABASE_OF_ALL: "v1 with one database for all",
-        codec.DATABASE_V2: "v2",
-    }
+    kinds = {name: "v1", codec.DATABASE_OF_ALL: "v1 with one database for all", codec.DATABASE_V2: "v2"}
     databases = [database for database in kinds if is_rocksdb(store.storage, _directory(store.root, database))]
     if len(databases) > 1:
         first, second, *_ = databases
@@ -114,10 +107,10 @@ def _table(
     with opened_rocksdb(store.storage, path, store.root) as database:
         try:
             if path == _directory(store.root, codec.DATABASE_V2):
-                return StoredTable(path, read_v2(database))
+                return StoredTable(read_v2(database))
             version = version_v1(database, name)
             counter = 0 if version is None else topics_json.data_version_counter(version)
-            return StoredTable(path, parse_v1(named_v1(database, name)), counter)
+            return StoredTable(parse_v1(named_v1(database, name)), counter)
         except DecodeError as error:
             raise FormatError(str(error), path=path) from error
 
@@ -135,11 +128,7 @@ def version_v1(database: RocksDb, name: str) -> str | None:
 
 
 def named_v1(database: RocksDb, name: str) -> list[tuple[str, str]]:
-    """Read the pairs of a table of v1: a name, and JSON. Raises FormatError.
-
-    Args:
-        name: of the database that has it alone.
-    """
+    """Read the pairs of a table of v1: a name, and JSON; ``name`` is that of its own database. Raises FormatError."""
     pairs = database.pairs(_families_v1(database, name)[0])
     return [(key.decode("utf-8", "replace"), value.decode("utf-8", "replace")) for key, value in pairs]
 
@@ -166,6 +155,6 @@ def offsets_v2(database: RocksDb) -> Offsets:
     prefix = codec.table_prefix(Table.CONSUMER_OFFSETS)
     offsets_by_group: Offsets = {}
     for key, value in database.pairs(DEFAULT_FAMILY, prefix, prefix + _END):
-        place = codec.decode_offset_key(key)
-        offsets_by_group.setdefault((place.topic, place.group), {})[place.queue_id] = codec.decode_offset(value)
+        queue = codec.decode_offset_key(key)
+        offsets_by_group.setdefault((queue.topic, queue.group), {})[queue.queue_id] = codec.decode_offset(value)
     return offsets_by_group
