@@ -36,11 +36,9 @@ class RowSelector(Protocol):
 
     def select(self, rows: FrameRows) -> FrameRows:
         """Return the frames that become rows."""
-        ...
 
     def damage(self, damage: Damage) -> bool:
         """Return whether a damaged range becomes a row."""
-        ...
 
 
 def record_batches(

@@ -34,8 +34,8 @@ class UnitRange:
 
     Attributes:
         path: of the file, or of the database.
-        base: queue offset of the first place in a ConsumeQueue file.
-        bounds: queue offsets that are wanted of a batch queue, whose units do not tell them by their number.
+        base: queue offset of a ConsumeQueue file's first unit.
+        bounds: selected queue offsets of a batch queue, in which a unit's number does not tell the offset.
     """
 
     topic: str
@@ -58,7 +58,7 @@ class EntryRange:
 
 
 def plan_units(store: StoreFiles, query: Query, split_bytes: int, min_tasks: int) -> list[tuple[UnitRange, ...]]:
-    """Plan tasks that read the units of a query's queues, each some ranges.
+    """Plan tasks of ranges that read the units of a query's queues.
 
     Raises:
         StoreNotFoundError: no such store.
@@ -98,10 +98,11 @@ def _stored_ranges(storage: Storage, path: str, query: Query) -> Iterator[UnitRa
         for topic, queue_id in database.queues():
             bounds = query.queue_bounds(topic, queue_id)
             first, last = database.first_offset(topic, queue_id), database.last_offset(topic, queue_id)
-            if first is not None and last is not None:
-                low, high = max(first, bounds.first_offset), min(last + 1, bounds.end_offset)
-                if low < high:
-                    yield UnitRange(topic, queue_id, DatabaseQueue, path, low, high)
+            if first is None or last is None:
+                continue
+            low, high = max(first, bounds.first_offset), min(last + 1, bounds.end_offset)
+            if low < high:
+                yield UnitRange(topic, queue_id, DatabaseQueue, path, low, high)
 
 
 def _file_ranges(storage: Storage, layout: type[FileQueue], queue: QueueFiles, query: Query) -> Iterator[UnitRange]:
@@ -117,9 +118,9 @@ def _file_ranges(storage: Storage, layout: type[FileQueue], queue: QueueFiles, q
 
 
 def _group(ranges: list[UnitRange], most: int, min_tasks: int) -> list[tuple[UnitRange, ...]]:
-    """Group ranges into tasks of about so many units: large ranges are cut, small ones combined.
+    """Cut large ranges and combine small ranges to tasks of at most about ``most`` units.
 
-    Files of batch queues stay whole: a unit in them ends the file for the task that meets it, and for no other one.
+    Files of batch queues stay whole: only the task that reads the end of a file's units knows the end.
     """
     total = sum(unit_range.high - unit_range.low for unit_range in ranges)
     step = max(1, min(most, -(-total // min_tasks)))
@@ -142,12 +143,9 @@ def _group(ranges: list[UnitRange], most: int, min_tasks: int) -> list[tuple[Uni
 def read_unit_ranges(
     root: str, ranges: tuple[UnitRange, ...], columns: tuple[str, ...], mode: Mode
 ) -> Iterator[pa.RecordBatch]:
-    """Read units as they are stored, without pre-blanks and places that nothing was written to.
+    """Read units as they are stored, without pre-blanks and unwritten units.
 
-    A unit that no dispatch writes (a negative offset, a size of 0 or less) is a row in PERMISSIVE.
-
-    Raises:
-        FormatError: in FAILFAST, at the first such unit.
+    A damaged unit (a negative offset, a size of 0 or less) is a row in PERMISSIVE, a FormatError in FAILFAST.
     """
     storage, _ = open_storage(root)
     schema = schema_of(columns, CONSUMEQUEUE)
@@ -186,7 +184,7 @@ def _file_pieces(
 def _batch_pieces(
     storage: Storage, unit_range: UnitRange, mode: Mode
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.void]]]:
-    """Read units of a batch queue; the first that is none ends the file, as for a broker."""
+    """Read units of a batch queue up to the first damaged unit, which ends the file for a broker, too."""
     bounds = unit_range.bounds
     with storage.open(unit_range.path) as file:
         end = unit_range.low
@@ -198,17 +196,13 @@ def _batch_pieces(
                 yield begins[keep], units[keep]
         if mode is Mode.FAILFAST and end < unit_range.high:
             at = end * BATCH_UNIT_BYTES
-            behind = read_range(file, at, unit_range.high * BATCH_UNIT_BYTES - at)
-            if not is_end(np.frombuffer(behind, dtype=np.uint8)):
+            remaining = read_range(file, at, unit_range.high * BATCH_UNIT_BYTES - at)
+            if not is_end(np.frombuffer(remaining, dtype=np.uint8)):
                 raise FormatError("not a BatchConsumeQueue unit", at, unit_range.path)
 
 
 def plan_entries(store: StoreFiles, split_bytes: int, min_tasks: int) -> list[EntryRange]:
-    """Plan tasks that read all entries of all IndexFiles.
-
-    Raises:
-        StoreNotFoundError: no such store.
-    """
+    """Plan tasks that read all entries of all IndexFiles. Raises StoreNotFoundError."""
     store.require_readable()
     counts = {}
     for path in index_paths(store):

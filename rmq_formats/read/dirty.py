@@ -13,21 +13,18 @@ from rmq_formats.storage.store_lock import is_locked
 
 
 def dirty_reason(store: StoreFiles) -> str | None:
-    """Return why the derived files may lack something that the log has; None if they do not.
+    """Return why the derived files may lack records of the log; None if only the newest records can be missing.
 
-    A broker writes them in log order, record by record, so all that they can lack is what comes after the
-    last record that is in any. That holds while it runs, and once it has shut down; a machine that went
-    down loses pages of single files, and the broker's next start mends them.
+    A running broker writes the derived files in log order, record by record, and a shutdown completes them. A machine
+    that went down loses pages of single files, which the broker's next start repairs.
     """
-    if not store.storage.exists(paths.abort_file(store.root)):
-        return None
-    if broker_runs(store):
-        return None
-    return "the broker did not shut down (there is a file named abort) and no longer runs"
+    if store.storage.exists(paths.abort_file(store.root)) and not broker_runs(store):
+        return "the broker did not shut down (there is a file named abort) and no longer runs"
+    return None
 
 
 def dirty_queues_reason(store: StoreFiles, topics: frozenset[str]) -> str | None:
-    """Why the files below ``consumequeue`` may lack units of topics that the log has; None if they do not."""
+    """Return why the files below ``consumequeue`` may lack units of some topics; None if they do not."""
     layouts = store.layouts
     if store_layouts.StoreLayout.ROCKSDB_QUEUES in layouts:
         return "the ConsumeQueue is in RocksDB"
@@ -39,9 +36,7 @@ def dirty_queues_reason(store: StoreFiles, topics: frozenset[str]) -> str | None
 
 def broker_runs(store: StoreFiles) -> bool:
     """Return whether a process of this machine has the store's lock, without acquiring the lock."""
-    if not store.storage.is_local:
-        return False
-    return is_locked(paths.lock_file(store.root), 1)
+    return store.storage.is_local and is_locked(paths.lock_file(store.root), 1)
 
 
 def read_checkpoint(store: StoreFiles) -> Checkpoint | None:

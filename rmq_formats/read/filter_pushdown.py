@@ -1,7 +1,4 @@
-"""Pushes the filters of an engine down into a query.
-
-The result may have more rows than match, as the engine filters once more; it lacks none that match.
-"""
+"""Pushes the filters of an engine down into a query: rows may be left over, which the engine filters once more."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -15,12 +12,7 @@ from rmq_formats.read.query import MAX_LONG, MIN_LONG, Query, Queue
 def push_down_conditions(
     query: Query, conditions: Iterable[Condition], stands_at: Callable[[Queue, int], bool]
 ) -> Query:
-    """Return the query with more conditions, as far as a read can use them.
-
-    Args:
-        stands_at: tells whether a message with a queue offset stands at that place of its queue, see
-            ``_narrowed_to_offsets``.
-    """
+    """Add conditions to a query, as far as a read can use them; for ``stands_at`` see ``_narrowed_to_offsets``."""
     offsets = (MIN_LONG, MAX_LONG)
     for condition in conditions:
         column, values = condition.column, condition.values
@@ -41,7 +33,7 @@ def push_down_conditions(
 
 
 def _range(condition: Condition, first: int, end: int) -> tuple[int, int]:
-    """Cut a range of integers, whose end is exclusive, by what a condition leaves."""
+    """Narrow a range of integers, whose end is exclusive, by a condition."""
     values = [value for value in condition.values if isinstance(value, int)]
     if not values:
         return first, end
@@ -93,9 +85,10 @@ def _narrowed_to_queues(query: Query, queue_ids: frozenset[int]) -> Query:
 def _narrowed_to_offsets(query: Query, first: int, end: int, stands_at: Callable[[Queue, int], bool]) -> Query:
     """Narrow the queues that a query names one by one to a range of queue offsets.
 
-    Conditions compare the offsets that records state, and bounds are places in a queue. Where a broker has closed a
-    gap, a message stands before its offset; one with offset 0 stands anywhere (``docs/formats/consumequeue.md``). So
-    a range with 0 narrows nothing, and another one begins at its first place only if that offset stands there.
+    Conditions compare the offsets in records, and bounds are places in a queue. Where a broker has closed a gap, a
+    message stands before its recorded offset; a message with offset 0 stands anywhere
+    (``docs/formats/consumequeue.md``). So a range with 0 narrows nothing, and another range begins at its first offset
+    only if ``stands_at`` finds the message with that offset at that place.
     """
     if query.queues is None or first <= 0:
         return query

@@ -1,12 +1,13 @@
 """Fsync of a CommitLog before a read, so that no loss of power undoes records that were read.
 
-A broker forces its log some time after it has written it, and what is not forced is read like the rest. Forcing a file
-covers all that was written to it, by whatever process, also by Java's through a memory map.
+A broker fsyncs its log some time after the write, and readers see the bytes before. An fsync covers all that any
+process has written to the file, also Java through a memory map.
 """
 
 import errno
 import os
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Final
 
 from rmq_formats.errors import StoreError
@@ -19,7 +20,7 @@ def fsync_log(storage: Storage, segments: Iterable[Segment], begin: int, end: in
     """Fsync the files of a log that have bytes of a range; objects of an object store are durable already.
 
     Args:
-        end: physical offset where it ends; look for it before this is called.
+        end: physical offset where the range ends; find the end before this call.
 
     Raises:
         StoreError: the disk cannot keep a file.
@@ -27,17 +28,11 @@ def fsync_log(storage: Storage, segments: Iterable[Segment], begin: int, end: in
     if not storage.is_local:
         return
     for segment in segments:
-        if segment.start_offset < end and segment.end_offset > begin:
-            _fsync(segment.path)
-
-
-def _fsync(path: str) -> None:
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        if segment.start_offset >= end or segment.end_offset <= begin:
+            continue
         try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-    except OSError as error:
-        if error.errno not in _FSYNC_UNSUPPORTED:
-            raise StoreError(f"{path}: cannot be forced to the disk: {error.strerror}") from error
+            with Path(segment.path).open("rb", buffering=0) as file:
+                os.fsync(file.fileno())
+        except OSError as error:
+            if error.errno not in _FSYNC_UNSUPPORTED:
+                raise StoreError(f"{segment.path}: cannot be forced to the disk: {error.strerror}") from error

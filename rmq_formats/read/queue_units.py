@@ -1,24 +1,24 @@
 """Port over the layouts of queues: the units of one queue, in files, batch queues or RocksDB."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rmq_formats.storage.segments import OpenRange, read_range
+
 
 @dataclass(frozen=True, slots=True)
 class QueueUnit:
-    """A unit and its place in its queue.
+    """Unit of a queue, with the queue offsets of its messages and the place of its record in the log.
 
     Attributes:
-        queue_offset: of its first message.
-        end_offset: one past its last message.
-        physical_offset: of its record.
-        size: of its record, in bytes.
-        store_timestamp_ms: of its record; None in a layout whose units have none.
-        is_placeholder: whether it stands for no message.
+        queue_offset: of the first message.
+        end_offset: one past the last message.
+        size: of the record, in bytes.
+        store_timestamp_ms: of the record; None in a layout whose units have no time.
     """
 
     queue_offset: int
@@ -29,39 +29,36 @@ class QueueUnit:
     is_placeholder: bool = False
 
 
+def read_arrays(
+    file: OpenRange, dtype: np.dtype[np.void], low: int, high: int, most: int
+) -> Iterator[tuple[int, NDArray[np.void]]]:
+    """Read elements ``[low, high)`` of a file, at most ``most`` at once, as number of the first and an array."""
+    for first in range(low, high, most):
+        data = read_range(file, first * dtype.itemsize, min(most, high - first) * dtype.itemsize)
+        yield first, np.frombuffer(data, dtype=dtype, count=len(data) // dtype.itemsize)
+
+
 class QueueUnits(Protocol):
     """The units of one queue. Its implementations are listed in ``queue_choice``."""
 
     def first_since(self, physical_offset: int) -> QueueUnit | None:
-        """Find the first unit whose record begins at a physical offset or later; None without one.
-
-        At the begin of the log it has the queue's smallest offset.
-        """
-        ...
+        """Find the first unit whose record begins at a physical offset or later; None without such a unit."""
 
     def last_unit(self) -> QueueUnit | None:
         """Find the last written unit; None for an empty queue."""
-        ...
 
     def max_offset(self, log_end: int | None = None) -> int:
-        """Return the queue offset one past the last message.
-
-        Args:
-            log_end: physical offset one past the log's data; units that lead there or beyond do not count.
-        """
-        ...
+        """Return the queue offset one past the last message whose record begins before ``log_end``, if given."""
 
     def first_message(self, first_offset: int, end_offset: int) -> QueueUnit | None:
-        """Find the first unit of a message within ``[first_offset, end_offset)``; None without one.
+        """Find the first unit of a message within ``[first_offset, end_offset)``; None without such a unit.
 
         Raises:
-            FormatError: no file has the unit's place, or a database is damaged.
+            FormatError: no file reaches to the unit, or a database is damaged.
         """
-        ...
 
     def named_records(self, begin: int, end: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the physical offsets of the records in ``[begin, end)`` that units name, and their queue offsets."""
-        ...
 
 
 def records_within(

@@ -12,7 +12,7 @@ from rmq_formats.codecs.consumequeue import UNIT_DTYPE, Unit, is_placeholder, is
 from rmq_formats.codecs.layout import UNIT_BYTES
 from rmq_formats.errors import FormatError
 from rmq_formats.read.query import MAX_LONG, MIN_LONG
-from rmq_formats.read.queue_units import QueueUnit, records_within
+from rmq_formats.read.queue_units import QueueUnit, read_arrays, records_within
 from rmq_formats.storage.queue_files import QueueFiles
 from rmq_formats.storage.segments import OpenRange, Segment, Storage, read_range
 
@@ -20,7 +20,7 @@ UNITS_AT_ONCE: Final = 1 << 18
 
 
 class ConsumeQueue:
-    """The units of a queue's ConsumeQueue files; see ``QueueUnits``."""
+    """ConsumeQueue of one queue in files; see ``QueueUnits``."""
 
     directory = staticmethod(paths.consumequeue_dir)
     unit_bytes = UNIT_BYTES
@@ -46,7 +46,7 @@ class ConsumeQueue:
         return self.files.first_offset if last is None else last.end_offset
 
     def first_since(self, physical_offset: int) -> QueueUnit | None:
-        """Bisect for the first unit that leads there, without pre-blanks. Source: ``ConsumeQueue#correctMinOffset``."""
+        """Bisect for the first unit that is no pre-blank. Source: ``ConsumeQueue#correctMinOffset``."""
         for segment in self.files.segments:
             with self._storage.open(segment.path) as file:
                 capacity = segment.size_bytes // UNIT_BYTES
@@ -70,7 +70,7 @@ class ConsumeQueue:
         return None
 
     def unit_at(self, queue_offset: int) -> Unit | None:
-        """Read the unit at a queue offset, be it written or not; None where no file has its place."""
+        """Read the unit at a queue offset, written or not; None if no file reaches to the offset."""
         at = queue_offset * UNIT_BYTES
         segments = self.files.segments
         number = bisect.bisect_right(segments, at, key=lambda segment: segment.start_offset) - 1
@@ -92,8 +92,8 @@ class ConsumeQueue:
         """Read the units of records that begin in ``[begin, end)`` of the log, in pieces.
 
         Yields:
-            Queue offset of the first unit of a piece, and an array of UNIT_DTYPE. Pre-blanks, and units of other
-            places in a queue that is out of order, are for the caller to leave out.
+            Queue offset of a piece's first unit, and an array of UNIT_DTYPE. The caller has to leave out pre-blanks and
+            units of other records in a queue that is out of order.
         """
         for segment in self.files.segments:
             base = segment.start_offset // UNIT_BYTES
@@ -146,24 +146,23 @@ def _partition(count: int, file: OpenRange, is_later: Callable[[Unit], bool]) ->
 
 
 def read_units(file: OpenRange, base: int, low: int, high: int) -> Iterator[tuple[int, NDArray[np.void]]]:
-    """Read units ``[low, high)`` of a file whose first place has the queue offset ``base``, in pieces."""
-    for first in range(low, high, UNITS_AT_ONCE):
-        data = read_range(file, first * UNIT_BYTES, min(UNITS_AT_ONCE, high - first) * UNIT_BYTES)
-        yield base + first, np.frombuffer(data, dtype=UNIT_DTYPE, count=len(data) // UNIT_BYTES)
+    """Read units ``[low, high)`` of a file whose first unit has the queue offset ``base``, in pieces."""
+    for first, units in read_arrays(file, UNIT_DTYPE, low, high, UNITS_AT_ONCE):
+        yield base + first, units
 
 
 def message_units(units: NDArray[np.void]) -> NDArray[np.bool_]:
-    """Which units stand for a message: not zeros, not placeholders."""
+    """Return which units stand for a message, bool[n]: no zeros and no placeholders."""
     return ~(is_unwritten(units) | is_placeholder(units))
 
 
 def average_record_bytes(storage: Storage, queues: Sequence[QueueFiles], sample_units: int = 512) -> float:
     """Estimate the mean record size of some queues, from the first units of some of them; 0 if there are none."""
-    sizes: list[NDArray[np.int64]] = []
+    sizes = [np.zeros(0, dtype=np.int64)]
     for queue in queues[:: max(1, len(queues) // 8)]:
         segment = queue.segments[-1]
         with storage.open(segment.path) as file:
             for _, units in read_units(file, 0, 0, min(sample_units, segment.size_bytes // UNIT_BYTES)):
                 sizes.append(units["size"][message_units(units)].astype(np.int64))
-    joined = np.concatenate(sizes) if sizes else np.zeros(0, dtype=np.int64)
+    joined = np.concatenate(sizes)
     return float(joined.mean()) if len(joined) else 0.0
