@@ -317,7 +317,7 @@ class Store(Records):
     def _decode(self, segments: Sequence[Segment], places: NDArray[np.int64]) -> Iterator[StoredMessage]:
         """Decode the records at places, int64[n, 2] of physical offset and size, in log order."""
         points = Points.of(places[:, 0], places[:, 1])
-        for _, batch in read_points(self._storage, segments, points, verify_crc=False):
+        for batch in read_points(self._storage, segments, points, verify_crc=False):
             window = batch.data.data
             for position in batch.frames[:, POSITION].tolist():
                 yield decode_record(window, position, verify_crc=False)

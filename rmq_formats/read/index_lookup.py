@@ -1,9 +1,9 @@
-"""Point look-ups with few small reads: keys in IndexFiles, store times in ConsumeQueues; what the Index does not cover.
+"""Look-ups with few small reads: keys in IndexFiles, store times in ConsumeQueues, ranges that the Index may lack.
 
-An IndexFile does not hold its number of slots, a setting of the broker: it is inferred here.
+An IndexFile does not record its number of slots, a setting of the broker; this module infers the number.
 """
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -29,7 +29,7 @@ from rmq_formats.codecs.record_layout import HOST_FLAGS, head_struct, store_time
 from rmq_formats.errors import FormatError
 from rmq_formats.read.queue_units import QueueUnit
 from rmq_formats.read.queues import ConsumeQueue
-from rmq_formats.read.ranges import Range
+from rmq_formats.read.ranges import Range, segment_at
 from rmq_formats.storage.segments import OpenRange, Segment, Storage, read_range
 from rmq_formats.storage.store_files import StoreFiles
 
@@ -45,9 +45,9 @@ class IndexFile:
     """An open IndexFile.
 
     Attributes:
-        header: as it was when the file was opened.
-        slots: ``maxHashSlotNum``; 0 where the file has no entry to infer it from.
-        entries: ``maxIndexNum``: the most that fit, entry 0 included.
+        header: as at the time of the opening.
+        slots: ``maxHashSlotNum``; 0 in a file without entries, which show the number.
+        entries: ``maxIndexNum``: the largest number of entries, entry 0 included.
     """
 
     file: OpenRange
@@ -74,11 +74,11 @@ class IndexFile:
 
     @property
     def entry_count(self) -> int:
-        """Entries in use."""
+        """Number of entries in use."""
         return self.header.index_count - 1
 
     def _ends_in_its_slot(self) -> bool:
-        """Return whether the last entry is the head of its slot's chain, as it must be."""
+        """Return whether the last entry is the head of its slot's chain, as in a sound file."""
         last = self.header.index_count - 1
         if last < 1:  # without an entry nothing can be checked: only the default is accepted
             return self.file.size_bytes == index_file_bytes(INDEX_SLOTS, INDEX_ENTRIES)
@@ -98,10 +98,8 @@ class IndexFile:
     def find(self, key_hash: int, *, begin_ms: int = 0, end_ms: int = MAX_LONG) -> Iterator[int]:
         """Find physical offsets of the entries with a hash, newest first, by reads of 20 bytes.
 
-        In a sound chain each entry's number is below that of the one before. The walk ends where that does not
-        hold, so that no damage makes it go round (Java follows any link but one to itself).
-
-        Source: ``IndexFile#selectPhyOffset``.
+        The numbers of the entries in a sound chain descend. The walk ends at a link to a larger number, so that damage
+        makes no endless loop (Java follows any link but one to itself). Source: ``IndexFile#selectPhyOffset``.
         """
         number = self._slot(key_hash) if self.slots else 0
         bound = self.header.index_count
@@ -121,7 +119,7 @@ class IndexFile:
         return self.header.begin_timestamp_ms + seconds * 1000
 
     def chunks(self, first: int = 1) -> Iterator[tuple[int, NDArray[np.void]]]:
-        """Entries in order, as number of the first and an array of ENTRY_DTYPE."""
+        """Read entries in order, as number of the first and an array of ENTRY_DTYPE."""
         for number in range(max(1, first), self.header.index_count if self.slots else 0, _ENTRIES_AT_ONCE):
             count = min(_ENTRIES_AT_ONCE, self.header.index_count - number)
             data = read_range(self.file, entry_position(number, self.slots), count * INDEX_ENTRY_BYTES)
@@ -141,7 +139,7 @@ def _candidates(file: OpenRange, header: IndexHeader) -> Iterator[int]:
         if len(used) > slots_to_skip:
             number = (at - INDEX_HEADER_BYTES) // INDEX_SLOT_BYTES + int(used[slots_to_skip])
             first_hash = range(number, number - _INTEGERS_PER_ENTRY, -1)  # the first one may be any integer of entry 1
-            yield from (place - _INTEGERS_PER_ENTRY for place in first_hash if place > _INTEGERS_PER_ENTRY)
+            yield from (entry_1 - _INTEGERS_PER_ENTRY for entry_1 in first_hash if entry_1 > _INTEGERS_PER_ENTRY)
             return
         slots_to_skip -= len(used)
 
@@ -150,24 +148,20 @@ class QueueSearch:
     """Binary search of a store time in one queue, through the records that its units point to."""
 
     def __init__(self, storage: Storage, log: Sequence[Segment], queue: ConsumeQueue) -> None:
-        """Create a search of one queue.
-
-        Args:
-            log: files of the CommitLog, by offset; at least one.
-        """
+        """Create a search; ``log`` has the files of the CommitLog by offset, at least one."""
         self._storage = storage
         self._log = log
         self._queue = queue
         self._end_offset = queue.max_offset()
 
     def first_since(self, time_ms: int) -> QueueUnit | None:
-        """Find the first unit whose message was stored at a time or later; None if there is none.
+        """Find the first unit whose message was stored at a time or later; None without such a unit.
 
-        A binary search, as in ``ConsumeQueue#getOffsetInQueueByTime``. Units of records that have been
-        deleted with the oldest files count as earlier.
+        Units of records that were deleted with the oldest files count as earlier.
+        Source: ``ConsumeQueue#getOffsetInQueueByTime``.
 
         Raises:
-            FormatError: a unit that points to no record: the queue cannot be searched.
+            FormatError: a unit points to no record: the queue cannot be searched.
         """
         first = self._queue.files.first_offset
         offsets = range(first, self._end_offset)
@@ -183,14 +177,16 @@ class QueueSearch:
 
 
 def read_store_timestamp_ms(storage: Storage, log: Sequence[Segment], physical_offset: int) -> int | None:
-    """Read when the record was stored that a unit points to; None if it is deleted.
+    """Read the store time of the record that a unit points to; None for a deleted record.
 
     Raises:
-        FormatError: no record is there.
+        FormatError: the unit points to no record.
     """
     if physical_offset < log[0].start_offset:
         return None
-    segment = _containing(log, physical_offset)
+    segment = segment_at(log, physical_offset)
+    if segment is None:
+        raise FormatError("no file contains this offset", physical_offset)
     with storage.open(segment.path) as file:
         head = read_range(file, physical_offset - segment.start_offset, _TIMESTAMP_END).ljust(_TIMESTAMP_END, b"\0")
     magic, recorded_offset, sys_flag = _HEAD.unpack_from(head)
@@ -201,18 +197,6 @@ def read_store_timestamp_ms(storage: Storage, log: Sequence[Segment], physical_o
 
 _HEAD: Final = head_struct("magic", "physical_offset", "sys_flag")
 _TIMESTAMP_END: Final = store_timestamp_at(HOST_FLAGS) + _INT64.size
-
-
-def _containing(segments: Sequence[Segment], offset: int) -> Segment:
-    """Return the segment that contains an offset.
-
-    Raises:
-        FormatError: no segment contains the offset.
-    """
-    number = bisect_right(segments, offset, key=lambda segment: segment.start_offset) - 1
-    if number < 0 or offset >= segments[number].end_offset:
-        raise FormatError("no file contains this offset", offset)
-    return segments[number]
 
 
 def index_paths(store: StoreFiles) -> list[str]:
@@ -228,10 +212,7 @@ def index_paths(store: StoreFiles) -> list[str]:
 def find_key_offsets(storage: Storage, files: Sequence[str], topics: Iterable[str], key: str) -> list[int]:
     """Look up physical offsets, ascending, of the entries with the hash of a key in any of the topics.
 
-    Other keys may share the hash: the caller has to check the records themselves.
-
-    Raises:
-        FormatError: a file that is not an IndexFile.
+    Other keys may share the hash: the caller has to check the records. Raises FormatError.
     """
     hashes = sorted({index_key_hash(topic, key) for topic in topics})
     physical_offsets: set[int] = set()
@@ -244,12 +225,9 @@ def find_key_offsets(storage: Storage, files: Sequence[str], topics: Iterable[st
 
 
 def unknown_ranges(storage: Storage, files: Sequence[str], begin: int, end: int) -> list[Range]:
-    """Return the parts of the log ``[begin, end)`` whose keys the Index may lack.
+    """Return the parts of the log ``[begin, end)`` whose keys the Index may lack. Raises FormatError.
 
-    A file covers all keys from its first entry's record up to its last one's; of that one perhaps not all.
-
-    Raises:
-        FormatError: a file that is not an IndexFile.
+    A file covers all keys from its first entry's record up to its last entry's record, and some keys of the last.
     """
     covered_ranges = []
     for path in files:

@@ -1,8 +1,8 @@
-"""Detection whether a store's Index has an entry for each message's TAGS, as the Index of a broker from 5.4 on.
+"""Detection whether a store's Index has an entry for each message's TAGS, as brokers from 5.4 on write.
 
-The Index itself is asked first: entries of some messages at both of its ends are compared with their records. A store
-that was upgraded has files without, files with, and one file with both: then the first message with such an entry is
-searched. Without an Index, or without a tagged message, the signs of a later broker decide.
+Entries of some messages at both ends of the Index are compared with their records. In a store that was upgraded, old
+files lack such entries, new files have them, and one file has both kinds: then the first message with such an entry is
+searched. Without an Index, or without a tagged message, other traces of a later broker decide.
 """
 
 from bisect import bisect_left
@@ -11,8 +11,6 @@ from contextlib import suppress
 from functools import partial
 from typing import Final, NamedTuple
 
-from rmq_formats.codecs import paths
-from rmq_formats.codecs.checkpoint import Checkpoint
 from rmq_formats.codecs.index import ALL_TAGS, NO_TAGS, IndexEntry, entry_position
 from rmq_formats.codecs.index_tags import (
     ENTRIES_AT_ONCE,
@@ -22,10 +20,12 @@ from rmq_formats.codecs.index_tags import (
     read_message,
     tagged_messages,
 )
-from rmq_formats.codecs.layout import CHECKPOINT_FILE_BYTES, INDEX_ENTRY_BYTES
+from rmq_formats.codecs.layout import INDEX_ENTRY_BYTES
 from rmq_formats.codecs.record import StoredMessage
 from rmq_formats.errors import FormatError, StoreError
+from rmq_formats.read.dirty import read_checkpoint
 from rmq_formats.read.index_lookup import IndexFile, index_paths
+from rmq_formats.read.ranges import segment_at
 from rmq_formats.storage.segments import Segment, Storage, read_range
 from rmq_formats.storage.store_files import StoreFiles
 from rmq_formats.storage.store_layouts import StoreLayout
@@ -45,7 +45,7 @@ def find_index_tags(store: StoreFiles, segments: Sequence[Segment] | None = None
     """Find the physical offset from which the Index of a store has entries for TAGS.
 
     Args:
-        segments: files of its CommitLog, if they are listed already.
+        segments: files of the CommitLog; None lists the files.
     """
     with suppress(StoreError, OSError):
         log = store.segments if segments is None else segments
@@ -70,19 +70,17 @@ def _index_tags_by_entries(index: "_Index") -> IndexTags | None:
 
 def _index_tags_by_store_files(store: StoreFiles) -> IndexTags:
     """Find traces of a broker from 5.4 on in the store's files beside the Index."""
-    with suppress(StoreError, FormatError, OSError), store.storage.open(paths.checkpoint_file(store.root)) as file:
-        if Checkpoint.decode(read_range(file, 0, CHECKPOINT_FILE_BYTES)).logics_physical_offset > 0:
-            return IndexTags(ALL_TAGS, "yes, because the checkpoint is that of a broker 5.5 or later")
-    layouts = store.layouts
-    if StoreLayout.FROM_5_4 in layouts:
-        return IndexTags(
-            ALL_TAGS, f"yes, because of {layouts.evidence[StoreLayout.FROM_5_4]}, which brokers from 5.4 on make"
-        )
+    checkpoint = read_checkpoint(store)
+    if checkpoint is not None and checkpoint.logics_physical_offset > 0:
+        return IndexTags(ALL_TAGS, "yes, because the checkpoint is that of a broker 5.5 or later")
+    evidence = store.layouts.evidence.get(StoreLayout.FROM_5_4)
+    if evidence is not None:
+        return IndexTags(ALL_TAGS, f"yes, because of {evidence}, which brokers from 5.4 on make")
     return IndexTags(NO_TAGS, "no, because nothing tells of a broker 5.4 or later")
 
 
 class _Index:
-    """The entries of all IndexFiles, oldest first, with the records that they speak of."""
+    """The entries of all IndexFiles, oldest first, and their records."""
 
     def __init__(self, storage: Storage, log: Sequence[Segment], files: Sequence[str]) -> None:
         self._storage = storage
@@ -91,19 +89,19 @@ class _Index:
         self._reads_left = 0
 
     def forwards(self) -> Iterator[TaggedMessage]:
-        """Messages with TAGS from the begin on; ends once _MAX_READ records have been read."""
+        """Read messages with TAGS from the begin on, of at most _MAX_READ records."""
         self._reads_left = _MAX_READ
         for number in range(len(self._files)):
             yield from self._file(number)
 
     def backwards(self) -> Iterator[TaggedMessage]:
-        """Messages with TAGS from the end on; ends once _MAX_READ records have been read."""
+        """Read messages with TAGS from the end on, of at most _MAX_READ records."""
         self._reads_left = _MAX_READ
         for number in range(len(self._files) - 1, -1, -1):
             yield from self._file(number, is_backwards=True)
 
     def first_with_tags(self) -> int:
-        """Search the physical offset of the first message with an entry for its TAGS; the first ones have none."""
+        """Search the physical offset of the first message with an entry for its TAGS."""
         number = bisect_left(range(len(self._files)), True, key=lambda number: self._is_indexed(number, 0))
         if number > 0:
             windows = range(self._windows(number - 1))
@@ -129,7 +127,7 @@ class _Index:
         return 0
 
     def _file(self, number: int, first: int = 0, *, is_backwards: bool = False) -> Iterator[TaggedMessage]:
-        """Messages with TAGS of a file's entries, from a window of them on; of a damaged file, none."""
+        """Read messages with TAGS of a file's entries, from a window of entries on; none of a damaged file."""
         with suppress(FormatError, StoreError, OSError), self._storage.open(self._files[number]) as file:
             index = IndexFile.read(file, self._files[number])
             windows = range(first, _window_count(index))
@@ -152,12 +150,12 @@ class _Index:
 
     def _message(self, physical_offset: int) -> StoredMessage | None:
         """Return the record at a physical offset; None where there is no sound one."""
-        number = bisect_left(self._log, physical_offset + 1, key=lambda segment: segment.start_offset) - 1
-        if number < 0 or physical_offset >= self._log[number].end_offset or self._reads_left <= 0:
+        segment = segment_at(self._log, physical_offset)
+        if segment is None or self._reads_left <= 0:
             return None
         self._reads_left -= 1
-        with suppress(StoreError, OSError), self._storage.open(self._log[number].path) as file:
-            position = physical_offset - self._log[number].start_offset
+        with suppress(StoreError, OSError), self._storage.open(segment.path) as file:
+            position = physical_offset - segment.start_offset
             return read_message(partial(read_range, file), position, physical_offset)
         return None
 

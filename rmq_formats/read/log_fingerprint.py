@@ -1,6 +1,6 @@
 """Fingerprints of a CommitLog: checksums of its bytes before an offset, which a later run compares with the log.
 
-Exports save them in their commits, replays in their checkpoints. A log that was cut and written anew, or another store
+Commits of exports and checkpoints of replays have fingerprints. A log that was cut and written anew, or another store
 at the same path, has other bytes there: store times at least.
 """
 
@@ -17,11 +17,7 @@ _FIELDS: Final = ("physical_offset", "crc32_from", "crc32")
 
 
 def fingerprint_log(storage: Storage, segments: Sequence[Segment], end: int) -> str | None:
-    """Compute a checksum of the last bytes before an offset, as JSON; None if the bytes are deleted.
-
-    Raises:
-        StoreError: a segment that cannot be read.
-    """
+    """Compute a checksum of the last bytes before an offset, as JSON; None for deleted bytes. Raises StoreError."""
     for segment in segments:
         if segment.start_offset < end <= segment.end_offset:
             begin = max(segment.start_offset, end - _FINGERPRINT_BYTES)
@@ -30,10 +26,9 @@ def fingerprint_log(storage: Storage, segments: Sequence[Segment], end: int) -> 
 
 
 def differing_range(storage: Storage, segments: Sequence[Segment], fingerprint: str | None) -> Range | None:
-    """Return the range of bytes that differ from a fingerprint; None if the bytes are equal, deleted or not comparable.
+    """Return the range of bytes that differ from a fingerprint; None for equal, deleted or not comparable bytes.
 
-    Raises:
-        StoreError: a segment that cannot be read.
+    Raises StoreError.
     """
     try:
         end, begin, crc32 = (int(json.loads(fingerprint or "")[name]) for name in _FIELDS)
@@ -53,7 +48,7 @@ def fingerprint_end(fingerprint: str | None) -> int:
 
 
 def _crc32(storage: Storage, segments: Sequence[Segment], begin: int, end: int) -> int:
-    """Compute the checksum of a range, whose segments may have another size than when it was saved."""
+    """Compute the checksum of a range; the segments may have other sizes than for an earlier fingerprint."""
     crc32 = 0
     for segment in segments:
         first, last = max(begin, segment.start_offset), min(end, segment.end_offset)

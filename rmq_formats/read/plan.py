@@ -1,7 +1,6 @@
 """Plans a query: chooses between scan, ConsumeQueue and Index, and cuts the work into tasks.
 
-Every access path gives the rows that a scan of the log gives: where the derived files may lack
-something, that part of the log is scanned beside them, or all of it is.
+Every access path gives the rows of a scan. Parts of the log that the derived files may lack are scanned as well.
 """
 
 from collections.abc import Sequence
@@ -11,7 +10,7 @@ from typing import Final
 from rmq_formats.codecs import paths
 from rmq_formats.codecs.hosts import Host
 from rmq_formats.codecs.record_layout import HOST_FLAGS, HOST_V6_BYTES, head_struct, store_timestamp_at
-from rmq_formats.errors import FormatError, OptionError, StoreNotFoundError
+from rmq_formats.errors import FormatError, OptionError, StoreError, StoreNotFoundError
 from rmq_formats.read.dirty import dirty_queues_reason, dirty_reason
 from rmq_formats.read.index_lookup import find_key_offsets, index_paths, unknown_ranges
 from rmq_formats.read.log_end import readable_segments
@@ -19,7 +18,7 @@ from rmq_formats.read.query import COMMITLOG_ONLY, AccessPath, Include, LogKind,
 from rmq_formats.read.queue_choice import choose_queues, dispatched_end_of_files
 from rmq_formats.read.queue_logs import QueueLogsTask, queue_log_tasks
 from rmq_formats.read.queues import ConsumeQueue, average_record_bytes
-from rmq_formats.read.ranges import Range, log_bounds, range_splits, walk_start
+from rmq_formats.read.ranges import Range, log_bounds, range_splits, segment_at, walk_start
 from rmq_formats.read.rocksdb_queues import find_unit_records
 from rmq_formats.read.store_times import time_ranges
 from rmq_formats.scan.splits import DEFAULT_SPLIT_BYTES, Split
@@ -28,8 +27,8 @@ from rmq_formats.storage.queue_files import QueueFiles, queue_topics, topic_queu
 from rmq_formats.storage.segments import Segment, Storage, read_range
 from rmq_formats.storage.store_files import StoreFiles
 
-POINT_COST_BYTES: Final = 16 << 10  # bytes: scanning that many costs about as much as reading one record by its offset
-MAX_UNKNOWN_SHARE: Final = 0.25  # bytes of the log that the Index may not cover, for it to be still worth asking
+POINT_COST_BYTES: Final = 16 << 10  # a scan of so many bytes costs about as much as one record by its offset
+MAX_UNKNOWN_SHARE: Final = 0.25  # of the log's bytes; if the Index lacks more, a scan costs less
 POINTS_PER_TASK: Final = 20_000
 _SYS_FLAG: Final = head_struct("sys_flag")
 _TIMESTAMP_BYTES: Final = 8
@@ -38,11 +37,7 @@ _STORE_HOST_END: Final = store_timestamp_at(HOST_FLAGS) + _TIMESTAMP_BYTES + HOS
 
 @dataclass(frozen=True, slots=True)
 class ScanTask:
-    """Task: scan one split.
-
-    Attributes:
-        begin: file position of its first record, or of damage in its place; None searches for a record.
-    """
+    """Task: scan one split, from the file position ``begin`` of a record or of damage; None searches for a record."""
 
     split: Split
     begin: int | None = None
@@ -52,8 +47,7 @@ def scan_tasks(storage: Storage, segments: Sequence[Segment], splits: Sequence[S
     """Make scan tasks of splits.
 
     Args:
-        begin: physical offset where the first begins: where an earlier read ended, so that damage that
-            begins there is still to be reported.
+        begin: physical offset at which an earlier read ended; damage that begins there is still to be reported.
     """
     tasks = [ScanTask(split) for split in splits]
     start = walk_start(storage, segments, begin) if splits and splits[0].start else None
@@ -64,7 +58,7 @@ def scan_tasks(storage: Storage, segments: Sequence[Segment], splits: Sequence[S
 
 @dataclass(frozen=True, slots=True)
 class PointReadTask:
-    """Task: read records at physical offsets; their sizes are in their headers."""
+    """Task: read records at physical offsets; the records' headers have the sizes."""
 
     segments: tuple[Segment, ...]
     physical_offsets: tuple[int, ...]
@@ -74,8 +68,7 @@ class PointReadTask:
 class QueuesTask:
     """Task: read the records in a range of the log to which the units of some topics' queues point.
 
-    The task lists the queues' files itself: a busy store has thousands, and there are many tasks. Records
-    that are dispatched after planning come after the range.
+    The task lists the queues' files itself: a busy store has thousands, and there are many tasks.
     """
 
     segments: tuple[Segment, ...]
@@ -89,7 +82,7 @@ Task = ScanTask | PointReadTask | QueuesTask | QueueLogsTask
 
 @dataclass(frozen=True, slots=True)
 class ReadPlan:
-    """Tasks of a query, with the access path that was chosen and why."""
+    """Tasks of a query, with the access path and the reason for the choice."""
 
     access_path: AccessPath
     reason: str
@@ -119,20 +112,19 @@ def plan_read(
     """Plan the read of a store.
 
     Args:
-        access_path: AUTO chooses; another one is used as asked, whatever its files may lack.
+        access_path: AUTO chooses; another path is used whatever its files may lack.
         split_bytes: bytes of the log that a task reads, about.
         min_tasks: make tasks smaller until there are about this many.
 
     Raises:
-        StoreNotFoundError: no such store or log, or an access path was asked for whose files are not there.
-        OptionError: the query does not fit the access path asked for.
+        StoreNotFoundError: no such store or log, or no files of the access path.
+        OptionError: the query does not fit the access path.
     """
     if logs.kind is not LogKind.COMMITLOG:
         return _with_queue_logs(store, query, access_path, split_bytes, min_tasks, logs)
     segments = store.segments if query.included is Include.UNQUEUED else readable_segments(store)
     begin, end = log_bounds(store.storage, segments)
-    planner = _Planner(store, query, segments, begin, end, split_bytes, min_tasks)
-    return planner.plan(access_path)
+    return _Planner(store, query, segments, begin, end, split_bytes, min_tasks).plan(access_path)
 
 
 def _with_queue_logs(
@@ -169,10 +161,9 @@ class _Planner:
         if self.query.msg_id is not None:
             host, physical_offset = self.query.msg_id
             if not self._is_stored_by(host, physical_offset):
-                return self._result(AccessPath.MESSAGE_ID, "no record of the message id's broker is at its offset", [])
-            return self._result(
-                AccessPath.MESSAGE_ID, "a message id names an offset", self._point_read_tasks([physical_offset])
-            )
+                return ReadPlan(AccessPath.MESSAGE_ID, "no record of the message id's broker is at its offset", ())
+            tasks = self._point_read_tasks([physical_offset])
+            return ReadPlan(AccessPath.MESSAGE_ID, "a message id names an offset", tasks)
         why_not = []
         if self.query.reads_index:
             plan = self._index_if_fit()
@@ -186,11 +177,6 @@ class _Planner:
             why_not.append(f"no consumequeue: {plan}")
         return self._scan("; ".join(why_not) or "no condition that an index or a queue answers", by_time=True)
 
-    def _result(self, access_path: AccessPath, reason: str, tasks: Sequence[Task]) -> ReadPlan:
-        return ReadPlan(access_path, reason, tuple(tasks))
-
-    # --- scan ---------------------------------------------------------------------------------------
-
     def _scan(self, reason: str, *, by_time: bool = False) -> ReadPlan:
         begin, end = self._wanted_range()
         ranges = [(begin, end)]
@@ -198,44 +184,42 @@ class _Planner:
             segments = self._segments_of(begin, end)
             timed = time_ranges(self.store.storage, segments, *self.query.time_bounds)
             ranges = [(max(begin, first), min(end, last)) for first, last in timed]
-        return self._result(AccessPath.SCAN, reason, self._scan_tasks(ranges))
+        return ReadPlan(AccessPath.SCAN, reason, self._scan_tasks(ranges))
 
     def _wanted_range(self) -> Range:
         query = self.query
         return max(self.log_begin, query.first_physical_offset), min(self.log_end, query.end_physical_offset)
 
-    def _scan_tasks(self, ranges: Sequence[Range]) -> list[Task]:
+    def _scan_tasks(self, ranges: Sequence[Range]) -> tuple[Task, ...]:
         splits = range_splits(self.segments, ranges, self.log_end, self.split_bytes, self.min_tasks)
-        return scan_tasks(self.store.storage, self.segments, splits, ranges[0][0] if ranges else 0)
+        return tuple(scan_tasks(self.store.storage, self.segments, splits, ranges[0][0] if ranges else 0))
 
-    # --- points -------------------------------------------------------------------------------------------------
-
-    def _point_read_tasks(self, physical_offsets: Sequence[int]) -> list[Task]:
+    def _point_read_tasks(self, physical_offsets: Sequence[int]) -> tuple[Task, ...]:
         begin, end = self._wanted_range()
         selected = [physical_offset for physical_offset in physical_offsets if begin <= physical_offset < end]
-        tasks: list[Task] = []
+        tasks = []
         for cut in range(0, len(selected), POINTS_PER_TASK):
             task_offsets = tuple(selected[cut : cut + POINTS_PER_TASK])
             tasks.append(PointReadTask(self._segments_of(task_offsets[0], task_offsets[-1] + 1), task_offsets))
-        return tasks
+        return tuple(tasks)
 
     def _segments_of(self, begin: int, end: int) -> tuple[Segment, ...]:
         return tuple(segment for segment in self.segments if segment.start_offset < end and begin < segment.end_offset)
 
     def _is_stored_by(self, host: Host, physical_offset: int) -> bool:
-        """Return whether the record at an offset names the host that stored it, as only one of several stores does."""
-        for segment in self._segments_of(physical_offset, physical_offset + 1):
-            with self.store.storage.open(segment.path) as file:
-                head = read_range(file, physical_offset - segment.start_offset, _STORE_HOST_END).ljust(
-                    _STORE_HOST_END, b"\0"
-                )
-            host_bytes = host.to_bytes()
-            at = store_timestamp_at(_SYS_FLAG.unpack_from(head)[0]) + _TIMESTAMP_BYTES
-            return head[at : at + len(host_bytes)] == host_bytes
-        return False
+        """Return whether a host stored the record at an offset, as in one of several stores."""
+        segment = segment_at(self.segments, physical_offset)
+        if segment is None:
+            return False
+        with self.store.storage.open(segment.path) as file:
+            head = read_range(file, physical_offset - segment.start_offset, _STORE_HOST_END)
+        head = head.ljust(_STORE_HOST_END, b"\0")
+        host_bytes = host.to_bytes()
+        at = store_timestamp_at(_SYS_FLAG.unpack_from(head)[0]) + _TIMESTAMP_BYTES
+        return head[at : at + len(host_bytes)] == host_bytes
 
     def _index_if_fit(self) -> ReadPlan | str:
-        """Plan by the Index, with scans of what it does not cover; or return why the Index cannot be used."""
+        """Plan by the Index, with scans of ranges that the Index may lack; or return why the Index cannot be used."""
         topics = self.query.named_topics
         if topics is None:
             return "it has keys by topic, and no topic is named"
@@ -251,16 +235,12 @@ class _Planner:
             unknown = unknown_ranges(self.store.storage, files, *self._wanted_range())
             if sum(last - first for first, last in unknown) > MAX_UNKNOWN_SHARE * (self.log_end - self.log_begin):
                 return "the index files know too little of the log"
-            physical_offsets = find_key_offsets(self.store.storage, files, topics, self._key())
+            offsets = find_key_offsets(self.store.storage, files, topics, self._key())
         except FormatError as error:
             return str(error)
-        rest = [
-            physical_offset
-            for physical_offset in physical_offsets
-            if not any(first <= physical_offset < last for first, last in unknown)
-        ]
-        tasks = [*self._point_read_tasks(rest), *self._scan_tasks(unknown)]
-        return self._result(AccessPath.INDEX, f"the Index has {len(rest)} entries for the key", tasks)
+        known = [offset for offset in offsets if not any(first <= offset < last for first, last in unknown)]
+        tasks = self._point_read_tasks(known) + self._scan_tasks(unknown)
+        return ReadPlan(AccessPath.INDEX, f"the Index has {len(known)} entries for the key", tasks)
 
     def _key(self) -> str:
         key = self.query.uniq_key if self.query.uniq_key is not None else self.query.key
@@ -278,12 +258,10 @@ class _Planner:
         if self.query.named_topics is None:
             self._refuse_database()
         physical_offsets = find_key_offsets(self.store.storage, files, self._wanted_topics(), self._key())
-        return self._result(AccessPath.INDEX, "asked for", self._point_read_tasks(physical_offsets))
-
-    # --- queues -------------------------------------------------------------------------------------
+        return ReadPlan(AccessPath.INDEX, "asked for", self._point_read_tasks(physical_offsets))
 
     def _queues_if_fit(self) -> ReadPlan | str:
-        """Plan by the queues' units, with a scan of what is not dispatched yet; or return why they cannot be used."""
+        """Plan by the queues' units, with a scan of undispatched records; or return why the queues cannot be used."""
         topics = self.query.named_topics
         if topics is None:
             return "no topic is named"
@@ -301,37 +279,38 @@ class _Planner:
         dispatched = max(dispatched_end_of_files(self.store, self.log_end), self.log_begin)
         begin, end = self._wanted_range()
         queue_bytes, count = self._cost(queues)
-        cost = queue_bytes + count * POINT_COST_BYTES
-        if cost >= end - begin:
+        if queue_bytes + count * POINT_COST_BYTES >= end - begin:
             return f"{count} records by their places cost more than scanning the log"
         tasks = self._queue_tasks(queues, min(end, dispatched), queue_bytes)
         tasks += self._scan_tasks([(max(begin, dispatched), end)])
-        return self._result(AccessPath.CONSUMEQUEUE, f"{count} units of {len(queues)} queues", tasks)
+        return ReadPlan(AccessPath.CONSUMEQUEUE, f"{count} units of {len(queues)} queues", tasks)
 
     def _point_reads_if_fit(self, database: str, topics: frozenset[str]) -> ReadPlan | str:
-        """Plan by the units in a RocksDB, with a scan of what it lacks; or return why it cannot be used."""
+        """Plan by the units in a RocksDB, with a scan of undispatched records; or return why it cannot be used."""
         begin, end = self._wanted_range()
-        stored = find_unit_records(self.store.storage, database, self.query, topics, (end - begin) // POINT_COST_BYTES)
-        if isinstance(stored, str):
-            return stored
+        most = (end - begin) // POINT_COST_BYTES
+        try:
+            stored = find_unit_records(self.store.storage, database, self.query, topics, most)
+        except (FormatError, StoreError) as error:
+            return str(error)
+        if stored is None:
+            return f"more than {most} records by their places cost more than scanning the log"
         dispatched = min(max(stored.dispatched, begin), end)
         if stored.size_bytes + len(stored.physical_offsets) * POINT_COST_BYTES + end - dispatched >= end - begin:
             return f"{len(stored.physical_offsets)} records by their places cost more than scanning the log"
-        dispatched_offsets = [
-            physical_offset for physical_offset in stored.physical_offsets if physical_offset < dispatched
-        ]
-        tasks = [*self._point_read_tasks(dispatched_offsets), *self._scan_tasks([(dispatched, end)])]
-        return self._result(AccessPath.CONSUMEQUEUE, f"{len(dispatched_offsets)} units in RocksDB", tasks)
+        offsets = [offset for offset in stored.physical_offsets if offset < dispatched]
+        tasks = self._point_read_tasks(offsets) + self._scan_tasks([(dispatched, end)])
+        return ReadPlan(AccessPath.CONSUMEQUEUE, f"{len(offsets)} units in RocksDB", tasks)
 
     def _wanted_topics(self) -> frozenset[str]:
         """Return the topics that the query names, else those with queues that it selects."""
         if self.query.named_topics is not None:
             return self.query.named_topics
-        there = queue_topics(self.store.storage, paths.consumequeue_dir(self.store.root))
-        return frozenset(filter(self.query.wants_topic, there))
+        topics = queue_topics(self.store.storage, paths.consumequeue_dir(self.store.root))
+        return frozenset(filter(self.query.wants_topic, topics))
 
     def _wanted_queues(self, topics: frozenset[str]) -> list[QueueFiles] | str:
-        """Return the queues of some topics that the query selects; or the first topic that has none at all."""
+        """Return the queues of some topics that the query selects; or the first topic without any queue."""
         selected_queues = []
         for topic in sorted(topics):
             queues = list(topic_queues(self.store.storage, paths.consumequeue_dir(self.store.root), topic))
@@ -344,7 +323,7 @@ class _Planner:
         return selected_queues
 
     def _cost(self, queues: Sequence[QueueFiles]) -> tuple[int, int]:
-        """Estimate the bytes of the records of some queues, and their number."""
+        """Estimate the bytes and count of the records of some queues."""
         count = 0
         for queue in queues:
             bounds = self.query.queue_bounds(queue.topic, queue.queue_id)
@@ -352,19 +331,19 @@ class _Planner:
             count += max(0, end - max(queue.first_offset, bounds.first_offset))
         return int(count * average_record_bytes(self.store.storage, queues)), count
 
-    def _queue_tasks(self, queues: Sequence[QueueFiles], end: int, queue_bytes: int) -> list[Task]:
+    def _queue_tasks(self, queues: Sequence[QueueFiles], end: int, queue_bytes: int) -> tuple[Task, ...]:
         """Cut the work into ranges of the log, so that each task reads its part of all queues in log order."""
         begin, _ = self._wanted_range()
         if not queues or begin >= end:
-            return []
+            return ()
         count = max(self.min_tasks, -(-queue_bytes // self.split_bytes), 1)
         step = max(1, -(-(end - begin) // count))
         topics = tuple(sorted({queue.topic for queue in queues}))
-        tasks: list[Task] = []
+        tasks = []
         for first in range(begin, end, step):
             last = min(first + step, end)
             tasks.append(QueuesTask(self._segments_of(first, last), topics, first, last))
-        return tasks
+        return tuple(tasks)
 
     def _refuse_database(self) -> None:
         """Raise StoreLayoutError where a RocksDB has the queues, alone or beside files that end before it."""
@@ -385,4 +364,4 @@ class _Planner:
             raise StoreNotFoundError(f"{paths.consumequeue_dir(self.store.root)}/{queues}: no queues")
         queue_bytes, _ = self._cost(queues)
         tasks = self._queue_tasks(queues, self._wanted_range()[1], queue_bytes)
-        return self._result(AccessPath.CONSUMEQUEUE, "asked for", tasks)
+        return ReadPlan(AccessPath.CONSUMEQUEUE, "asked for", tasks)

@@ -1,6 +1,6 @@
 """Reads records at listed physical offsets, as many at a time as fit into a window.
 
-Neighbours are read together with the bytes between them where that is cheaper than another request.
+Neighbours are read with the bytes between them if that costs less than another request.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,26 +16,26 @@ from rmq_formats.kernels.scan import FRAME_COLUMNS
 from rmq_formats.scan.segment import WINDOW_BYTES, FrameBatch
 from rmq_formats.storage.segments import OpenRange, Segment, Storage
 
-LOCAL_GAP_BYTES: Final = 16 << 10  # bytes read along in a gap, which cost about as much as one more read
-REMOTE_GAP_BYTES: Final = 1 << 20  # on an object store, as much as one more request
+LOCAL_GAP_BYTES: Final = 16 << 10  # a gap of so many bytes costs about as much as one more read
+REMOTE_GAP_BYTES: Final = 1 << 20  # likewise, as one more request to an object store
 
 
 @dataclass(frozen=True, slots=True)
 class Points:
-    """Physical offsets and sizes of records, int64[n] each, ascending by physical offset, none twice."""
+    """Physical offsets, ascending and distinct, and sizes of records, int64[n] each."""
 
     physical_offsets: NDArray[np.int64]
     sizes: NDArray[np.int64]
 
     @classmethod
     def of(cls, physical_offsets: NDArray[np.int64], sizes: NDArray[np.int64]) -> "Points":
-        """Sort and deduplicate offsets; what no record can be is left out."""
+        """Sort and deduplicate offsets; impossible offsets and sizes are left out."""
         possible = (physical_offsets >= 0) & (sizes > 0) & (sizes <= MAX_FRAME_BYTES)
         ordered, first = np.unique(physical_offsets[possible], return_index=True)
         return cls(ordered, sizes[possible][first])
 
     def within(self, begin: int, end: int) -> "Points":
-        """Return those that lie, whole, between two physical offsets."""
+        """Return the records that are whole between two physical offsets."""
         first = int(np.searchsorted(self.physical_offsets, begin))
         last = int(np.searchsorted(self.physical_offsets, end))
         offsets, sizes = self.physical_offsets[first:last], self.sizes[first:last]
@@ -44,20 +44,12 @@ class Points:
 
 
 def read_points(
-    storage: Storage,
-    segments: Sequence[Segment],
-    points: Points,
-    *,
-    verify_crc: bool = True,
-) -> Iterator[tuple[Segment, FrameBatch]]:
-    """Read the records at some points.
-
-    Args:
-        points: the offsets and sizes; one without a sound record of that size gives nothing.
+    storage: Storage, segments: Sequence[Segment], points: Points, *, verify_crc: bool = True
+) -> Iterator[FrameBatch]:
+    """Read the records at some points; a point without a sound record of its size gives nothing.
 
     Yields:
-        Batches in log order, each with its segment. Their windows are not one stretch of the log:
-        only the records themselves tell their offsets.
+        Batches in log order. Their windows have gaps: only the records themselves tell their physical offsets.
     """
     gap_bytes = LOCAL_GAP_BYTES if storage.is_local else REMOTE_GAP_BYTES
     window = np.empty(WINDOW_BYTES, dtype=np.uint8)  # a larger record gets its own
@@ -79,16 +71,16 @@ def read_points(
                     window, byte_count, table, segment.start_offset, segment.size_bytes, verify_crc, frames
                 )
                 begin_offset, end_offset = int(table[0, 1]), int(table[-1, 1] + table[-1, 2])
-                yield segment, FrameBatch(window, begin_offset, frames[:count], (), None, begin_offset, end_offset)
+                yield FrameBatch(window, begin_offset, frames[:count], (), None, begin_offset, end_offset)
 
 
 def _window_fulls(points: Points, gap_bytes: int) -> Iterator[tuple[int, int]]:
-    """Cut points into groups that fit into a window, with the gaps that are read along."""
+    """Cut points into groups that fit into a window together with the gaps that are read."""
     ends = _ends_in_window(points, gap_bytes)
     first = 0
     while first < len(ends):
-        before = ends[first] - points.sizes[first]
-        end = max(first + 1, int(np.searchsorted(ends, before + WINDOW_BYTES, side="right")))
+        begin = ends[first] - points.sizes[first]
+        end = max(first + 1, int(np.searchsorted(ends, begin + WINDOW_BYTES, side="right")))
         yield first, end
         first = end
 
@@ -119,4 +111,4 @@ def _read(file: OpenRange, segment: Segment, table: NDArray[np.int64], window: N
         begin = int(table[start, kernel.POINT_POSITION])
         end = int(table[stop, kernel.POINT_POSITION] + table[stop, kernel.POINT_SIZE])
         got = file.read_into(int(table[start, kernel.POINT_PHYSICAL_OFFSET]) - segment.start_offset, view[begin:end])
-        window[begin + got : end] = 0  # the file was truncated meanwhile: zeros hold no sound record
+        window[begin + got : end] = 0  # the file was truncated meanwhile: zeros are no sound record

@@ -1,7 +1,7 @@
-"""Reads the logs of single queues: those of compacted topics and of tiered storage, alone or before a store's own log.
+"""Reads the logs of single queues, of compacted topics and of tiered storage, alone or before a store's CommitLog.
 
-Where a tier is read with the store, each queue's messages come from the tier up to the first that the CommitLog still
-has, and from the CommitLog then, so that none comes twice. Its ConsumeQueue says which one that is.
+If a tier is read with the store, each queue's messages come from the tier up to the queue's first message in the
+CommitLog, which the ConsumeQueue tells, and then from the CommitLog.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,9 +20,10 @@ from rmq_formats.codecs.record_frame import Damage
 from rmq_formats.codecs.record_layout import head_struct
 from rmq_formats.errors import OptionError, StoreNotFoundError
 from rmq_formats.kernels import scan
-from rmq_formats.read.query import MAX_LONG, MIN_LONG, LogKind, Logs, Query, QueueBounds, ReadOptions
+from rmq_formats.read.query import MAX_LONG, MIN_LONG, LogKind, Logs, Query, QueueBounds
 from rmq_formats.read.queue_choice import choose_queues, open_queue
 from rmq_formats.read.queues import ConsumeQueue
+from rmq_formats.read.ranges import segment_at
 from rmq_formats.read.row_filter import RowFilter
 from rmq_formats.read.store_times import time_ranges
 from rmq_formats.read.stores import read_broker_names
@@ -39,10 +40,10 @@ _HEAD: Final = head_struct("magic", "queue_offset", "physical_offset")
 
 @dataclass(frozen=True, slots=True)
 class QueueLogPart:
-    """A split of a queue's log, and the queue offsets that are wanted of it.
+    """Split of a queue's log, with the selected range of queue offsets.
 
     Attributes:
-        begin: file position of its first record; None searches that.
+        begin: file position of the first record; None searches for a record.
     """
 
     topic: str
@@ -58,8 +59,8 @@ class QueueLogsTask:
     """Task: scan parts of queues' logs, one after the other.
 
     Attributes:
-        root: path or URI by which the files' storage is opened.
-        parts: by topic, queue and offset.
+        root: path or URI of the files' storage.
+        parts: in the order of topic, queue and offset.
     """
 
     root: str
@@ -74,15 +75,14 @@ class QueueLogsTask:
 def queue_log_tasks(
     store: StoreFiles, query: Query, logs: Logs, split_bytes: int, min_tasks: int
 ) -> tuple[list[QueueLogsTask], str]:
-    """Plan the read of the logs of single queues.
+    """Plan the read of the logs of single queues; for JOINED, of messages that the CommitLog has no more.
 
     Args:
-        logs: which logs; for JOINED only what the CommitLog has no more.
         split_bytes: bytes that a task reads, about.
         min_tasks: make tasks smaller until there are about this many.
 
     Returns:
-        The tasks, and what they read, in words.
+        The tasks, and a description of the logs.
 
     Raises:
         StoreNotFoundError: the store has no such logs.
@@ -103,7 +103,7 @@ def queue_log_tasks(
 
 
 def _list_tier_logs(store: StoreFiles, query: Query, logs: Logs) -> tuple[Storage, str, list[tuple[QueueLog, int]]]:
-    """List the logs of a store's broker in its tier, with the queue offset up to which each is wanted."""
+    """List the logs of a store's broker in a tier, each with the end of the queue offsets to read."""
     tier_storage, tier = open_storage(logs.tier or "")
     broker = broker_directory(tier_storage, tier, *read_broker_names(store.root))
     tier_logs = tiered_logs(tier_storage, broker, query.wants_topic)
@@ -118,14 +118,13 @@ def _list_tier_logs(store: StoreFiles, query: Query, logs: Logs) -> tuple[Storag
             "read the tier alone"
         )
     begin = store.segments[0].start_offset
-
     if query.first_physical_offset > begin:
-        return tier_storage, tier, []  # what the CommitLog has no more came before
+        return tier_storage, tier, []  # the messages of the tier were stored before
     return tier_storage, tier, [(log, _first_stored_offset(store, log, begin)) for log in tier_logs]
 
 
 def _first_stored_offset(store: StoreFiles, log: QueueLog, log_begin: int) -> int:
-    """Find the queue offset of a queue's first message in the CommitLog; MAX_LONG where it has none."""
+    """Find the queue offset of a queue's first message in the CommitLog; MAX_LONG for a queue without messages."""
     queue = open_queue(ConsumeQueue, store, log.topic, log.queue_id)
     first = None if queue is None else queue.first_since(log_begin)
     return MAX_LONG if first is None else first.queue_offset
@@ -134,14 +133,11 @@ def _first_stored_offset(store: StoreFiles, log: QueueLog, log_begin: int) -> in
 def queue_log_query(query: Query, logs: Logs) -> Query:
     """Derive the query for the logs of single queues from a query for the whole store.
 
-    Where these are joined with the CommitLog, physical offsets are places there: their own are not compared with them.
+    Physical offsets in a joined query are places in the CommitLog, and not comparable with places in a queue's log.
     """
     if logs.kind is not LogKind.JOINED:
         return query
     return replace(query, first_physical_offset=0, end_physical_offset=MAX_LONG)
-
-
-# --- what of a log is wanted ------------------------------------------------------------------
 
 
 def _parts_of(storage: Storage, log: QueueLog, query: Query, end_offset: int) -> Iterator[QueueLogPart]:
@@ -162,7 +158,7 @@ def _parts_of(storage: Storage, log: QueueLog, query: Query, end_offset: int) ->
 
 
 def _wanted_range(storage: Storage, log: QueueLog, query: Query, bounds: QueueBounds) -> tuple[int, int, bool]:
-    """Find the places in a log between which all wanted records begin, and whether one begins at the first of them."""
+    """Find the range of a log in which all selected records begin, and whether a record begins at the range's begin."""
     begin, end = log.segments[0].start_offset, log.segments[-1].end_offset
     first_ms, end_ms = query.time_bounds
     first_ms, end_ms = max(first_ms, bounds.first_ms), min(end_ms, bounds.end_ms)
@@ -181,7 +177,7 @@ def _wanted_range(storage: Storage, log: QueueLog, query: Query, bounds: QueueBo
 
 
 def _place_of(storage: Storage, log: QueueLog, queue_offset: int) -> int | None:
-    """Find the place of a message by its unit; None where there is none, or where another record is there."""
+    """Find a message's place in the log by its unit; None without a unit, or if another record is at the place."""
     if not 0 <= queue_offset < MAX_LONG // UNIT_BYTES:
         return None
     unit = ConsumeQueue(storage, QueueFiles(log.topic, log.queue_id, log.units)).unit_at(queue_offset)
@@ -191,20 +187,20 @@ def _place_of(storage: Storage, log: QueueLog, queue_offset: int) -> int | None:
 
 
 def _is_record(storage: Storage, segments: Sequence[Segment], place: int, queue_offset: int) -> bool:
-    """Return whether a record with that queue offset begins at a place: a damaged unit must not hide records."""
-    for segment in segments:
-        if segment.start_offset <= place < segment.end_offset:
-            with storage.open(segment.path) as file:
-                head = read_range(file, place - segment.start_offset, _HEAD.size)
-            if len(head) < _HEAD.size:
-                return False
-            magic, recorded_offset, physical_offset = _HEAD.unpack(head)
-            return magic in RECORD_VERSIONS and (recorded_offset, physical_offset) == (queue_offset, place)
-    return False
+    """Return whether a record with a queue offset begins at a place: a damaged unit must not hide records."""
+    segment = segment_at(segments, place)
+    if segment is None:
+        return False
+    with storage.open(segment.path) as file:
+        head = read_range(file, place - segment.start_offset, _HEAD.size)
+    if len(head) < _HEAD.size:
+        return False
+    magic, recorded_offset, physical_offset = _HEAD.unpack(head)
+    return magic in RECORD_VERSIONS and (recorded_offset, physical_offset) == (queue_offset, place)
 
 
 def first_queue_offset(storage: Storage, log: QueueLog) -> int | None:
-    """Return the queue offset of a log's first record, 0 if no sound one is there; None of a log without records."""
+    """Return the queue offset of a log's first record, 0 of a damaged record; None of a log without records."""
     for segment in log.segments:
         with storage.open(segment.path) as file:
             head = read_range(file, 0, _HEAD.size)
@@ -215,7 +211,7 @@ def first_queue_offset(storage: Storage, log: QueueLog) -> int | None:
 
 
 def _bundle_tasks(root: str, parts: Sequence[QueueLogPart], split_bytes: int, min_tasks: int) -> list[QueueLogsTask]:
-    """Cut parts that are large, and put small ones together, to tasks of about the same size."""
+    """Cut large parts and combine small parts to tasks of about the same size."""
     task_bytes = usual_split_bytes(sum(part.split.size_bytes for part in parts), split_bytes, min_tasks)
     tasks: list[QueueLogsTask] = []
     waiting: list[QueueLogPart] = []
@@ -238,18 +234,15 @@ def _cut(part: QueueLogPart, split_bytes: int) -> Iterator[QueueLogPart]:
         yield replace(part, split=piece, begin=part.begin if start == split.start else None)
 
 
-# --- reading ----------------------------------------------------------------------------------
-
-
 class PartSelector:
-    """Selector of rows: queue offsets of a part, and the query's other conditions."""
+    """Selector of rows by a part's range of queue offsets and the query's other conditions."""
 
     def __init__(self, part: QueueLogPart, query: Query) -> None:
         self._part = part
         self._filter = None if query == Query() else RowFilter(query)
 
     def select(self, rows: FrameRows) -> FrameRows:
-        """Select the rows in the part's range of queue offsets that match the query."""
+        """Select the rows that match."""
         offsets = rows.queue_offsets
         rows = rows.take((offsets >= self._part.first_offset) & (offsets < self._part.end_offset))
         return rows if self._filter is None or not len(rows) else self._filter.select(rows)
@@ -259,15 +252,14 @@ class PartSelector:
         return self._filter is None or self._filter.damage(damage)
 
 
-def part_frames(storage: Storage, part: QueueLogPart, options: ReadOptions) -> Iterator[FrameBatch]:
+def part_frames(storage: Storage, part: QueueLogPart, *, verify_crc: bool = True) -> Iterator[FrameBatch]:
     """Scan the frames of a part."""
     with storage.open(part.split.path) as file:
-        batches = split_frames(file, part.split, begin=part.begin, verify_crc=options.verifies_crc)
-        yield from without_record_sums(batches)
+        yield from without_record_sums(split_frames(file, part.split, begin=part.begin, verify_crc=verify_crc))
 
 
 def queue_log_messages(task: QueueLogsTask, query: Query, mode: Mode) -> Iterator[StoredMessage]:
-    """Decode the messages of a task; damage is left out.
+    """Decode the messages of a task without damaged records.
 
     Raises:
         FormatError: in FAILFAST, at the first damage.
@@ -276,12 +268,11 @@ def queue_log_messages(task: QueueLogsTask, query: Query, mode: Mode) -> Iterato
     storage, _ = open_storage(task.root)
     for part in task.parts:
         selector = PartSelector(part, query)
-        with storage.open(part.split.path) as file:
-            for batch in without_record_sums(split_frames(file, part.split, begin=part.begin)):
-                if mode is Mode.FAILFAST:
-                    fail_at_damage(batch, part.split.path)
-                rows = FrameRows(batch.data, batch.frames).take(batch.frames[:, scan.CODE] == scan.SOUND)
-                rows = selector.select(rows) if len(rows) else rows
-                window = batch.data.data
-                for position in np.asarray(rows.frames[:, scan.POSITION]).tolist():
-                    yield decode_record(window, position, verify_crc=False)
+        for batch in part_frames(storage, part):
+            if mode is Mode.FAILFAST:
+                fail_at_damage(batch, part.split.path)
+            rows = FrameRows(batch.data, batch.frames).take(batch.frames[:, scan.CODE] == scan.SOUND)
+            rows = selector.select(rows) if len(rows) else rows
+            window = batch.data.data
+            for position in np.asarray(rows.frames[:, scan.POSITION]).tolist():
+                yield decode_record(window, position, verify_crc=False)

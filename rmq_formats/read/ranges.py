@@ -1,5 +1,6 @@
 """Ranges of a CommitLog: its bounds, splits, record boundaries, first and last message, and batches of a stream."""
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from struct import Struct
@@ -9,14 +10,12 @@ from rmq_formats.codecs.layout import MAX_FRAME_BYTES
 from rmq_formats.codecs.record import StoredMessage, decode_record
 from rmq_formats.codecs.record_frame import DamageCode, frame_shape
 from rmq_formats.errors import FormatError, StoreNotFoundError
-from rmq_formats.kernels import scan
 from rmq_formats.kernels.scan import CODE, POSITION, SIZE, SOUND
-from rmq_formats.scan.segment import scan_segment
 from rmq_formats.scan.splits import Split, split_frames, split_of, usual_split_bytes
 from rmq_formats.storage.segments import OpenRange, Segment, Storage, read_range
 
-# Bytes before an offset that are searched for the record that ends there: most are small, some huge.
-_LOOKED_AT: Final = (1 << 16, 1 << 23, MAX_FRAME_BYTES + (1 << 16))
+# Bytes before an offset that are searched for the record that ends there: most records are small, some huge.
+_SEARCHED_BYTES: Final = (1 << 16, 1 << 23, MAX_FRAME_BYTES + (1 << 16))
 _SIZE = Struct(">i")
 
 Range = tuple[int, int]
@@ -26,7 +25,7 @@ _EDGE_BYTES: Final = 16 << 20  # searched for the first or last record, which ha
 def log_bounds(storage: Storage, segments: Sequence[Segment]) -> Range:
     """Return the physical offsets of the log's first byte, and of the first byte after its data.
 
-    This is the snapshot that a reader of a growing log freezes: it reads nothing that comes later.
+    A reader of a growing log reads up to this end, and nothing that is written later.
     """
     for segment in reversed(segments):
         with storage.open(segment.path) as file:
@@ -36,20 +35,24 @@ def log_bounds(storage: Storage, segments: Sequence[Segment]) -> Range:
     return segments[0].start_offset, segments[0].start_offset
 
 
+def segment_at(segments: Sequence[Segment], physical_offset: int) -> Segment | None:
+    """Return the segment that contains a physical offset; None if no segment does. Segments are in order."""
+    number = bisect_right(segments, physical_offset, key=lambda segment: segment.start_offset) - 1
+    return segments[number] if number >= 0 and physical_offset < segments[number].end_offset else None
+
+
 def range_splits(
     segments: Sequence[Segment], ranges: Sequence[Range], log_end: int, split_bytes: int, min_splits: int = 1
 ) -> list[Split]:
-    """Cut some ranges of the log into splits, in log order.
+    """Cut some ranges of the log into splits, in log order, see ``usual_split_bytes``.
 
     Args:
-        ranges: physical offsets, ascending and disjoint, each end exclusive: records that begin there.
-        split_bytes: aimed size of a split; that of a log of many files is larger, see ``MAX_SPLITS``.
-        min_splits: make splits smaller until there are about this many.
+        ranges: physical offsets, ascending and disjoint, each end exclusive, of the records' begins.
     """
     pieces = []
     for begin, end in ranges:
         for segment in segments:
-            # A split owns the records whose headers begin in it: those stand before the records that are asked for.
+            # A split owns the records whose headers begin in it; a header stands before its record.
             own_end = min(segment.end_offset, log_end)
             piece_begin = max(begin - segment.head_bytes, segment.start_offset)
             piece_end = own_end if end >= own_end else end - segment.head_bytes
@@ -72,8 +75,8 @@ def walk_start(storage: Storage, segments: Sequence[Segment], physical_offset: i
     """Find the physical offset of the first record, or of damage, for a read that begins at an offset.
 
     Returns:
-        The offset itself if a record ends there, or the end of the record that it is in; None if neither: it is
-        at a file's begin, or in damage, which belongs to the reader of what is before it.
+        The offset itself if a record ends there, or the end of the record around the offset. None at a file's begin,
+        and within damage, which belongs to the reader of the range before.
     """
     for segment in segments:
         position = physical_offset - segment.start_offset
@@ -81,26 +84,19 @@ def walk_start(storage: Storage, segments: Sequence[Segment], physical_offset: i
             try:
                 with storage.open(segment.path) as file:
                     end = _frame_end(file, segment, position)
-            except StoreNotFoundError:  # deleted since it was listed: the reader of the segment reports it
+            except StoreNotFoundError:  # deleted since the listing: the reader of the segment reports that
                 return None
             return segment.start_offset + end if end >= position else None
     return None
 
 
 def _frame_end(file: OpenRange, segment: Segment, position: int) -> int:
-    """Find where the last record ends that begins before a position of a file; 0 if there is none."""
-    for looked_at in _LOOKED_AT:
+    """Find the end of the last record that begins before a position of a file; 0 without such a record."""
+    for searched_bytes in _SEARCHED_BYTES:
         end = 0
-        begin = max(0, position - looked_at)
-        for batch in scan_segment(
-            file,
-            segment.start_offset,
-            segment.size_bytes,
-            start=begin,
-            limit=position - segment.head_bytes,
-            verify_crc=False,
-            head_bytes=segment.head_bytes,
-        ):
+        begin = max(0, position - searched_bytes)
+        split = split_of(segment, 0, begin, position - segment.head_bytes, segment.size_bytes)
+        for batch in split_frames(file, split, verify_crc=False):
             if len(batch.frames):
                 last = batch.frames[-1]
                 end = batch.physical_offset - segment.start_offset + int(last[POSITION] + last[SIZE])
@@ -116,7 +112,7 @@ def record_size(file: OpenRange, position: int) -> int | None:
 
 
 def segment_timestamp_ms(file: OpenRange, segment: Segment) -> int | None:
-    """Read the store timestamp of a segment's first record; None if it has none, or none that is sound."""
+    """Read the store timestamp of a segment's first record; None without a sound record."""
     head = segment.head_bytes
     size = record_size(file, head)
     if size is None or not 0 < size <= file.size_bytes:
@@ -146,10 +142,9 @@ NO_LIMIT = BatchLimit()
 
 
 def batch_end(storage: Storage, segments: Sequence[Segment], start: int, end: int, limit: BatchLimit) -> int:
-    """Find the end of a batch that begins at ``start``, at most ``end``: it has the records that begin between.
+    """Find the end of a batch of the records that begin from ``start`` on, all of them before ``end``.
 
     Args:
-        start: physical offset; the batch before ended there.
         end: physical offset one past the last sound record.
     """
     if limit.max_bytes is not None:
@@ -162,7 +157,7 @@ def batch_end(storage: Storage, segments: Sequence[Segment], start: int, end: in
             for batch in split_frames(file, split, verify_crc=False):
                 if remaining <= len(batch.frames):
                     last = batch.frames[remaining - 1]
-                    return batch.physical_offset + int(last[scan.POSITION] + last[scan.SIZE])
+                    return batch.physical_offset + int(last[POSITION] + last[SIZE])
                 remaining -= len(batch.frames)
     return end
 
@@ -181,21 +176,13 @@ def missing_ranges(segments: Sequence[Segment], start: int, end: int) -> list[Ra
 
 
 def edge_message(storage: Storage, segments: Sequence[Segment], *, last: bool) -> StoredMessage | None:
-    """Decode the first or the last sound record of a log, if it stands near that end of a file."""
+    """Decode the first or the last sound record of a log; None if no record is near that end of a file."""
     for segment in reversed(segments) if last else segments:
         with storage.open(segment.path) as file:
             data_end = segment.data_end(file)
             start, limit = (max(0, data_end - _EDGE_BYTES), data_end) if last else (0, _EDGE_BYTES)
             message = None
-            for batch in scan_segment(
-                file,
-                segment.start_offset,
-                segment.size_bytes,
-                start=start,
-                limit=limit,
-                data_end=data_end,
-                head_bytes=segment.head_bytes,
-            ):
+            for batch in split_frames(file, split_of(segment, 0, start, limit, data_end)):
                 sound = batch.frames[batch.frames[:, CODE] == SOUND, POSITION]
                 if len(sound):
                     message = decode_record(batch.data.data, int(sound[-1 if last else 0]), verify_crc=False)

@@ -1,4 +1,4 @@
-"""Reads a ConsumeQueue that is in RocksDB: its queues, their units, how far they go, the records of a query."""
+"""Reads a ConsumeQueue in RocksDB: queues, units, bounds, and the records of a query."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from rmq_formats.codecs import rocksdb_queue as codec
 from rmq_formats.codecs.index import MAX_LONG
 from rmq_formats.codecs.rocksdb_queue import QueueBound
-from rmq_formats.errors import DecodeError, FormatError, StoreError
+from rmq_formats.errors import DecodeError, FormatError
 from rmq_formats.read.query import Query
 from rmq_formats.read.queue_units import QueueUnit, records_within
 from rmq_formats.storage.rocksdb import RocksDb, opened_rocksdb
@@ -29,13 +29,10 @@ class QueueDatabase:
         self._database = database
 
     def queues(self, only_topic: str | None = None) -> Iterator[tuple[str, int]]:
-        """List the queues that have units: topic and queue id, by the length of the topic, the topic and the id.
-
-        Args:
-            only_topic: that topic's; None is all.
+        """List the queues that have units, of one topic or of all: by length of the topic, topic and queue id.
 
         Raises:
-            FormatError: a damaged file, or a key that is none of a unit.
+            FormatError: a damaged file, or a key that is no unit's key.
         """
         key_prefix = b"" if only_topic is None else codec.topic_prefix(only_topic)
         pair = self._database.first_from(codec.UNITS_FAMILY, key_prefix)
@@ -45,7 +42,7 @@ class QueueDatabase:
             pair = self._database.first_from(codec.UNITS_FAMILY, codec.key_after_queue(prefix))
 
     def all_queues(self) -> set[tuple[str, int]]:
-        """List the queues that have units or an end: those whose messages have all expired, too. Raises FormatError."""
+        """List the queues that have units or a bound, with queues of which all has expired. Raises FormatError."""
         queues = set(self.queues())
         for keys, _ in self._database.chunks(codec.OFFSETS_FAMILY):
             bounds = (codec.split_bound_key(key) for key in keys if key != codec.CHECKPOINT_KEY)
@@ -55,13 +52,7 @@ class QueueDatabase:
     def units(
         self, topic: str, queue_id: int, first_offset: int = 0, end_offset: int | None = None
     ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.void]]]:
-        """Read units of a queue in the order of their queue offsets, some at a time.
-
-        Args:
-            end_offset: one past the last one; None is the queue's end.
-
-        Yields:
-            Queue offsets, int64[n], and units, UNIT_VALUE_DTYPE[n].
+        """Read units ``[first_offset, end_offset)`` of a queue in pieces: offsets, int64[n], and UNIT_VALUE_DTYPE[n].
 
         Raises:
             FormatError: a damaged file, or a pair that is no unit.
@@ -75,11 +66,7 @@ class QueueDatabase:
             yield self._decode(codec.decode_units, prefix, keys, values)
 
     def all_units(self, topic: str, queue_id: int) -> tuple[NDArray[np.int64], NDArray[np.void]]:
-        """Read the queue offsets and the units of a whole queue: int64[n], ascending, and UNIT_VALUE_DTYPE[n].
-
-        Raises:
-            FormatError: a damaged database.
-        """
+        """Read the queue offsets, int64[n], ascending, and the units of a whole queue; see ``units``."""
         parts = list(self.units(topic, queue_id))
         offsets = np.concatenate([np.empty(0, dtype=np.int64), *(part for part, _ in parts)])
         units = np.concatenate([np.empty(0, dtype=codec.UNIT_VALUE_DTYPE), *(part for _, part in parts)])
@@ -106,18 +93,14 @@ class QueueDatabase:
         return None if value is None else self._decode(QueueBound.decode, value)
 
     def unknown_pairs(self) -> Iterator[tuple[bytes, bytes]]:
-        """List the pairs beside the bounds that are no bound and no checkpoint, such as one with an empty key.
-
-        Raises:
-            FormatError: a damaged file.
-        """
+        """List the pairs among the bounds that are neither a bound nor the checkpoint. Raises FormatError."""
         for keys, values in self._database.chunks(codec.OFFSETS_FAMILY):
             for key, value in zip(keys, values, strict=True):
                 if key != codec.CHECKPOINT_KEY and codec.split_bound_key(key) is None:
                     yield key, value
 
     def checkpoint(self) -> int:
-        """Return the physical offset after the last dispatched record; 0 without such an entry. Raises FormatError.
+        """Return the physical offset after the last dispatched record; 0 without the entry. Raises FormatError.
 
         Source: ``RocksDBConsumeQueueOffsetTable#getMaxPhyOffset``.
         """
@@ -132,14 +115,12 @@ class QueueDatabase:
 
 
 class DatabaseQueue:
-    """The units of one queue of a ConsumeQueue in RocksDB; see ``QueueUnits``."""
+    """One queue of a ConsumeQueue in RocksDB; see ``QueueUnits``.
+
+    The database may have units after the end of a log that was cut: units from ``log_end`` on do not count.
+    """
 
     def __init__(self, database: QueueDatabase, topic: str, queue_id: int, log_end: int) -> None:
-        """Create the queue.
-
-        Args:
-            log_end: physical offset one past the log's files: the database keeps units after the end of a cut log.
-        """
         self._database = database
         self._name = topic, queue_id
         self._log_end = log_end
@@ -171,10 +152,9 @@ class DatabaseQueue:
         return _queue_unit(offset, units[0])
 
     def named_records(self, begin: int, end: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        units_by_place = self._database.units(*self._name)
-        return records_within(
-            [(units["physical_offset"].astype(np.int64), places) for places, units in units_by_place], begin, end
-        )
+        pieces = self._database.units(*self._name)
+        parts = [(units["physical_offset"].astype(np.int64), queue_offsets) for queue_offsets, units in pieces]
+        return records_within(parts, begin, end)
 
 
 def _queue_unit(offset: int, unit: np.void) -> QueueUnit:
@@ -190,38 +170,22 @@ def opened_queues(storage: Storage, path: str) -> Iterator[QueueDatabase]:
 
 @dataclass(frozen=True, slots=True)
 class UnitRecords:
-    """Records that units name.
+    """Records that units name; ``dispatched`` is one past the last dispatched record of any topic."""
 
-    Attributes:
-        physical_offsets: of the records, ascending.
-        dispatched: one past the last record that the database knows of any topic.
-    """
-
-    physical_offsets: list[int]
+    physical_offsets: list[int]  # ascending
     size_bytes: int
     dispatched: int
 
 
 def find_unit_records(
     storage: Storage, path: str, query: Query, topics: frozenset[str], most: int
-) -> UnitRecords | str:
-    """Look up the places of the messages of some topics within a query's queue offsets, or return why not.
+) -> UnitRecords | None:
+    """Look up the records of some topics' units within a query's queue offsets; None for more than ``most`` units.
 
-    Args:
-        most: units that are looked up at most: for more a scan costs less.
-
-    Returns:
-        The places; or, in words, that there are too many of them, or why the database cannot be read.
+    Raises:
+        FormatError: a damaged database.
+        StoreError: the database cannot be opened.
     """
-    try:
-        return _find_unit_records(storage, path, query, topics, most)
-    except (FormatError, StoreError) as error:
-        return str(error)
-
-
-def _find_unit_records(
-    storage: Storage, path: str, query: Query, topics: frozenset[str], most: int
-) -> UnitRecords | str:
     offset_arrays = [np.empty(0, dtype=np.int64)]
     size_bytes = count = 0
     with opened_queues(storage, path) as database:
@@ -236,6 +200,6 @@ def _find_unit_records(
                     size_bytes += int(units["size"].astype(np.int64).sum())
                     count += len(units)
                     if count > most:
-                        return f"more than {most} records by their places cost more than scanning the log"
+                        return None
         dispatched = database.checkpoint()
     return UnitRecords(np.unique(np.concatenate(offset_arrays)).tolist(), size_bytes, dispatched)

@@ -1,57 +1,45 @@
-"""Least and largest store time of the segments of a log: by these alone a reader may skip segments.
+"""Least and largest store time of the segments of a log, by which a reader may skip segments.
 
-Store times do not ascend along a log. A broker's clock is set back, a machine comes up in 2010, a clock runs 40 years
-ahead for an hour. The time of a segment's first record bounds nothing. So each segment is walked once, its records'
-heads only, and the result is kept in the process for as long as the file is the same.
+Store times do not ascend along a log: a broker's clock is set back, or runs 40 years ahead for an hour. The time of a
+segment's first record bounds nothing. So the record heads of each segment are walked once, and the process caches the
+result for as long as the file is the same.
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-from numpy.typing import NDArray
-
 from rmq_formats.arrow.rows import FrameRows
 from rmq_formats.errors import RmqError
 from rmq_formats.read.query import MAX_LONG, MIN_LONG
-from rmq_formats.scan.segment import scan_segment
+from rmq_formats.scan.splits import split_frames, split_of
 from rmq_formats.storage.segments import OpenRange, Segment, Storage
 
-_MAX_KEPT: Final = 1 << 16  # segments whose times a process keeps
+_MAX_CACHED: Final = 1 << 16  # segments
 
 Range = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentTimes:
-    """Store times of a segment's records.
-
-    Attributes:
-        least_ms: the least one; MAX_LONG in a segment without records.
-        largest_ms: the largest one; MIN_LONG in a segment without records.
-        ascends: whether no record is older than the one before it.
-    """
+    """Least and largest store time of a segment's records; ``ascends`` if no record is older than the record before."""
 
     least_ms: int = MAX_LONG
     largest_ms: int = MIN_LONG
     ascends: bool = True
 
     def overlaps(self, first_ms: int, end_ms: int) -> bool:
-        """Return whether records of a time range may be in the segment; the range's end is exclusive."""
+        """Return whether the segment may have records of ``[first_ms, end_ms)``."""
         return self.least_ms < end_ms and self.largest_ms >= first_ms
 
 
-_kept: dict[tuple[str, int, int, int], SegmentTimes] = {}
+_cache: dict[tuple[str, int, int, int], SegmentTimes] = {}
 
 
 def times_of(storage: Storage, segments: Sequence[Segment]) -> list[SegmentTimes | None]:
-    """Find the store times of segments; None for the file of an object store, and for an unreadable file.
-
-    An object would have to be fetched whole, which is what skipping it is to spare.
-    """
+    """Find the store times of segments; None for an unreadable file, and for an object, whose fetch costs the most."""
     if not storage.is_local:
         return [None] * len(segments)
     with ThreadPoolExecutor(min(len(segments), len(os.sched_getaffinity(0))) or 1) as pool:
@@ -59,11 +47,7 @@ def times_of(storage: Storage, segments: Sequence[Segment]) -> list[SegmentTimes
 
 
 def time_ranges(storage: Storage, segments: Sequence[Segment], first_ms: int, end_ms: int) -> list[Range]:
-    """Find the ranges of a log that may have records of a time range, without the segments that have none.
-
-    Returns:
-        Physical offsets, ascending and disjoint, each end exclusive.
-    """
+    """Find the ranges of segments that may have records of a time range: ascending and disjoint, ends exclusive."""
     ranges: list[Range] = []
     for segment, times in zip(segments, times_of(storage, segments), strict=True):
         if times is not None and not times.overlaps(first_ms, end_ms):
@@ -90,32 +74,22 @@ def _times(storage: Storage, segment: Segment) -> SegmentTimes | None:
         with storage.open(segment.path) as file:
             data_end = segment.data_end(file)
             key = segment.path, segment.version, segment.size_bytes, data_end
-            times = _kept.get(key)
+            times = _cache.get(key)
             if times is None:
-                times = _walk(_record_times(file, segment, data_end))
-                if len(_kept) < _MAX_KEPT:
-                    _kept[key] = times
+                times = _walk(file, segment, data_end)
+                if len(_cache) < _MAX_CACHED:
+                    _cache[key] = times
             return times
     except (RmqError, OSError):
         return None
 
 
-def _record_times(file: OpenRange, segment: Segment, data_end: int) -> Iterator[NDArray[np.int64]]:
-    for batch in scan_segment(
-        file,
-        segment.start_offset,
-        segment.size_bytes,
-        data_end=data_end,
-        verify_crc=False,
-        head_bytes=segment.head_bytes,
-    ):
-        if len(batch.frames):
-            yield FrameRows(batch.data, batch.frames).store_timestamps_ms
-
-
-def _walk(parts: Iterator[NDArray[np.int64]]) -> SegmentTimes:
+def _walk(file: OpenRange, segment: Segment, data_end: int) -> SegmentTimes:
     least_ms, largest_ms, before_ms, is_ascending = MAX_LONG, MIN_LONG, MIN_LONG, True
-    for times_ms in parts:
+    for batch in split_frames(file, split_of(segment, 0, 0, data_end, data_end), verify_crc=False):
+        if not len(batch.frames):
+            continue
+        times_ms = FrameRows(batch.data, batch.frames).store_timestamps_ms
         least_ms, largest_ms = min(least_ms, int(times_ms.min())), max(largest_ms, int(times_ms.max()))
         is_ascending = is_ascending and before_ms <= times_ms[0] and not (times_ms[1:] < times_ms[:-1]).any()
         before_ms = int(times_ms[-1])

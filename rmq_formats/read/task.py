@@ -1,20 +1,20 @@
 """Executes the tasks of a plan, one or several by threads: reads bytes, yields Arrow batches in log order.
 
-The kernels, the CRCs and the reads hold no interpreter lock, so threads share the work as processes would.
+Kernels, CRCs and reads release the interpreter's lock, so threads work in parallel.
 """
 
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from dataclasses import replace
+from itertools import chain, islice
 from queue import Queue, SimpleQueue
 from typing import Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
-from rmq_formats.arrow.batches import error_batch, record_batches
+from rmq_formats.arrow.batches import RowSelector, error_batch, record_batches
 from rmq_formats.arrow.schema import Mode, schema_of
 from rmq_formats.codecs import paths
 from rmq_formats.codecs.hashing import tags_code
@@ -33,9 +33,8 @@ from rmq_formats.storage.queue_files import topic_queues
 from rmq_formats.storage.segments import Storage, open_storage
 from rmq_formats.storage.store_files import StoreFiles, open_store
 
-_NO_POINTS: Final = Points(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
-_BATCHES_AHEAD: Final = 4  # of one task, each of some 8 MiB at most; the next read waits for their taker
-_TASKS_AHEAD: Final = 1  # beside those that threads work on
+_BATCHES_AHEAD: Final = 4  # of one task, each of some 8 MiB at most
+_TASKS_AHEAD: Final = 1  # beside the tasks that threads work on
 
 _Item: TypeAlias = pa.RecordBatch | BaseException | None
 
@@ -44,17 +43,19 @@ def read_task(root: str, task: Task, options: ReadOptions) -> Iterator[pa.Record
     """Read the records of one task, in log order.
 
     Raises:
-        FormatError: in FAILFAST, at the first damage that the task meets.
+        FormatError: in FAILFAST, at the first damage of the task.
         StoreError: a file that cannot be read.
     """
-    schema = schema_of(options.columns)
     if isinstance(task, QueueLogsTask):
-        yield from _read_queue_logs(task, schema, options)
+        yield from _read_queue_logs(task, options)
         return
     store = open_store(root)
     lookup = _queue_offset_lookup(store, task, options.query)
+    selector = None if options.query == Query() else RowFilter(options.query, lookup)
     if isinstance(task, ScanTask):
-        yield from _batches(_scan(store.storage, task, options), schema, options, task.split.path, lookup)
+        with store.storage.open(task.split.path) as file:
+            frames = split_frames(file, task.split, begin=task.begin, verify_crc=options.verifies_crc)
+            yield from _batches(frames, options, task.split.path, selector)
         return
     if isinstance(task, PointReadTask):
         points = _points(store.storage, task)
@@ -62,11 +63,11 @@ def read_task(root: str, task: Task, options: ReadOptions) -> Iterator[pa.Record
         points = _unit_points(store, task, options.query)
     for segment in task.segments:
         frames = read_points(store.storage, [segment], points, verify_crc=options.verifies_crc)
-        yield from _batches((batch for _, batch in frames), schema, options, segment.path, lookup)
+        yield from _batches(frames, options, segment.path, selector)
 
 
 def gap_batch(start: int, end: int, options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    """Build a row for a range of the log whose segment was deleted, if damage becomes rows."""
+    """Build a row for a deleted range of the log, if damage becomes rows."""
     if options.mode is Mode.PERMISSIVE and options.query.includes_damage:
         yield error_batch([(start, end - start, "gone: its segment was deleted")], schema_of(options.columns))
 
@@ -74,14 +75,13 @@ def gap_batch(start: int, end: int, options: ReadOptions) -> Iterator[pa.RecordB
 def _queue_offset_lookup(
     store: StoreFiles, task: ScanTask | PointReadTask | QueuesTask, query: Query
 ) -> QueueOffsetLookup | None:
-    """Create the look-up of a task's records in their queues; None where the query includes all of the log."""
+    """Create the look-up of a task's records in their queues; None if the query includes all of the log."""
     if query.included is Include.LOG:
         return None
     if isinstance(task, ScanTask):
         split = task.split
-        # A split owns the records whose headers begin in it.
-        begin, end = split.start if task.begin is None else task.begin, split.limit + split.head_bytes
-        begin, end = split.file_offset + begin, split.file_offset + end
+        begin = split.file_offset + (split.start if task.begin is None else task.begin)
+        end = split.file_offset + split.limit + split.head_bytes  # a split owns the records whose headers begin in it
     elif isinstance(task, QueuesTask):
         begin, end = task.begin, task.end
     else:
@@ -90,12 +90,11 @@ def _queue_offset_lookup(
 
 
 def _batches(
-    frames: Iterable[FrameBatch], schema: pa.Schema, options: ReadOptions, path: str, lookup: QueueOffsetLookup | None
+    frames: Iterable[FrameBatch], options: ReadOptions, path: str, selector: RowSelector | None
 ) -> Iterator[pa.RecordBatch]:
-    selector = None if options.query == Query() else RowFilter(options.query, lookup)
     return record_batches(
         frames,
-        schema,
+        schema_of(options.columns),
         mode=options.mode,
         decompress=options.decompress,
         selector=selector,
@@ -104,23 +103,18 @@ def _batches(
     )
 
 
-def _read_queue_logs(task: QueueLogsTask, schema: pa.Schema, options: ReadOptions) -> Iterator[pa.RecordBatch]:
+def _read_queue_logs(task: QueueLogsTask, options: ReadOptions) -> Iterator[pa.RecordBatch]:
     storage, _ = open_storage(task.root)
     query = queue_log_query(options.query, options.logs)
+    options = replace(options, by_topic=False)  # a part has one topic
     for part in task.parts:
-        for batch in record_batches(
-            part_frames(storage, part, options),
-            schema,
-            mode=options.mode,
-            decompress=options.decompress,
-            selector=PartSelector(part, query),
-            path=part.split.path,
-        ):
+        frames = part_frames(storage, part, verify_crc=options.verifies_crc)
+        for batch in _batches(frames, options, part.split.path, PartSelector(part, query)):
             yield _with_queue(batch, {"topic": part.topic, "queue_id": part.queue_id})
 
 
 def _with_queue(batch: pa.RecordBatch, queue: dict[str, str | int]) -> pa.RecordBatch:
-    """Fill the queue's columns in rows of damaged ranges of the queue's log."""
+    """Fill the columns of topic and queue id in rows of damaged ranges of a queue's log."""
     for number, field in enumerate(batch.schema):
         if field.name in queue and batch.column(number).null_count == batch.num_rows:
             named = pa.repeat(pa.scalar(queue[field.name], field.type), batch.num_rows)
@@ -128,27 +122,18 @@ def _with_queue(batch: pa.RecordBatch, queue: dict[str, str | int]) -> pa.Record
     return batch
 
 
-def _scan(storage: Storage, task: ScanTask, options: ReadOptions) -> Iterator[FrameBatch]:
-    with storage.open(task.split.path) as file:
-        yield from split_frames(file, task.split, begin=task.begin, verify_crc=options.verifies_crc)
-
-
 def _points(storage: Storage, task: PointReadTask) -> Points:
-    """Read the sizes of the records at a task's offsets from their own headers."""
+    """Read the sizes of the records at a task's offsets from the records' headers."""
     points: list[tuple[int, int]] = []
     for segment in task.segments:
-        segment_offsets = [
-            physical_offset
-            for physical_offset in task.physical_offsets
-            if segment.start_offset <= physical_offset < segment.end_offset
-        ]
-        if not segment_offsets:
+        offsets = [offset for offset in task.physical_offsets if segment.start_offset <= offset < segment.end_offset]
+        if not offsets:
             continue
         with storage.open(segment.path) as file:
-            for physical_offset in segment_offsets:
-                size = record_size(file, physical_offset - segment.start_offset)
+            for offset in offsets:
+                size = record_size(file, offset - segment.start_offset)
                 if size is not None:
-                    points.append((physical_offset, size))
+                    points.append((offset, size))
     table = np.array(points, dtype=np.int64).reshape(-1, 2)
     return Points.of(table[:, 0], table[:, 1])
 
@@ -158,13 +143,9 @@ def _unit_points(store: StoreFiles, task: QueuesTask, query: Query) -> Points:
     codes = None
     if query.tags is not None:
         codes = np.array([tags_code(tag) for tag in sorted(query.tags)], dtype=np.int64)
-    offsets: list[NDArray[np.int64]] = []
-    sizes: list[NDArray[np.int64]] = []
-    for queue in (
-        queue
-        for topic in task.topics
-        for queue in topic_queues(store.storage, paths.consumequeue_dir(store.root), topic)
-    ):
+    offsets, sizes = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
+    directory = paths.consumequeue_dir(store.root)
+    for queue in chain.from_iterable(topic_queues(store.storage, directory, topic) for topic in task.topics):
         bounds = query.queue_bounds(queue.topic, queue.queue_id)
         for _, units in ConsumeQueue(store.storage, queue).units_in_log_range(
             task.begin, task.end, bounds.first_offset, bounds.end_offset
@@ -176,13 +157,11 @@ def _unit_points(store: StoreFiles, task: QueuesTask, query: Query) -> Points:
                 selected &= np.isin(unit_codes, codes) | (unit_codes <= EXT_MAX_ADDRESS)
             offsets.append(physical_offsets[selected])
             sizes.append(units["size"][selected].astype(np.int64))
-    if not offsets:
-        return _NO_POINTS
     return Points.of(np.concatenate(offsets), np.concatenate(sizes))
 
 
 class _Output:
-    """The batches of one task; None ends them, an exception too."""
+    """The batches of one task; None or an exception is the last item."""
 
     def __init__(self, task: Task) -> None:
         self.task = task
@@ -196,14 +175,8 @@ class _Output:
 def read_tasks(root: str, tasks: Sequence[Task], options: ReadOptions, threads: int) -> Iterator[pa.RecordBatch]:
     """Read the records of tasks, in log order. Closing the iterator stops the work.
 
-    At most ``threads + 1`` tasks are begun and not taken, each with at most four batches of some 8 MiB.
-
-    Args:
-        threads: how many read; with one, or with one task, it is the caller's own.
-
-    Raises:
-        FormatError: in FAILFAST, at the first damage, behind all batches before it.
-        StoreError: a file that cannot be read.
+    At most ``threads + 1`` tasks are in progress, each with at most four batches of some 8 MiB. One thread, or the
+    thread of one task, is the caller's. Raises as ``read_task``.
     """
     if threads > 1 and len(tasks) > 1:
         yield from _Reading(root, options).batches(tasks, min(threads, len(tasks)))
@@ -222,7 +195,7 @@ class _Reading:
         self._work: SimpleQueue[_Output | None] = SimpleQueue()
 
     def batches(self, tasks: Sequence[Task], threads: int) -> Iterator[pa.RecordBatch]:
-        # Daemons: a reader that nobody closed must not hold up the interpreter's end.
+        # Daemons: a reader that nobody closed must not delay the interpreter's end.
         workers = [threading.Thread(target=self._run, name="rmq-read", daemon=True) for _ in range(threads)]
         outputs = map(_Output, tasks)
         begun: deque[_Output] = deque()
@@ -245,14 +218,14 @@ class _Reading:
             self._stop(workers, begun)
 
     def _stop(self, workers: Sequence[threading.Thread], begun: Sequence[_Output]) -> None:
-        """End the threads: each at its next batch, for which it then has room."""
+        """End each thread at its next batch, and make room in the queues for these batches."""
         self._stopped.set()
         for _ in workers:
             self._work.put(None)
         for output in begun:
             output.drain()
         for worker in workers:
-            if worker is not threading.current_thread():  # a collection of garbage may close this anywhere
+            if worker is not threading.current_thread():  # garbage collection may close the reader in any thread
                 worker.join()
 
     def _run(self) -> None:
