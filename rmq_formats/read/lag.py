@@ -1,12 +1,11 @@
 """Lag of consumer groups in the queues of a store at rest: offsets, messages and store times.
 
-The offsets are those of ``consumerOffset.json`` or ``lmqConsumerOffset.json``, the queues those that the broker tells
-``mqadmin consumerProgress``: all readable ones of a topic in which a group has an offset, those without one counted
-from 0, and light queues (LMQ) in which it has one. Of a queue the two ends are looked up in its ConsumeQueue, and store
-times of two messages where the group is behind.
+The queues are those of ``mqadmin consumerProgress``: all readable queues of a topic in which a group has an offset,
+counted from 0 where the group has none, and the group's light queues (LMQ). The ConsumeQueue has a queue's two ends,
+and the places of two messages, whose store times give the seconds.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
@@ -26,24 +25,25 @@ from rmq_formats.read.index_lookup import read_store_timestamp_ms
 from rmq_formats.read.log_end import readable_segments
 from rmq_formats.read.plan import plan_read
 from rmq_formats.read.query import AccessPath, Query, Queue, ReadOptions
-from rmq_formats.read.queue_choice import QueueChoice, StoreQueues, choose_queues, opened_units
+from rmq_formats.read.queue_choice import QueueChoice, choose_queues, opened_units
+from rmq_formats.read.queue_units import QueueUnits
 from rmq_formats.read.ranges import log_bounds
 from rmq_formats.read.task import read_task
-from rmq_formats.storage.segments import Segment
+from rmq_formats.storage.segments import Segment, Storage
 from rmq_formats.storage.store_files import StoreFiles, open_store
 
 _MESSAGE_COLUMNS = ("topic", "queue_id", "queue_offset", "store_timestamp", "sys_flag", "properties")
 _MESSAGE_SCHEMA: Final = schema_of(_MESSAGE_COLUMNS[:-2]).append(pa.field("end_offset", pa.int64()))
-LAG: Final = schema_of(CONSUMER_OFFSETS.names[2:], CONSUMER_OFFSETS)  # without cluster and broker, which others know
+LAG: Final = schema_of(CONSUMER_OFFSETS.names[2:], CONSUMER_OFFSETS)  # without cluster and broker
 _QUEUES_A_TASK: Final = 2048  # each costs 0.2 ms of a processor, and some small reads, which an object store is slow at
 _MAX_QUEUES: Final = 1 << 17  # of a topic: as many as a broker of ours tells in one answer
-_NONE: Final = -1  # in place of an offset, for brokers
+_NO_OFFSET: Final = -1  # in consumer offsets of brokers
 _MAX_TIME_MS: Final = 253_402_300_799_999  # the last of the year 9999; a store time beyond it is damage
 
 
 @dataclass(frozen=True, slots=True)
 class GroupQueue:
-    """A queue that a consumer group reads; ``committed`` is None where it has no offset in it."""
+    """Queue that a consumer group reads; ``committed`` is None if the group has no offset there."""
 
     topic: str
     queue_id: int
@@ -58,29 +58,20 @@ class GroupQueue:
 
 @dataclass(frozen=True, slots=True)
 class LagTask:
-    """Queues of a store that are looked up together.
+    """Queues of a store that are looked up together; ``is_dirty`` if the queues may lack messages of the log's end."""
 
-    Attributes:
-        rows: the queues, in order, so that groups of one queue stand together.
-        is_dirty: whether the log's end may have messages that the queues lack.
-    """
-
-    rows: tuple[GroupQueue, ...]
+    rows: tuple[GroupQueue, ...]  # sorted by queue
     is_dirty: bool
     choice: QueueChoice
 
 
 def plan_lag(store: StoreFiles, groups: frozenset[str] | None, query: Query) -> list[LagTask]:
-    """Plan the lag of consumer groups in a store.
-
-    Args:
-        groups: these only; None is all.
-        query: its topics.
+    """Plan the lag of some consumer groups, or of all, in the topics of a query.
 
     Raises:
         StoreNotFoundError: no such store, or no CommitLog in it.
         StoreLayoutError: a layout whose offsets are not known.
-        StoreError: a table of ``config/`` cannot be read, or a RocksDB beside files has to be asked and cannot be.
+        StoreError: a table of ``config/`` cannot be read, or the RocksDB with the queues.
         FormatError: the RocksDB with the queues is damaged.
     """
     offsets = {
@@ -114,17 +105,15 @@ def group_queues(
     *,
     is_whole: bool = True,
 ) -> Iterable[GroupQueue]:
-    """List the queues that groups read, as the broker does: all readable ones of each topic that there is.
+    """List the queues that groups read, see ``AdminBrokerProcessor#getConsumeStats``: all readable ones of each topic.
 
     Args:
-        offsets: committed ones by topic and group, and queue id.
-        topics: configs by name; None where they are not known, and the queues are those that have an offset.
-        is_whole: whether there is no other topic; else the queues of others are those that have an offset.
+        offsets: committed offsets by topic and group, and queue id.
+        topics: configs by name; None if they are unknown. Of an unknown topic, the queues with an offset are listed.
+        is_whole: whether ``topics`` has all topics; else a topic that is not among them is unknown, not deleted.
 
     Raises:
         StoreError: a topic has more queues than any broker.
-
-    Source: ``AdminBrokerProcessor#getConsumeStats``.
     """
     for (topic, group), queues in offsets.items():
         is_light = topic.startswith(LIGHT_QUEUE_PREFIX)  # no list of topics has light queues (LMQ)
@@ -136,38 +125,32 @@ def group_queues(
             if len(numbers) > _MAX_QUEUES:
                 raise StoreError(f"topics.json: topic {topic} has {len(numbers)} queues, more than {_MAX_QUEUES}")
         for queue_id in numbers:
-            committed = queues.get(queue_id, _NONE)
-            yield GroupQueue(topic, queue_id, group, committed if committed > _NONE else None)
+            committed = queues.get(queue_id, _NO_OFFSET)
+            yield GroupQueue(topic, queue_id, group, committed if committed > _NO_OFFSET else None)
 
 
 def read_lag(path: str, task: LagTask) -> pa.RecordBatch:
     """Look up the queues of a task; columns of ``LAG``. Raises StoreError, FormatError."""
     store = open_store(path)
     log = store.segments
-    topics = {row.topic for row in task.rows}
-    undispatched = Undispatched.read(store, topics) if task.is_dirty else None
+    undispatched = Undispatched.read(store, {row.topic for row in task.rows}) if task.is_dirty else None
+    lags: list[tuple[GroupQueue, Ends]] = []
     with opened_units(store, task.choice) as queues:
-        return _lag_of(_StoreView(store, log, undispatched, queues), task)
-
-
-def _lag_of(view: "_StoreView", task: LagTask) -> pa.RecordBatch:
-    def found() -> Iterator[tuple[GroupQueue, Ends]]:
-        for (topic, queue_id), rows in groupby(task.rows, key=lambda row: row.queue):
-            queue = _Queue(view, topic, queue_id)
-            yield from ((row, queue.ends_for(row.committed or 0)) for row in rows)
-
-    return lag_batch(found())
+        for name, rows in groupby(task.rows, key=lambda row: row.queue):
+            queue = _Queue(store.storage, log, undispatched, name, queues.units_of(*name))
+            lags += [(row, queue.ends_for(row.committed or 0)) for row in rows]
+    return lag_batch(lags)
 
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """Ends of a queue, and the next message of a consumer group there.
+    """Ends of a queue, and two store times for a consumer group.
 
     Attributes:
         min_offset: queue offset of the first message that is still stored.
-        max_offset: queue offset one past the newest.
-        next_ms: store time of the group's next message; None if nothing waits, or that is not known.
-        newest_ms: store time of the newest message; likewise.
+        max_offset: queue offset one past the newest message.
+        next_ms: store time of the group's next message; None if nothing waits, or if the time is unknown.
+        newest_ms: store time of the newest message; None likewise.
     """
 
     min_offset: int
@@ -177,12 +160,9 @@ class Ends:
 
 
 def lag_batch(lags: Iterable[tuple[GroupQueue, Ends]]) -> pa.RecordBatch:
-    """Make a batch of ``LAG``, a row each."""
-    columns: dict[str, list[object]] = {name: [] for name in LAG.names}
-    for row, ends in lags:
-        for name, value in zip(LAG.names, _values(row, ends), strict=True):
-            columns[name].append(value)
-    return pa.RecordBatch.from_pydict(columns, schema=LAG)
+    """Make a batch of ``LAG``, with a row for each queue of a group."""
+    rows = [dict(zip(LAG.names, _values(row, ends), strict=True)) for row, ends in lags]
+    return pa.RecordBatch.from_pylist(rows, schema=LAG)
 
 
 def _values(row: GroupQueue, ends: Ends) -> tuple[object, ...]:
@@ -206,7 +186,7 @@ class Undispatched:
     """Messages that were stored since the checkpoint; the units of earlier messages are on disk.
 
     Attributes:
-        log_end: physical offset one past the log's data: units that lead there or beyond lead to nothing.
+        log_end: physical offset one past the log's data.
         ends: by queue, the queue offset one past the last of these messages.
     """
 
@@ -233,7 +213,7 @@ class Undispatched:
         return cls(log_bounds(store.storage, segments)[1], ends, messages)
 
     def store_timestamp_ms(self, queue: Queue, queue_offset: int) -> int | None:
-        """Return when the message at a queue offset was stored; None if it is not among these."""
+        """Return the store time of the message at a queue offset; None if the message is older."""
         messages = self._messages.filter(
             (pc.field("queue_offset") <= queue_offset)
             & (pc.field("end_offset") > queue_offset)
@@ -254,64 +234,49 @@ def _with_ends(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([*columns, pc.add(batch["queue_offset"], counts)], schema=_MESSAGE_SCHEMA)
 
 
-@dataclass(frozen=True, slots=True)
-class _StoreView:
-    """View of a store in which a task looks queues up.
-
-    Attributes:
-        undispatched: None where the queues lack nothing.
-    """
-
-    store: StoreFiles
-    log: Sequence[Segment]
-    undispatched: Undispatched | None
-    queues: StoreQueues
-
-
 class _Queue:
-    """Both ends of a queue, and store times in it, each looked up once.
+    """Both ends of a queue, and store times of its messages, each looked up once."""
 
-    Attributes:
-        first: queue offset of the first message that is still stored.
-        end: queue offset one past the newest.
-    """
-
-    def __init__(self, view: _StoreView, topic: str, queue_id: int) -> None:
-        self._name = topic, queue_id
-        self._view = view
-        self._undispatched = view.undispatched
-        self._units_end = self.first = 0
+    def __init__(
+        self,
+        storage: Storage,
+        log: Sequence[Segment],
+        undispatched: Undispatched | None,  # None for queues that lack no message
+        name: Queue,
+        units: QueueUnits | None,
+    ) -> None:
+        self._storage, self._log, self._undispatched = storage, log, undispatched
+        self._name, self._units = name, units
+        self._units_end = self._first = 0
         self._newest_ms: int | None = None
-        self._units = view.queues.units_of(topic, queue_id)
-        if self._units is not None:
-            self._units_end = self._units.max_offset(None if self._undispatched is None else self._undispatched.log_end)
-            first = self._units.first_since(view.log[0].start_offset)
-            self.first = self._units_end if first is None else min(first.queue_offset, self._units_end)
-        self.end = self._units_end
-        if self._undispatched is not None:
-            self.end = max(self.end, self._undispatched.ends.get(self._name, 0))
+        if units is not None:
+            self._units_end = units.max_offset(None if undispatched is None else undispatched.log_end)
+            first = units.first_since(log[0].start_offset)
+            self._first = self._units_end if first is None else min(first.queue_offset, self._units_end)
+        self._end = self._units_end
+        if undispatched is not None:
+            self._end = max(self._end, undispatched.ends.get(name, 0))
 
     def ends_for(self, queue_offset: int) -> Ends:
         """Return the ends, and the store times for a group whose next message is at a queue offset."""
-        if queue_offset >= self.end:
-            return Ends(self.first, self.end, None, None)
+        if queue_offset >= self._end:
+            return Ends(self._first, self._end, None, None)
         if self._newest_ms is None:
-            self._newest_ms = self._store_ms(self.end - 1)
-        next_ms = self._store_ms(queue_offset) if queue_offset >= self.first else None
-        return Ends(self.first, self.end, next_ms, self._newest_ms)
+            self._newest_ms = self._store_ms(self._end - 1)
+        next_ms = self._store_ms(queue_offset) if queue_offset >= self._first else None
+        return Ends(self._first, self._end, next_ms, self._newest_ms)
 
     def _store_ms(self, queue_offset: int) -> int | None:
-        """Return when a message was stored; None if it is deleted, or no record stands where its unit leads to."""
+        """Return a message's store time; None if the message is deleted, or its unit points to no record."""
         if self._units is None or queue_offset >= self._units_end:
-            return (
-                None if self._undispatched is None else self._undispatched.store_timestamp_ms(self._name, queue_offset)
-            )
+            undispatched = self._undispatched
+            return None if undispatched is None else undispatched.store_timestamp_ms(self._name, queue_offset)
         try:
             unit = self._units.first_message(queue_offset, self._units_end)
             if unit is None:
                 return None
             if unit.store_timestamp_ms is not None:
                 return unit.store_timestamp_ms
-            return read_store_timestamp_ms(self._view.store.storage, self._view.log, unit.physical_offset)
+            return read_store_timestamp_ms(self._storage, self._log, unit.physical_offset)
         except (FormatError, StoreNotFoundError):  # the second, if a running broker has just deleted its file
             return None

@@ -1,11 +1,11 @@
-"""Messages that are in the log and in no queue: why no queue has them, and their sums by topic and reason."""
+"""Messages of the log that no queue has: the reason, and sums by topic and reason."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
-import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from rmq_formats.arrow.schema import Mode
 from rmq_formats.codecs import paths
@@ -18,15 +18,19 @@ from rmq_formats.read.task import read_tasks
 from rmq_formats.storage.store_files import StoreFiles
 
 _COLUMNS = ("topic", "queue_id", "physical_offset", "size", "store_timestamp")
+_SUMS: Final = pa.schema(
+    [("topic", pa.string()), ("reason", pa.string()), ("messages", pa.int64()), ("bytes", pa.int64()),
+     ("first_store_timestamp", pa.int64()), ("last_store_timestamp", pa.int64())]
+)  # fmt: skip
 
 
 class UnqueuedReason(StrEnum):
     """Reason why no queue has a message of the log."""
 
-    FORMER = "former"  # its topic was deleted and made again since
-    DELETED = "deleted"  # its topic has no queue
-    SKIPPED = "skipped"  # its queue passes it over: its offset was given out twice, or its unit is lost
-    LEFTOVER = "leftover"  # it stands behind the log's end
+    FORMER = "former"
+    DELETED = "deleted"
+    SKIPPED = "skipped"
+    LEFTOVER = "leftover"
 
 
 UNQUEUED_TEXTS = {
@@ -61,18 +65,13 @@ class UnqueuedReasons:
 
 @dataclass(frozen=True, slots=True)
 class UnqueuedSum:
-    """Messages of a topic that no queue has for one reason.
-
-    Attributes:
-        first_store_timestamp: the earliest, in ms.
-        last_store_timestamp: the latest, in ms.
-    """
+    """Messages of a topic that no queue has for one reason."""
 
     topic: str
     reason: UnqueuedReason
     messages: int
     bytes: int
-    first_store_timestamp: int
+    first_store_timestamp: int  # in ms
     last_store_timestamp: int
 
 
@@ -80,19 +79,18 @@ def unqueued_sums(store: StoreFiles) -> list[UnqueuedSum]:
     """Sum up the messages that no queue has, by topic and reason.
 
     Raises:
-        StoreLayoutError: the store has no queues, so that nothing tells.
+        StoreLayoutError: the store has no queues.
         StoreError: a file cannot be read.
     """
     query = Query(include=Include.UNQUEUED)
     refuse_log_alone(store)
     reasons = UnqueuedReasons(store)
     options = ReadOptions(_COLUMNS, query, Mode.DROPMALFORMED, verify_crc=False)
-    sums: dict[tuple[str, UnqueuedReason], UnqueuedSum] = {}
+    sums = _SUMS.empty_table()
     for batch in read_tasks(store.root, plan_read(store, query).tasks, options, pa.cpu_count()):
-        for part in _by_reason(batch, reasons):
-            total = sums.get((part.topic, part.reason))
-            sums[part.topic, part.reason] = part if total is None else _add_sums(total, part)
-    return [sums[name] for name in sorted(sums)]
+        sums = _group(pa.concat_tables([sums, _group(_with_reasons(batch, reasons))]))
+    rows = sums.sort_by([("topic", "ascending"), ("reason", "ascending")]).to_pylist()
+    return [UnqueuedSum(**{**row, "reason": UnqueuedReason(row["reason"])}) for row in rows]
 
 
 def refuse_log_alone(store: StoreFiles) -> None:
@@ -104,34 +102,27 @@ def refuse_log_alone(store: StoreFiles) -> None:
         )
 
 
-def _by_reason(batch: pa.RecordBatch, reasons: UnqueuedReasons) -> Iterator[UnqueuedSum]:
-    topics = batch["topic"].dictionary_encode()
-    names = topics.dictionary.to_pylist()
-    numbers = np.stack([np.asarray(topics.indices, dtype=np.int64), np.asarray(batch["queue_id"], dtype=np.int64)])
-    places = np.asarray(batch["physical_offset"])
-    sizes = np.asarray(batch["size"])
-    times_ms = np.asarray(batch["store_timestamp"].cast(pa.int64()).fill_null(0)) // 1000
-    queues, rows = np.unique(numbers, axis=1, return_inverse=True)
-    for number, (topic, queue_id) in enumerate(queues.T.tolist()):
-        at = np.flatnonzero(rows.reshape(-1) == number)
-        reason_of_row = np.array([reasons.of((names[topic], queue_id), place) for place in places[at].tolist()])
-        for reason in np.unique(reason_of_row).tolist():
-            reason_rows = at[reason_of_row == reason]
-            yield UnqueuedSum(
-                names[topic],
-                UnqueuedReason(reason),
-                len(reason_rows),
-                int(sizes[reason_rows].sum()),
-                int(times_ms[reason_rows].min()),
-                int(times_ms[reason_rows].max()),
-            )
+def _with_reasons(batch: pa.RecordBatch, reasons: UnqueuedReasons) -> pa.Table:
+    """Build a table of ``_SUMS`` with a row for each message."""
+    topics, queue_ids, places = (batch[name].to_pylist() for name in ("topic", "queue_id", "physical_offset"))
+    messages = zip(topics, queue_ids, places, strict=True)
+    times_ms = pc.divide(batch["store_timestamp"].cast(pa.int64()).fill_null(0), 1000)
+    columns = [
+        batch["topic"],
+        pa.array([reasons.of((topic, queue_id), place) for topic, queue_id, place in messages], pa.string()),
+        pa.repeat(pa.scalar(1, pa.int64()), len(batch)),
+        batch["size"].cast(pa.int64()),
+        times_ms,
+        times_ms,
+    ]
+    return pa.Table.from_arrays(columns, schema=_SUMS)
 
 
-def _add_sums(total: UnqueuedSum, part: UnqueuedSum) -> UnqueuedSum:
-    return replace(
-        total,
-        messages=total.messages + part.messages,
-        bytes=total.bytes + part.bytes,
-        first_store_timestamp=min(total.first_store_timestamp, part.first_store_timestamp),
-        last_store_timestamp=max(total.last_store_timestamp, part.last_store_timestamp),
-    )
+def _group(sums: pa.Table) -> pa.Table:
+    """Add up the rows of the same topic and reason."""
+    functions = {
+        "messages": "sum", "bytes": "sum", "first_store_timestamp": "min", "last_store_timestamp": "max",
+    }  # fmt: skip
+    groups = sums.group_by(["topic", "reason"]).aggregate(list(functions.items()))
+    names = ("topic", "reason", *(f"{name}_{function}" for name, function in functions.items()))
+    return groups.select(names).rename_columns(_SUMS.names)
