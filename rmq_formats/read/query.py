@@ -28,14 +28,14 @@ class QueueBounds:
 
 
 class Include(StrEnum):
-    """Which records of the log are read."""
+    """Selection of the log's records."""
 
-    LIVE = "live"  # those that consumers get: their queues name them, or will
-    LOG = "log"  # all
-    UNQUEUED = "unqueued"  # those that no queue names: of a topic's former life, repeats, leftovers
+    LIVE = "live"  # records that consumers get: a queue names them, or will after dispatch
+    LOG = "log"  # all records
+    UNQUEUED = "unqueued"  # records that no queue names: of a topic's former life, repeats, leftovers
 
 
-ANY_QUEUE: Final = -1  # in ``Query.bounds``: each queue of the topic that has no bounds of its own
+ANY_QUEUE: Final = -1  # in ``Query.bounds``: each queue of the topic without its own bounds
 EVERYTHING: Final = QueueBounds()
 NOTHING: Final = QueueBounds(first_offset=0, end_offset=0, first_ms=0, end_ms=0)
 
@@ -44,29 +44,23 @@ NOTHING: Final = QueueBounds(first_offset=0, end_offset=0, first_ms=0, end_ms=0)
 class Query:
     """Conditions that select records.
 
-    A query by topics selects what consumers get: what a ConsumeQueue names, or will name once it is dispatched.
-    That leaves out half messages and rollbacks of transactions (sys_flag), and what ``Include.LIVE`` leaves out.
-    A query by key selects what RocketMQ's Index holds: all records but rollbacks. A query without either reads the log
-    itself.
+    A query by topics selects the messages that consumers get: a ConsumeQueue names them, or will after dispatch. So it
+    leaves out half messages and rollbacks of transactions (sys_flag). A query by key selects the records of RocketMQ's
+    Index: all but rollbacks. Any other query selects records of the log.
 
-    Names of light queues (LMQ) count as topics: records that stand in one are selected by their place there.
+    Names of light queues (LMQ) count as topics: queue offsets are places in the light queue.
 
     Attributes:
-        topics: the topics; None is any.
-        topic_pattern: a regular expression that the whole topic matches; None is any.
-        queues: the queues of each topic; None is all of them.
-        bounds: ranges of queues, in queue offsets as consumers count them; a queue without one is selected whole.
-        first_ms: smallest store timestamp; None is any.
+        topic_pattern: a regular expression that the whole topic matches.
+        bounds: ranges of queues, in queue offsets as consumers count; a queue without a range is selected whole.
+        first_ms: smallest store timestamp.
         end_ms: one past the largest.
-        first_physical_offset: records that begin here or later.
-        end_physical_offset: records that begin before here.
-        tags: any of these; None is any tag or none.
+        tags: any of these tags; None also selects messages without a tag.
         key: one of the parts of KEYS.
-        uniq_key: the UNIQ_KEY.
         msg_id: store host and physical offset of an offset message id.
-        include: which records; None is LIVE in a query by topics, else LOG.
-        with_damage: whether damaged ranges become rows though conditions look at fields, which a damaged range lacks.
-        topic_values: topics that Spark's filters ask for; unlike ``topics`` they do not make it a query by topics.
+        include: None is LIVE in a query by topics, else LOG.
+        with_damage: damaged ranges become rows although conditions compare fields, which a damaged range lacks.
+        topic_values: topics in Spark's filters; unlike ``topics`` they do not make a query by topics.
     """
 
     topics: frozenset[str] | None = None
@@ -86,7 +80,7 @@ class Query:
     with_damage: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what is no set of texts: letters of a text would be the names. Raises OptionError."""
+        """Refuse a text in the place of a set of texts: its letters would be the names. Raises OptionError."""
         for name, texts in (("topics", self.topics), ("tags", self.tags)):
             if not isinstance(texts, frozenset | None):
                 raise OptionError(f"{name} {texts!r} of a query: give a frozenset of texts")
@@ -98,7 +92,7 @@ class Query:
 
     @property
     def included(self) -> Include:
-        """Which records of the log are read."""
+        """Selection of the log's records, with the default of the query."""
         return self.include or (Include.LIVE if self.reads_queues else Include.LOG)
 
     @property
@@ -108,10 +102,8 @@ class Query:
 
     @property
     def named_topics(self) -> frozenset[str] | None:
-        """Topics that the query names one by one; None if it does not."""
-        if self.queues is not None:
-            return frozenset(self.queues)
-        return self.topics
+        """Topics that the query names one by one; None if it names none."""
+        return self.topics if self.queues is None else frozenset(self.queues)
 
     @property
     def reads_light_queues(self) -> bool:
@@ -180,31 +172,27 @@ class AccessPath(StrEnum):
 
 
 class LogKind(StrEnum):
-    """Which logs of a store are read."""
+    """Selection of a store's logs."""
 
     COMMITLOG = "commitlog"
-    COMPACTED = "compacted"  # those of compacted topics
-    TIERED = "tiered"  # those of tiered storage
-    JOINED = "joined"  # those of tiered storage as far as the CommitLog has no more, and the CommitLog
+    COMPACTED = "compacted"  # the logs of compacted topics
+    TIERED = "tiered"  # the logs of tiered storage
+    JOINED = "joined"  # the CommitLog, and tiered storage for messages that the CommitLog has no more
 
 
 @dataclass(frozen=True, slots=True)
 class Logs:
-    """The logs that are read.
-
-    Attributes:
-        tier: ``tieredStoreFilePath``, a path or URI; None where no tier is read.
-    """
+    """The logs that are read; ``tier`` is ``tieredStoreFilePath``, a path or URI."""
 
     kind: LogKind = LogKind.COMMITLOG
     tier: str | None = None
 
     @classmethod
     def of(cls, kind: LogKind | str | None, tier: str | None) -> "Logs":
-        """Return the logs that two options name: with a tier and no kind, both joined.
+        """Return the logs of the options ``log`` and ``tier``; without a kind, a tier is joined with the CommitLog.
 
         Raises:
-            OptionError: a kind that is none, a tier without its place, or a place for another kind.
+            OptionError: an unknown kind, a kind of a tier without its path, or a path with another kind.
         """
         try:
             log_kind = LogKind(kind or (LogKind.COMMITLOG if tier is None else LogKind.JOINED))
@@ -223,7 +211,7 @@ COMMITLOG_ONLY: Final = Logs()
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """Options of reading: columns, damage mode, and what is done to bodies.
+    """Options of a read.
 
     Attributes:
         columns: names, of ``rmq_formats.arrow.schema.COMMITLOG``.
@@ -245,7 +233,7 @@ class ReadOptions:
 
 
 def parse_tags(expression: str) -> frozenset[str] | None:
-    """Parse a tag expression ``a || b``; None where it stands for all, as ``*`` and an empty one do.
+    """Parse a tag expression ``a || b``; None for ``*`` and for an empty expression, which stand for all tags.
 
     Source: ``FilterAPI#buildSubscriptionData``.
     """

@@ -1,8 +1,7 @@
 """Choice of the ConsumeQueue to read in a store that has both queue files and a RocksDB.
 
-A broker may write both, and then each has all that the other has. But ``storeType`` may have been changed as well: the
-layout from before stays in the store, as it was, and its units end somewhere in the middle of the log. Queues that the
-bounds of a read name may be in neither: such a read is refused, or warns.
+A broker may write both with equal units. But ``storeType`` may have been changed: then the former layout stays in the
+store, and its units end somewhere in the middle of the log.
 """
 
 import logging
@@ -26,7 +25,7 @@ from rmq_formats.storage.queue_files import list_queue, named_topics, topic_queu
 from rmq_formats.storage.store_files import StoreFiles, open_store
 from rmq_formats.storage.store_layouts import StoreLayout
 
-_LIVE_LAG_BYTES: Final = 64 << 20  # a broker that runs dispatches a second's messages at once, if not the last ones
+_LIVE_LAG_BYTES: Final = 64 << 20  # that a running broker may still have to dispatch
 FileQueue = ConsumeQueue | BatchQueue
 _Layout = TypeVar("_Layout", bound=FileQueue)
 _LAYOUTS: Final = (ConsumeQueue, BatchQueue)  # of queue files
@@ -38,9 +37,9 @@ class QueueChoice:
     """Choice of the files or the databases from which a store's queues are read.
 
     Attributes:
-        database: directory of the RocksDB that has them; None where files have them.
-        light_database: directory of a RocksDB beside files, which has the light queues (LMQ) that files lack; a broker
-            with ``combineCQUseRocksdbForLmq=true`` writes them there alone.
+        database: directory of the RocksDB with the queues; None if files have the queues.
+        light_database: directory of a RocksDB beside files, with light queues (LMQ) that files lack: a broker with
+            ``combineCQUseRocksdbForLmq=true`` writes these only there.
     """
 
     database: str | None = None
@@ -48,15 +47,14 @@ class QueueChoice:
 
 
 def choose_queues(store: StoreFiles, *, wants_light: bool = False) -> QueueChoice:
-    """Choose the ConsumeQueue whose units go further in the log, files where both go as far.
+    """Choose the ConsumeQueue whose units go further in the log; files if both go as far.
 
-    Files that go to the log's end lack nothing: then the database is not opened, so that neither its library is needed
-    nor that its broker is down, unless light queues are wanted. A store with one of both costs no look into either.
+    The database is opened only beside files that end before the log, or for light queues: opening needs a library, and
+    that no broker has the database open.
 
     Raises:
-        StoreNotFoundError: there are both, and no CommitLog.
-        StoreError: the database has to be asked, and its library is missing, or a broker has it open whose files, if it
-            writes any, are far behind the log.
+        StoreNotFoundError: a store with both kinds of queues, and without a CommitLog.
+        StoreError: the database has to be opened, and cannot be.
         FormatError: the RocksDB is damaged.
     """
     path = store.layouts.queue_database
@@ -82,19 +80,19 @@ def choose_queues(store: StoreFiles, *, wants_light: bool = False) -> QueueChoic
 
 
 def open_queue(layout: type[_Layout], store: StoreFiles, topic: str, queue_id: int) -> _Layout | None:
-    """Return a queue that has files in a layout; None if it has none."""
+    """Return a queue in a layout; None if the queue has no files there."""
     files = list_queue(store.storage, layout.directory(store.root), topic, queue_id)
     return None if files is None else layout(store.storage, files)
 
 
 def file_queue(store: StoreFiles, topic: str, queue_id: int) -> FileQueue | None:
-    """Return a queue in the first layout in which it has files; None if it has none."""
+    """Return a queue in the first layout with files of the queue; None without files."""
     queues = (open_queue(layout, store, topic, queue_id) for layout in _LAYOUTS)
     return next((queue for queue in queues if queue is not None), None)
 
 
 def file_queues(store: StoreFiles, topic: str | None = None) -> Iterator[FileQueue]:
-    """Yield the queues of a store that have files, or those of a topic, by layout, topic and number."""
+    """Yield the queues with files, of a store or of a topic, by layout, topic and number."""
     for layout in _LAYOUTS:
         tree = layout.directory(store.root)
         files = walk_queues(store.storage, tree) if topic is None else topic_queues(store.storage, tree, topic)
@@ -102,22 +100,19 @@ def file_queues(store: StoreFiles, topic: str | None = None) -> Iterator[FileQue
 
 
 class StoreQueues:
-    """The queues of a store, each in the layout that has it."""
+    """The queues of a store in all layouts.
+
+    A database may have all queues, or with ``only_light`` the light queues (LMQ) without files.
+    """
 
     def __init__(self, store: StoreFiles, database: QueueDatabase | None, *, only_light: bool) -> None:
-        """Create the view.
-
-        Args:
-            database: that has queues; None where files have them.
-            only_light: whether the database has light queues (LMQ) without files, and no others.
-        """
         self._store = store
         self._database = database
         self._only_light = only_light
         self._batch_topics = stored_batch_topics(store)
 
     def units_of(self, topic: str, queue_id: int) -> QueueUnits | None:
-        """Return the units of a queue; None if it has none."""
+        """Return the units of a queue; None for a queue without units."""
         if topic in self._batch_topics:
             return open_queue(BatchQueue, self._store, topic, queue_id)
         files = open_queue(ConsumeQueue, self._store, topic, queue_id)
@@ -130,7 +125,7 @@ class StoreQueues:
 
 @contextmanager
 def opened_units(store: StoreFiles, choice: QueueChoice) -> Iterator[StoreQueues]:
-    """Open the queues of a store in the layouts that were chosen; see ``opened_queues``."""
+    """Open the queues of a store in the chosen layouts; see ``opened_queues``."""
     path = choice.database or choice.light_database
     with nullcontext() if path is None else opened_queues(store.storage, path) as database:
         yield StoreQueues(store, database, only_light=choice.database is None)
@@ -139,8 +134,7 @@ def opened_units(store: StoreFiles, choice: QueueChoice) -> Iterator[StoreQueues
 def queue_file_topics(store: StoreFiles) -> list[str]:
     """List the topics with a directory of queue files; empty if a RocksDB goes further or cannot be opened.
 
-    Raises:
-        StoreNotFoundError: there are both, and no CommitLog.
+    Raises StoreNotFoundError for a store with both kinds of queues, and without a CommitLog.
     """
     try:
         choice = choose_queues(store)
@@ -152,10 +146,10 @@ def queue_file_topics(store: StoreFiles) -> list[str]:
 
 
 def dispatched_end_of_files(store: StoreFiles, enough: int) -> int:
-    """Find the physical offset up to which all records are dispatched to files: the end of the last one in a queue.
+    """Find the physical offset up to which all records are dispatched to files.
 
     Args:
-        enough: queues are looked at until one goes so far.
+        enough: the search ends with a queue whose units go so far.
     """
     end = 0
     for queue in walk_queues(store.storage, paths.consumequeue_dir(store.root)):
@@ -168,10 +162,7 @@ def dispatched_end_of_files(store: StoreFiles, enough: int) -> int:
 
 
 def absent_queues(store: StoreFiles, queues: Iterable[Queue]) -> frozenset[Queue]:
-    """Return the queues that neither the ConsumeQueues nor the config of a store have.
-
-    A store without both tells no queues, and config in RocksDB of v2 does not tell all: then none is absent.
-    """
+    """Return the queues that are in neither the ConsumeQueues nor the config of a store; see ``_listed_topics``."""
     configs, topics = _listed_topics(store)
     if not (configs or topics):
         return frozenset()
@@ -179,7 +170,7 @@ def absent_queues(store: StoreFiles, queues: Iterable[Queue]) -> frozenset[Queue
 
 
 def _listed_topics(store: StoreFiles) -> tuple[dict[str, StoredTopicConfig], frozenset[str]]:
-    """Return the topics of the config and of the ConsumeQueues of a store; none if the store does not tell all."""
+    """Return the topics of the config and of the ConsumeQueues; none for config in RocksDB of v2, which lacks some."""
     configs: dict[str, StoredTopicConfig] = {}
     with suppress(RmqError):  # a damaged table is no reason to refuse a read
         configs = stored_topics(store) or {}
@@ -197,11 +188,10 @@ def _is_absent(store: StoreFiles, config: StoredTopicConfig | None, queue: Queue
 
 
 def check_queues(queues_by_store: Mapping[str, Collection[Queue]], *, fails: bool) -> None:
-    """Refuse queues that are in none of the stores for which they are named.
+    """Refuse queues that a read bounds and no store has; without ``fails``, log a warning.
 
     Args:
-        queues_by_store: paths of stores, with the queues that a read bounds there.
-        fails: whether such a queue is an error; else it is a warning.
+        queues_by_store: the bounded queues by path of the store.
 
     Raises:
         OptionError: naming the queues.
@@ -223,10 +213,10 @@ def check_queues(queues_by_store: Mapping[str, Collection[Queue]], *, fails: boo
 
 
 def warn_of_absent(queries: Mapping[str, Query]) -> None:
-    """Log a warning for topics and queues that a read of live messages names, and that no store has.
+    """Log a warning for topics and queues that a read of live messages selects and no store has.
 
     Args:
-        queries: query of each store, by its path.
+        queries: query of each store, by path.
     """
     selected_names: set[str] = set()
     existing_names: set[str] = set()
@@ -242,7 +232,7 @@ def warn_of_absent(queries: Mapping[str, Query]) -> None:
 
 
 def _absent_selections(store: StoreFiles, query: Query) -> dict[str, bool]:
-    """Map each topic and queue that a query selects by name to whether the store lacks it."""
+    """Map each topic and queue that a query selects by name to whether it is absent from the store."""
     configs, topics = _listed_topics(store)
     lists_topics = bool(configs or topics)  # a store without both lacks none
     selected = {}

@@ -1,11 +1,11 @@
-"""Looks up records in the queues of a store: whether a ConsumeQueue names a record, and at which place.
+"""Looks up records in the queues of a store: whether a ConsumeQueue names a record, and at which queue offset.
 
-A log keeps what consumers no longer get: messages of a topic that was deleted and made again, records whose queue
-offset was given out twice. The queue decides. Only queues that occur in the rows are read, and of them only the units
-of the range of the log that a task reads; units ascend by physical offset, so a look-up is a binary search.
+A log has records that consumers no longer get: messages of a topic that was deleted and created again, records whose
+queue offset was assigned twice. Only the queue tells. A look-up reads queues that occur in the rows, and of their units
+those in the task's range of the log. Units ascend by physical offset, so a look-up is a binary search.
 
-Example: topic Orders was deleted after 40 messages and made again. Its queue has 25 units, which name the records of
-the second life. The 40 records of the first are in the log before the first of them, and no unit names one.
+Example: topic Orders was deleted after 40 messages and created again. The queue has 25 units, which name the records of
+the second life. The 40 records of the former life stand before these in the log, and no unit names them.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ from rmq_formats.storage import store_layouts
 from rmq_formats.storage.store_files import StoreFiles
 
 UNQUEUED: Final = -1  # no queue has the record, and none will
-UNDISPATCHED: Final = -2  # no queue has it yet, or nothing tells: it stands at its own queue offset
+UNDISPATCHED: Final = -2  # no queue has the record yet, or nothing tells: the record's own queue offset counts
 _EVERYTHING: Final = -1  # a bound before each record
 
 _UNITS_AT_ONCE: Final = 4096
@@ -46,8 +46,8 @@ class _ReadQueue:
 
     Attributes:
         records: physical offsets of the records that units name, int64[n].
-        places: the places of these units, int64[n].
-        dispatched_up_to: physical offset up to which a record without a unit is in no queue; None until it is read.
+        places: queue offsets of these units, int64[n].
+        dispatched_up_to: physical offset up to which a record without a unit is in no queue; None before the read.
     """
 
     topic: str
@@ -58,15 +58,12 @@ class _ReadQueue:
 
 
 class QueueOffsetLookup:
-    """Places of records in their queues, for records that begin in a range of the log."""
+    """Look-up of queue offsets, for records that begin in ``[begin, end)`` of the log.
+
+    With ``finds_unqueued``, records after the log's end and records of a topic without queues count as unqueued too.
+    """
 
     def __init__(self, store: StoreFiles, begin: int, end: int, *, finds_unqueued: bool = False) -> None:
-        """Create a look-up of the records that begin in ``[begin, end)`` of the log.
-
-        Args:
-            finds_unqueued: whether records are wanted that no queue has. Those behind the log's end, and those of a
-                topic without queues, are among them; else the log alone tells of such a topic.
-        """
         self._store = store
         self._begin = begin
         self._end = end
@@ -78,13 +75,13 @@ class QueueOffsetLookup:
     def find_queue_offsets(
         self, queues: Sequence[Queue], rows: Longs, physical_offsets: Longs, queue_offsets: Longs
     ) -> Longs:
-        """Find the places of records in their queues, int64[n]: as consumers count, or UNQUEUED or UNDISPATCHED.
+        """Find the queue offsets of records as consumers count, int64[n], or UNQUEUED or UNDISPATCHED.
 
         Args:
             queues: names by number.
             rows: int64[n], number of each record's queue.
             physical_offsets: int64[n], of the records, ascending.
-            queue_offsets: int64[n], those that the records state.
+            queue_offsets: int64[n], as recorded.
         """
         numbers = self._number(queues, rows, queue_offsets)
         places = self._find(numbers, physical_offsets)
@@ -99,7 +96,7 @@ class QueueOffsetLookup:
         return places
 
     def _find(self, numbers: Longs, physical_offsets: Longs) -> Longs:
-        """Find the places of records that units name, else UNQUEUED."""
+        """Find the queue offsets of records that units name, else UNQUEUED."""
         places = np.full(len(numbers), UNQUEUED, dtype=np.int64)
         if len(self._keys):
             keys = self._key(physical_offsets, numbers)
@@ -109,7 +106,7 @@ class QueueOffsetLookup:
         return places
 
     def _number(self, queues: Sequence[Queue], rows: Longs, queue_offsets: Longs) -> Longs:
-        """Return this look-up's number of each record's queue, and read the units of those that are new."""
+        """Return this look-up's number of each record's queue, and read the units of new queues."""
         distinct_rows, first = np.unique(rows, return_index=True)
         numbers = np.zeros(len(queues), dtype=np.int64)
         known_count = len(self._queues)
@@ -134,12 +131,12 @@ class QueueOffsetLookup:
         self._places = np.concatenate([queue.places for queue in self._queues])[order]
 
     def _key(self, records: Longs, owners: Longs) -> Longs:
-        """Return a number for each pair of a record and a queue: several light queues may name one record."""
+        """Return a number for each pair of a record and a queue: several light queues may name the same record."""
         keys: Longs = (records - self._begin) * len(self._queues) + owners
         return keys
 
     def _read_queue_ends(self, numbers: Sequence[int]) -> None:
-        """Read the ends of queues before their units, so that a record dispatched meanwhile has a unit or is after."""
+        """Read the ends of queues before their units, so that a record dispatched meanwhile is not unqueued."""
         changed = [number for number in numbers if self._queues[number].dispatched_up_to is None]
         for number in changed:
             queue = self._queues[number]
@@ -148,9 +145,9 @@ class QueueOffsetLookup:
             self._merge()
 
     def _units_from(self, topic: str, queue_id: int, queue_offset: int) -> tuple[Longs, Longs]:
-        """Read the units from a queue offset on, as far as they name records of the range: none where that fails.
+        """Read the units from a queue offset on, as far as they name records of the range, without a search.
 
-        The first record of a queue in a task stands at its own queue offset, as a rule, so that no search is needed.
+        The first record of a queue in a task stands at its recorded queue offset, as a rule.
         """
         parts: list[tuple[Longs, Longs]] = []
         queue = None if self._may_have_database else open_queue(ConsumeQueue, self._store, topic, queue_id)
@@ -170,12 +167,7 @@ class QueueOffsetLookup:
         return records_within(parts, self._begin, self._end)
 
     def _read(self, topic: str, queue_id: int) -> tuple[int, Longs, Longs]:
-        """Read a queue.
-
-        Returns:
-            The last physical offset up to which a record that no unit names is in no queue; the records that units
-            name within the range, and their places.
-        """
+        """Read a queue: ``dispatched_up_to``, ``records`` and ``places`` of ``_ReadQueue``."""
         if self.has_no_queues or (topic.startswith(LIGHT_QUEUE_PREFIX) and self._may_have_database):
             return _EVERYTHING, _NO_LONGS, _NO_LONGS
         if self._database is not None:
@@ -187,7 +179,7 @@ class QueueOffsetLookup:
         return dispatched_up_to, *queue.named_records(self._begin, self._end)
 
     def _dispatched_up_to_in_files(self, queue: FileQueue) -> int:
-        if self._is_dirty:  # units at its end may be lost, and a broker that starts makes them again
+        if self._is_dirty:  # units at the end may be lost, which a broker's start writes again
             first = queue.first_since(0)
             return _EVERYTHING if first is None else first.physical_offset
         last = queue.last_unit()
@@ -197,7 +189,7 @@ class QueueOffsetLookup:
         if self._is_dirty or not (self._finds_unqueued or self.has_queues(topic)):
             return _EVERYTHING
         dispatched_up_to = self._dispatched_end - 1
-        is_new = file_queue(self._store, topic, queue_id) is not None  # a running broker has made it meanwhile
+        is_new = file_queue(self._store, topic, queue_id) is not None  # a running broker has created the queue
         return _EVERYTHING if is_new else dispatched_up_to
 
     def has_queues(self, topic: str) -> bool:
@@ -220,7 +212,7 @@ class QueueOffsetLookup:
             return _EVERYTHING, _NO_LONGS, _NO_LONGS
 
     def first_record(self, topic: str, queue_id: int) -> int | None:
-        """Find the physical offset of the first record that a queue names; None where it names none."""
+        """Find the physical offset of the first record that a queue names; None for an empty queue."""
         if self._database is not None:
             with opened_queues(self._store.storage, self._database) as database:
                 first = DatabaseQueue(database, topic, queue_id, MAX_LONG).first_since(MIN_LONG)
@@ -228,8 +220,6 @@ class QueueOffsetLookup:
             queue = file_queue(self._store, topic, queue_id)
             first = None if queue is None else queue.first_since(0)
         return None if first is None else first.physical_offset
-
-    # --- the store -------------------------------------------------------------------------------------
 
     @cached_property
     def _is_dirty(self) -> bool:
@@ -244,7 +234,7 @@ class QueueOffsetLookup:
 
     @cached_property
     def _database(self) -> str | None:
-        """The RocksDB that has the queues; None where files have them."""
+        """The RocksDB with the queues; None if files have the queues."""
         if not self._may_have_database:
             return None
         try:

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmq_formats.arrow.rows import FrameRows
+from rmq_formats.codecs.hosts import Host
 from rmq_formats.codecs.layout import (
     FLAG_INNER_BATCH,
     FLAG_TRANSACTION_COMMIT,
@@ -30,28 +31,28 @@ from rmq_formats.read.queue_offset_lookup import UNQUEUED, QueueOffsetLookup
 from rmq_formats.scan.dispatch import Dispatcher, QueueTable
 from rmq_formats.scan.segment import FrameBatch
 
+_Longs = NDArray[np.int64]
+
 
 class RowFilter:
-    """Filter of rows: evaluates a query on one window after the other, and caches the bounds of queues."""
+    """Filter of rows: evaluates a query on one window after the other, and caches the bounds of queues.
 
-    def __init__(self, query: Query, places: QueueOffsetLookup | None = None) -> None:
-        """Create a filter.
+    Without a ``lookup``, the recorded queue offsets count.
+    """
 
-        Args:
-            places: of records in their queues; None where no store tells them.
-        """
+    def __init__(self, query: Query, lookup: QueueOffsetLookup | None = None) -> None:
         self._query = query
-        self._queues = _WantedQueues(query, places)
+        self._queues = _WantedQueues(query, lookup)
         names_queues = query.reads_queues or query.topic_values is not None or bool(query.bounds)
-        self._checks_queues = names_queues or (places is not None and query.included is not Include.LOG)
-        self._light_queues = _WantedLightQueues(query, places) if query.reads_light_queues else None
+        self._checks_queues = names_queues or (lookup is not None and query.included is not Include.LOG)
+        self._light_queues = _WantedLightQueues(query, lookup) if query.reads_light_queues else None
         self._bounds_places = query.first_physical_offset > 0 or query.end_physical_offset < MAX_LONG
         self._tags = None if query.tags is None else _Texts(sorted(query.tags))
         self._uniq_key = None if query.uniq_key is None else _Texts([query.uniq_key])
         self._key = None if query.key is None else _bytes_array(query.key.encode("utf-8", "surrogatepass"))
 
     def select(self, rows: FrameRows) -> FrameRows:
-        """Select rows; the cheapest conditions come first."""
+        """Select rows; the cheapest conditions are evaluated first."""
         query = self._query
         keep = np.ones(len(rows), dtype=np.bool_)
         if self._bounds_places:
@@ -67,7 +68,7 @@ class RowFilter:
         elif query.reads_index:
             keep &= rows.sys_flags & FLAG_TRANSACTION_MASK != FLAG_TRANSACTION_ROLLBACK
         if query.msg_id is not None:
-            keep &= self._has_message_id(rows)
+            keep &= self._has_message_id(rows, *query.msg_id)
         rows = rows.take(keep)
         if self._checks_queues and len(rows):
             keep = self._queues.wanted(rows)
@@ -88,9 +89,7 @@ class RowFilter:
             rows = rows.take(keep)
         return rows
 
-    def _has_message_id(self, rows: FrameRows) -> NDArray[np.bool_]:
-        assert self._query.msg_id is not None
-        host, physical_offset = self._query.msg_id
+    def _has_message_id(self, rows: FrameRows, host: Host, physical_offset: int) -> NDArray[np.bool_]:
         keep: NDArray[np.bool_] = rows.physical_offsets == physical_offset
         host_bytes = host.to_bytes()
         for row in np.flatnonzero(keep).tolist():
@@ -101,8 +100,8 @@ class RowFilter:
     def damage(self, damage: Damage) -> bool:
         """Return whether a damaged range becomes a row."""
         query = self._query
-        inside = query.first_physical_offset <= damage.physical_offset < query.end_physical_offset
-        return inside and query.includes_damage
+        is_inside = query.first_physical_offset <= damage.physical_offset < query.end_physical_offset
+        return is_inside and query.includes_damage
 
 
 def _bytes_array(data: bytes) -> NDArray[np.uint8]:
@@ -127,27 +126,18 @@ class _Texts:
 
 
 class _BoundsTable:
-    """Bounds of the queues of a table; the query is evaluated once per queue."""
+    """Bounds of the queues of a table; the query is evaluated once for each queue."""
 
     def __init__(self, query: Query) -> None:
         self._query = query
         self._bounds: list[QueueBounds] = []
         self._arrays: list[NDArray[np.int64]] = []
 
-    def within(
-        self,
-        queues: QueueTable,
-        numbers: NDArray[np.int64],
-        offsets: NDArray[np.int64],
-        times_ms: NDArray[np.int64],
-    ) -> NDArray[np.bool_]:
-        """Return whether places of queues are selected, bool[n].
+    def within(self, queues: QueueTable, numbers: _Longs, offsets: _Longs, times_ms: _Longs) -> NDArray[np.bool_]:
+        """Return whether queue offsets and store timestamps are within the bounds of their queues, bool[n].
 
         Args:
-            queues: the table that numbers them; it may have grown since the last call.
-            numbers: int64[n], row of each place's queue.
-            offsets: int64[n], queue offsets.
-            times_ms: int64[n], store timestamps.
+            queues: the table that numbers the queues; it may have grown since the last call.
         """
         self._add_new_queues(queues)
         keep = np.ones(len(numbers), dtype=np.bool_)
@@ -157,8 +147,8 @@ class _BoundsTable:
                 kernel.within_bounds(numbers, times_ms, self._arrays[2], self._arrays[3], keep)
         return keep
 
-    def wanted(self, queues: QueueTable, numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return whether any place of the queues of rows is selected, bool[n]."""
+    def wanted(self, queues: QueueTable, numbers: _Longs) -> NDArray[np.bool_]:
+        """Return whether any queue offset of the rows' queues is selected, bool[n]."""
         self._add_new_queues(queues)
         if not len(numbers):
             return np.ones(0, dtype=np.bool_)
@@ -174,15 +164,11 @@ class _BoundsTable:
                 np.array([getattr(bounds, name) for bounds in self._bounds], dtype=np.int64) for name in names
             ]
 
-    def overlap(
-        self, numbers: NDArray[np.int64], batches: NDArray[np.int64], times_ms: NDArray[np.int64]
-    ) -> NDArray[np.bool_]:
-        """Return whether a place of inner batches is selected, bool[n]; only for queues of earlier ``within`` calls.
+    def overlap(self, numbers: _Longs, batches: _Longs, times_ms: _Longs) -> NDArray[np.bool_]:
+        """Return whether a message of inner batches is selected, bool[n]; only for queues of earlier ``within`` calls.
 
         Args:
-            numbers: int64[n], row of each batch's queue.
             batches: int64[n, BATCH_COLUMNS].
-            times_ms: int64[n], store timestamps.
         """
         first, end, first_ms, end_ms = (bounds[numbers] for bounds in self._arrays)
         bases, counts = batches[:, BATCH_BASE_OFFSET], batches[:, BATCH_MESSAGES]
@@ -195,8 +181,8 @@ class _BoundsTable:
 class _WantedLightQueues:
     """Selection of rows by the light queues (LMQ) to which dispatch assigns them."""
 
-    def __init__(self, query: Query, places: QueueOffsetLookup | None) -> None:
-        self._lookup = _IncludedQueueOffsets(query.included, places)
+    def __init__(self, query: Query, lookup: QueueOffsetLookup | None) -> None:
+        self._lookup = _IncludedQueueOffsets(query.included, lookup)
         self._dispatcher = Dispatcher((), to_light_queues=True)
         self._bounds = _BoundsTable(query)
         self._own_topics = None
@@ -204,7 +190,7 @@ class _WantedLightQueues:
             self._own_topics = _WantedQueues(Query(topic_values=query.topic_values), None)
 
     def wanted(self, rows: FrameRows) -> NDArray[np.bool_]:
-        """Return whether a place of a row in a light queue is selected, bool[rows]."""
+        """Return whether a row's queue offset in a light queue is selected, bool[rows]."""
         rows.repair(scan.TOPIC_AT)
         self._dispatcher.dispatch_units(FrameBatch(rows.data, 0, rows.frames, (), None, 0, 0))
         units, _ = self._dispatcher.drain()
@@ -227,27 +213,21 @@ class _WantedLightQueues:
 
 
 class _IncludedQueueOffsets:
-    """Places of records in their queues, and whether the records are among those that a query includes."""
+    """Queue offsets of records, and whether a query includes the records."""
 
-    def __init__(self, include: Include, places: QueueOffsetLookup | None) -> None:
+    def __init__(self, include: Include, lookup: QueueOffsetLookup | None) -> None:
         self._wants_queued = include is Include.LIVE
-        self._lookup = None if include is Include.LOG else places
+        self._lookup = None if include is Include.LOG else lookup
 
     def find_wanted(
-        self,
-        bounds: _BoundsTable,
-        queues: QueueTable,
-        numbers: NDArray[np.int64],
-        physical_offsets: NDArray[np.int64],
-        queue_offsets: NDArray[np.int64],
-    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Find the queue offsets that consumers count, and which records of wanted queues are included.
+        self, bounds: _BoundsTable, queues: QueueTable, numbers: _Longs, physical_offsets: _Longs, queue_offsets: _Longs
+    ) -> tuple[_Longs, NDArray[np.bool_]]:
+        """Find the queue offsets that consumers count, int64[n], and whether records of wanted queues are included.
 
         Args:
-            bounds: of the queues: those of which nothing is wanted are not looked at.
-            numbers: int64[n], row of each record's queue.
-            physical_offsets: int64[n], of the records.
-            queue_offsets: int64[n], those that the records state.
+            bounds: of the queues; queues without any selected offset are not looked up.
+            numbers: number of each record's queue.
+            queue_offsets: as recorded.
         """
         included = bounds.wanted(queues, numbers)
         if self._lookup is None or not included.any():
@@ -263,16 +243,16 @@ class _IncludedQueueOffsets:
 
 
 class _WantedQueues(QueueTable):
-    """The queues that come along."""
+    """Selection of rows by their own queues."""
 
-    def __init__(self, query: Query, places: QueueOffsetLookup | None) -> None:
+    def __init__(self, query: Query, lookup: QueueOffsetLookup | None) -> None:
         super().__init__()
-        self._lookup = _IncludedQueueOffsets(query.included, places)
+        self._lookup = _IncludedQueueOffsets(query.included, lookup)
         self._bounds = _BoundsTable(query)
         self._has_bounds = bool(query.bounds)
 
     def wanted(self, rows: FrameRows) -> NDArray[np.bool_]:
-        """Return whether a row's place in its own queue is selected, bool[rows]; of an inner batch, any place."""
+        """Return whether a row's queue offset is selected, bool[rows]; of an inner batch, any queue offset."""
         rows.repair(scan.TOPIC_AT)
         numbers = self.number(rows.data, rows.frames, rows.queue_ids)
         offsets, included = self._lookup.find_wanted(
@@ -283,6 +263,5 @@ class _WantedQueues(QueueTable):
             batches = np.empty((len(rows), BATCH_COLUMNS), dtype=np.int64)
             batches = batches[: find_inner_batches(rows.data, 0, rows.frames, batches)]
             at = np.flatnonzero(np.isin(rows.frames[:, scan.POSITION], batches[:, BATCH_PHYSICAL_OFFSET]))
-            batch_queues = numbers[at]
-            keep[at] = self._bounds.overlap(batch_queues, batches, rows.store_timestamps_ms[at])
+            keep[at] = self._bounds.overlap(numbers[at], batches, rows.store_timestamps_ms[at])
         return keep & included

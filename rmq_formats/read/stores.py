@@ -1,17 +1,17 @@
-"""Several stores that are read together: which ones are meant, and of which cluster and broker each one is.
+"""Several stores that are read together, with the cluster and broker of each store.
 
-They are given as paths, as patterns (``/data/broker-*/store``), or as TOML files that name them::
+Arguments are paths, patterns (``/data/broker-*/store``), or TOML files that list stores::
 
-    cluster = "DefaultCluster"          # of all that do not name one; may be left out
+    cluster = "DefaultCluster"          # of brokers without a cluster; optional
 
     [[brokers]]
-    name = "broker-a"                   # may be left out
+    name = "broker-a"                   # optional
     root = "broker-a/store"             # relative to the file, absolute or a URI
-    cluster = "Other"                   # may be left out
+    cluster = "Other"                   # optional
 
-A broker's name is the TOML file's, else what the store tells (the broker's own topics in ``config/topics.json``, or
-``brokerIdentity`` of the controller mode), else what the wildcards stand for, else the part in which its path differs
-from the others.
+A broker's name comes from the TOML file, else from the store (the broker's own topics in ``config/topics.json``, or
+``brokerIdentity`` of the controller mode), else from the part of the path that the wildcards match, else from the part
+in which the stores' paths differ.
 """
 
 import os
@@ -46,66 +46,49 @@ Output = TypeVar("Output")
 
 @dataclass(frozen=True, slots=True)
 class BrokerStore:
-    """A store of a broker.
+    """Store of a broker, with the names of broker and cluster."""
 
-    Attributes:
-        path: its root, absolute or a URI.
-        cluster: the broker's cluster; None where nothing tells it.
-        broker: the broker's name; None for a store that is read by itself.
-    """
-
-    path: str
-    cluster: str | None = None
-    broker: str | None = None
+    path: str  # absolute or a URI
+    cluster: str | None = None  # None if it is unknown
+    broker: str | None = None  # None for a store that is read alone
 
     def __str__(self) -> str:
         return self.path if self.broker is None else f"{self.broker} ({self.path})"
 
 
 def names_several(path: str) -> bool:
-    """Return whether a path stands for several stores: a TOML file, or a pattern that is no directory itself."""
-    if path.endswith(TOML):
-        return True
-    return _has_wildcard(path) and ("://" in path or not Path(path).exists())
+    """Return whether a path stands for several stores: a TOML file, or a pattern that is not itself a directory."""
+    return path.endswith(TOML) or (_has_wildcard(path) and ("://" in path or not Path(path).exists()))
 
 
 def find_stores(patterns: Sequence[str]) -> tuple[BrokerStore, ...]:
-    """Find the stores that paths, patterns and TOML files stand for, and their brokers.
-
-    Stores need not be there: who reads them says so.
-
-    Args:
-        patterns: paths, absolute or URIs.
+    """Find the stores of paths, patterns and TOML files, and their brokers; stores may be missing.
 
     Raises:
-        OptionError: nothing matches a pattern, a TOML file is not as described, paths overlap, or two stores are of
-            one broker.
+        OptionError: nothing matches a pattern, a bad TOML file, overlapping paths, or two stores of the same broker.
         StoreError: a directory or TOML file that cannot be read.
     """
-    meant_stores = _resolve_arguments(patterns)
-    _refuse_overlaps([meant.path for meant in meant_stores])
-    broker_names = in_threads(_read_missing_names, meant_stores)
-    unlike = _distinguishing_parts([meant.path for meant in meant_stores])
+    arguments = _resolve_arguments(patterns)
+    roots = [argument.path for argument in arguments]
+    _refuse_overlaps(roots)
+    names_in_stores = in_threads(_read_missing_names, arguments)
     stores = tuple(
-        BrokerStore(meant.path, meant.cluster or cluster, meant.name or broker or meant.matched or part)
-        for meant, (cluster, broker), part in zip(meant_stores, broker_names, unlike, strict=True)
+        BrokerStore(argument.path, argument.cluster or cluster, argument.name or broker or argument.matched or part)
+        for argument, (cluster, broker), part in zip(
+            arguments, names_in_stores, _distinguishing_parts(roots), strict=True
+        )
     )
     _refuse_same_brokers(stores)
     return stores
 
 
 def store_paths(patterns: Sequence[str]) -> list[str]:
-    """Return the paths of the stores that paths, patterns and TOML files stand for; no store is read.
-
-    Raises:
-        OptionError: nothing matches a pattern, or a TOML file is not as described.
-        StoreError: a directory or TOML file that cannot be read.
-    """
-    return [meant.path for meant in _resolve_arguments(patterns)]
+    """Return the paths of the stores of paths, patterns and TOML files; no store is read. Raises as ``find_stores``."""
+    return [argument.path for argument in _resolve_arguments(patterns)]
 
 
 def all_stores_failed_error(job: str, stores: Sequence[BrokerStore], reason: str) -> StoreError:
-    """Build the error of a job that could be done for none of some stores, with the reason of the first of them."""
+    """Build the error of a job that failed for all stores, with the reason of the first store."""
     more = f"; nor that of the other {len(stores) - 1}" if len(stores) > 1 else ""
     return StoreError(f"no {job} could be done: the store of broker {stores[0].broker} not: {reason}{more}")
 
@@ -113,11 +96,11 @@ def all_stores_failed_error(job: str, stores: Sequence[BrokerStore], reason: str
 def plan_stores(
     stores: Sequence[BrokerStore], plan: Callable[[BrokerStore], _Plan]
 ) -> list[_Plan | StoreNotFoundError]:
-    """Plan the read of each store, some at a time; return the error of a missing store in its place.
+    """Plan the read of each store in threads; a missing store has its error in the place of a plan.
 
     Raises:
-        StoreLayoutError: some stores are of a layout that cannot be read so.
-        RmqError: another error of the first store that has one.
+        StoreLayoutError: some stores have a layout that ``plan`` cannot read.
+        RmqError: any other error of a store.
     """
 
     def attempt(store: BrokerStore) -> _Plan | RmqError:
@@ -137,11 +120,8 @@ def plan_stores(
     return plans
 
 
-# --- what is meant --------------------------------------------------------------------------
-
-
 def in_threads(function: Callable[[Argument], Output], arguments: Sequence[Argument]) -> list[Output]:
-    """Apply a function to each of some stores, which wait for disks and networks more than for a processor."""
+    """Apply a function to each argument in threads; a single argument needs no thread."""
     if len(arguments) <= 1:
         return [function(argument) for argument in arguments]
     with ThreadPoolExecutor(min(_MAX_THREADS, len(arguments))) as pool:
@@ -150,7 +130,7 @@ def in_threads(function: Callable[[Argument], Output], arguments: Sequence[Argum
 
 @dataclass(frozen=True, slots=True)
 class _StoreArgument:
-    """Store of an argument: named by a TOML file, or matched by a pattern's wildcards."""
+    """Store of an argument; ``matched`` is the part of the path that a pattern's wildcards match."""
 
     path: str
     cluster: str | None = None
@@ -159,13 +139,13 @@ class _StoreArgument:
 
 
 def _resolve_arguments(paths: Sequence[str]) -> list[_StoreArgument]:
-    return [meant for path in paths for meant in _resolve_argument(path)]
-
-
-def _resolve_argument(path: str) -> list[_StoreArgument]:
-    if path.endswith(TOML):
-        return _listed_in(path)
-    return _matching(path) if names_several(path) else [_StoreArgument(path)]
+    stores: list[_StoreArgument] = []
+    for path in paths:
+        if path.endswith(TOML):
+            stores += _read_toml(path)
+        else:
+            stores += _match_pattern(path) if names_several(path) else [_StoreArgument(path)]
+    return stores
 
 
 def _has_wildcard(path: str) -> bool:
@@ -173,8 +153,8 @@ def _has_wildcard(path: str) -> bool:
     return re.search("[*[]" if "://" in path else "[*?[]", split_query(path)[0]) is not None
 
 
-def _matching(pattern: str) -> list[_StoreArgument]:
-    """List what a pattern matches: each directory that the wildcards match, and what is to be below it."""
+def _match_pattern(pattern: str) -> list[_StoreArgument]:
+    """List the stores of a pattern: in each directory that the wildcards match, the rest of the path."""
     location, query = split_query(pattern) if "://" in pattern else (pattern, "")
     parts = location.split("/")
     wild = [number for number, part in enumerate(parts) if _has_wildcard(part)]
@@ -184,7 +164,7 @@ def _matching(pattern: str) -> list[_StoreArgument]:
         directories = [
             (f"{directory}/{name}", f"{matched}/{name}".lstrip("/"))
             for directory, matched in directories
-            for name in (_names_like(store.storage, directory or "/", part) if _has_wildcard(part) else [part])
+            for name in (_match_names(store.storage, directory or "/", part) if _has_wildcard(part) else [part])
         ]
     if not directories:
         raise StoreNotFoundError(f"{pattern}: no directory matches")
@@ -192,7 +172,7 @@ def _matching(pattern: str) -> list[_StoreArgument]:
     return [_StoreArgument(directory + below, matched=matched) for directory, matched in directories]
 
 
-def _names_like(storage: Storage, directory: str, pattern: str) -> list[str]:
+def _match_names(storage: Storage, directory: str, pattern: str) -> list[str]:
     return [
         entry.name
         for entry in storage.entries(directory)
@@ -200,7 +180,7 @@ def _names_like(storage: Storage, directory: str, pattern: str) -> list[str]:
     ]
 
 
-def _listed_in(path: str) -> list[_StoreArgument]:
+def _read_toml(path: str) -> list[_StoreArgument]:
     storage, name = open_storage(path)
     try:
         content = tomllib.loads(storage.read_bytes(name).decode())
@@ -218,7 +198,7 @@ def _listed_in(path: str) -> list[_StoreArgument]:
                 raise OptionError(f"{path}: {key} must be a text")
         if "root" not in broker:
             raise OptionError(f"{path}: broker {broker.get('name', len(stores) + 1)} has no root")
-        root = _beside(path, broker["root"])
+        root = _absolute_root(path, broker["root"])
         stores.append(_StoreArgument(root, broker.get("cluster", content.get("cluster")), broker.get("name")))
     return stores
 
@@ -229,8 +209,8 @@ def _check_keys(path: str, table: dict[str, Any], known_keys: Sequence[str]) -> 
             raise OptionError(f"{path}: unknown key {key!r}; there are {', '.join(known_keys)}")
 
 
-def _beside(file: str, root: str) -> str:
-    """Return a root that a file names, as an absolute path or a URI."""
+def _absolute_root(file: str, root: str) -> str:
+    """Return a root in a TOML file as an absolute path or a URI."""
     if "://" in root:
         return root.rstrip("/")
     if "://" not in file:
@@ -239,11 +219,8 @@ def _beside(file: str, root: str) -> str:
     return f"{location.rpartition('/')[0]}/{root.strip('/')}{query}"
 
 
-# --- which broker ---------------------------------------------------------------------------
-
-
-def _read_missing_names(meant: _StoreArgument) -> tuple[str | None, str | None]:
-    return (None, None) if meant.cluster and meant.name else read_broker_names(meant.path)
+def _read_missing_names(argument: _StoreArgument) -> tuple[str | None, str | None]:
+    return (None, None) if argument.cluster and argument.name else read_broker_names(argument.path)
 
 
 def read_broker_names(path: str) -> tuple[str | None, str | None]:
@@ -272,7 +249,7 @@ def _small_file(storage: Storage, path: str) -> bytes:
 
 
 def _distinguishing_parts(store_paths: Sequence[str]) -> list[str]:
-    """Return what each path has between the parts that all begin and end with; of one path its last name."""
+    """Return each path without the begin and the end that all paths share; of a single path the last name."""
     split = [path.split("/") for path in store_paths]
     if len(split) == 1:
         named = [part for part in split[0] if part]
@@ -284,12 +261,12 @@ def _distinguishing_parts(store_paths: Sequence[str]) -> list[str]:
 
 
 def _refuse_overlaps(store_paths: Sequence[str]) -> None:
-    places = sorted((canonical_path(path), path) for path in store_paths)
-    for (place, path), (other, below) in pairwise(places):
-        if place == other:
-            raise OptionError(f"{path}: comes twice" if path == below else f"{path} and {below} are one store")
-        if other.is_relative_to(place):
-            raise OptionError(f"{below}: is within {path}, which is read too")
+    sorted_paths = sorted((canonical_path(path), path) for path in store_paths)
+    for (canonical, path), (next_canonical, next_path) in pairwise(sorted_paths):
+        if canonical == next_canonical:
+            raise OptionError(f"{path}: comes twice" if path == next_path else f"{path} and {next_path} are one store")
+        if next_canonical.is_relative_to(canonical):
+            raise OptionError(f"{next_path}: is within {path}, which is read too")
 
 
 def _refuse_same_brokers(stores: Sequence[BrokerStore]) -> None:
