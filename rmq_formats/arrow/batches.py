@@ -1,7 +1,7 @@
 """Converts CommitLog frames, records in pull responses, ConsumeQueue units and Index entries to Arrow record batches.
 
-The Spark sources and ``Store.arrow`` read by it. Kernels fill whole columns from a window; no Python runs for a record,
-except for damaged ones (invalid UTF-8, checksums) and for bodies to be inflated. Only the columns asked for are made.
+Kernels fill whole columns from a window. Python runs only for damaged records (invalid UTF-8, checksums) and for
+compressed bodies. Only the columns of the schema are made.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,10 +25,10 @@ from rmq_formats.kernels.scan import FRAME_COLUMNS
 from rmq_formats.scan.dispatch import QueueTable
 from rmq_formats.scan.segment import FrameBatch
 
-BATCH_BYTES: Final = 8 << 20  # bytes of text and bodies after which a batch is given out
-_MAX_TOPICS: Final = 8  # limit of batches by topic: the more topics, the more calls of kernels for a window
+BATCH_BYTES: Final = 8 << 20  # bytes of text and bodies in a batch, about
+_MAX_TOPICS: Final = 8  # of batches by topic: each topic costs calls of kernels for each window
 MAX_INT: Final = (1 << 31) - 1
-_ANY_LOG_BYTES: Final = 1 << 62  # a pulled record may have any offset: only the record tells it
+_ANY_LOG_BYTES: Final = 1 << 62  # a pulled record may have any physical offset
 
 
 class RowSelector(Protocol):
@@ -55,19 +55,18 @@ def record_batches(
     """Decode the frames of scanned batches into record batches, in log order.
 
     Args:
-        decompress: inflate bodies that the producer compressed. One that does not inflate stays as it is
-            stored and has a record_error.
+        decompress: inflate compressed bodies. A body that does not inflate stays compressed, and its row has a
+            record_error.
         selector: selects the rows; None selects all.
         path: the file that errors name.
-        batch_bytes: text and body bytes after which a batch is given out; one record may have more.
-        by_topic: a batch has rows of one topic, as long as there are at most 8 topics. Only rows of one topic keep
-            their order then.
+        batch_bytes: text and body bytes of a batch, about; a single record may have more.
+        by_topic: a batch has rows of one topic, for at most 8 topics; rows of different topics lose their order.
 
     Yields:
-        Batches of at least one row; none shares memory with a window.
+        Batches of at least one row; no batch shares memory with a window.
 
     Raises:
-        FormatError: in FAILFAST, at the first damaged stretch, record or body.
+        FormatError: in FAILFAST, at the first damaged range, record or body.
     """
     inflates = decompress and "body" in schema.names
     builders = _Builders(schema, batch_bytes, by_topic=by_topic)
@@ -78,7 +77,8 @@ def record_batches(
             selected = [damage for damage in batch.damages if selector is None or selector.damage(damage)]
             if selected:
                 yield from builders.finish()
-                yield damage_batch(selected, schema)
+                ranges = [(damage.physical_offset, damage.size, damage.code.text) for damage in selected]
+                yield error_batch(ranges, schema)
         for builder, group in builders.groups(_wanted_rows(batch, mode, selector)):
             for rows in _parts(group, inflates, batch_bytes):
                 if rows.errors and mode is Mode.FAILFAST:
@@ -89,7 +89,7 @@ def record_batches(
 
 
 class _Builders:
-    """Builders of the batches of one task: one for all rows, or one a topic as long as there are few topics."""
+    """Builders of the batches of one task: a builder for all rows, or for each of a few topics."""
 
     def __init__(self, schema: pa.Schema, batch_bytes: int, *, by_topic: bool) -> None:
         self._schema, self._batch_bytes = schema, batch_bytes
@@ -112,9 +112,9 @@ class _Builders:
             yield self._builders[number], rows.take(numbers == number)
 
     def append(self, builder: BatchBuilder, rows: FrameRows) -> Iterator[pa.RecordBatch]:
-        """Append rows to a builder; return the batches that are full, and the largest ones of many small ones."""
+        """Append rows to a builder; return full batches, or the largest batch if all have many bytes together."""
         if self._topics is None and len(self._builders) > 1:
-            yield from self.finish()  # rows of these topics come to the first builder from now on
+            yield from self.finish()  # from now on the first builder has the rows of all topics
             del self._builders[1:]
         if builder.count and not builder.room_for(rows):
             yield builder.finish()
@@ -126,7 +126,7 @@ class _Builders:
             yield max(self._builders, key=lambda other: other.byte_count).finish()
 
     def finish(self) -> Iterator[pa.RecordBatch]:
-        """Return the batches of all rows that are left."""
+        """Return the batches of all remaining rows."""
         yield from (builder.finish() for builder in self._builders if builder.count)
 
 
@@ -140,7 +140,7 @@ def _wanted_rows(batch: FrameBatch, mode: Mode, selector: RowSelector | None) ->
 
 
 def fail_at_damage(batch: FrameBatch, path: str | None) -> None:
-    """Raise FormatError at the first damaged range or record of a batch, if there is one."""
+    """Raise FormatError at the first damaged range or record of a batch."""
     for damage in batch.damages[:1]:  # damages precede the frames of a batch
         raise FormatError(damage.code.text, damage.physical_offset, path)
     failed = np.flatnonzero(batch.frames[:, scan.CODE])[:1]
@@ -162,11 +162,6 @@ def _parts(rows: FrameRows, inflates: bool, batch_bytes: int) -> Iterator[FrameR
         yield part
 
 
-def damage_batch(damages: Sequence[Damage], schema: pa.Schema) -> pa.RecordBatch:
-    """Build rows for damaged ranges: physical offset, size and record_error; all other columns are null."""
-    return error_batch([(damage.physical_offset, damage.size, damage.code.text) for damage in damages], schema)
-
-
 def error_batch(ranges: Sequence[tuple[int, int, str]], schema: pa.Schema) -> pa.RecordBatch:
     """Build rows for ranges of the log: physical offset, size (bytes), record_error; all other columns are null."""
     offsets, sizes, errors = zip(*ranges, strict=True)
@@ -183,12 +178,13 @@ def error_batch(ranges: Sequence[tuple[int, int, str]], schema: pa.Schema) -> pa
 def pulled_frames(
     answers: Sequence[bytes | memoryview], begin: int, end: int, *, verify_crc: bool = True
 ) -> FrameBatch:
-    """Find the records in some pull responses of one queue, whose bodies are consecutive CommitLog records.
+    """Find the records ``[begin, end)`` in pull responses of one queue, whose bodies are consecutive CommitLog records.
+
+    A broker may return more records than were requested.
 
     Args:
         answers: bodies of pull responses, each of whole records.
-        end: one past the last; a broker may return more than was asked for.
-        verify_crc: check the sums; a record that fails stays, with its CODE.
+        verify_crc: check the sums; a record with a wrong sum remains, with the CODE.
 
     Raises:
         FormatError: bytes that are no records.
@@ -217,7 +213,7 @@ def unit_batch(
         queue_offsets: int64[n], of the units.
         units: of ``rmq_formats.codecs.consumequeue.UNIT_DTYPE``, or units of RocksDB or of a batch queue, n of them.
     """
-    count = len(units)
+    count, is_batch = len(units), units.dtype == BATCH_UNIT_DTYPE
     columns: dict[str, Callable[[], pa.Array]] = {
         "topic": lambda: pa.repeat(pa.scalar(topic, pa.string()), count),
         "queue_id": lambda: pa.array(np.full(count, queue_id, dtype=np.int32)),
@@ -225,16 +221,9 @@ def unit_batch(
         "physical_offset": lambda: pa.array(units["physical_offset"].astype(np.int64)),
         "size": lambda: pa.array(units["size"].astype(np.int32)),
         "tags_code": lambda: pa.array(units["tags_code"].astype(np.int64)),
-        "batch_size": lambda: pa.array(_batch_sizes(units)),
+        "batch_size": lambda: pa.array(units["batch_size"].astype(np.int32) if is_batch else np.ones(count, np.int32)),
     }
     return pa.RecordBatch.from_arrays([columns[name]() for name in schema.names], schema=schema)
-
-
-def _batch_sizes(units: NDArray[np.void]) -> NDArray[np.int32]:
-    """Messages of each unit's record: 1 but for those of batch queues."""
-    if units.dtype == BATCH_UNIT_DTYPE:
-        return units["batch_size"].astype(np.int32)
-    return np.ones(len(units), dtype=np.int32)
 
 
 def index_batch(
@@ -244,7 +233,7 @@ def index_batch(
 
     Args:
         first: number of the first entry.
-        begin_timestamp_ms: of the file's header, from which entries count their seconds.
+        begin_timestamp_ms: of the file's header; entries count seconds from there.
         entries: of ``rmq_formats.codecs.index.ENTRY_DTYPE``.
     """
     count = len(entries)

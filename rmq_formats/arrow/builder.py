@@ -1,7 +1,7 @@
 """Builds Arrow record batches from frame rows, column buffer by column buffer.
 
-Windows fit a processor's cache, batches are as large as suits Spark: kernels append to each column's
-buffer window by window. A column is computed only if it is in the schema.
+Windows fit a processor's cache, and batches have a size for Spark: kernels append window by window to each column's
+buffer. Only the columns of the schema are computed.
 """
 
 from typing import Any, Final
@@ -36,7 +36,7 @@ from rmq_formats.kernels.columns import text as text_kernel
 MAX_ROWS: Final = 1 << 16
 _FIRST_BYTES: Final = 1 << 16
 
-# Anchor and distance, in bytes, of each integer in a record; those behind the hosts are counted from the body.
+# Anchor and distance, in bytes, of each integer in a record; after the hosts, the anchor is the body.
 _NARROW: Final = {
     "queue_id": (kernel.ANCHOR_RECORD, RECORD_QUEUE_ID_AT),
     "size": (kernel.ANCHOR_RECORD, RECORD_SIZE_AT),
@@ -53,11 +53,14 @@ _WIDE: Final = {
     "born_timestamp": (kernel.ANCHOR_RECORD, RECORD_BORN_TIMESTAMP_AT),
     "prepared_transaction_offset": (kernel.ANCHOR_BODY, RECORD_PREPARED_OFFSET_AT - RECORD_HEAD_BYTES),
 }
-_PROPERTY_COLUMNS: Final = frozenset({"tags", "keys", "uniq_key", "properties"})
+_NULLABLE_COLUMNS: Final = frozenset({"tags", "uniq_key"})
+_LIST_COLUMNS: Final = frozenset({"keys", "properties"})
+_PROPERTY_COLUMNS: Final = _NULLABLE_COLUMNS | _LIST_COLUMNS
+_STRING_COLUMNS: Final = _PROPERTY_COLUMNS | {"topic", "msg_id", "body", "born_host", "store_host"}
 
 
 def _allocate_pooled(byte_count: int) -> pa.Buffer:
-    """Allocate from Arrow's memory pool, which reuses memory; numpy's would come fresh from the system each time."""
+    """Allocate from Arrow's memory pool, which reuses memory; numpy requests new memory of the system each time."""
     return pa.allocate_buffer(byte_count)
 
 
@@ -74,7 +77,7 @@ class _Strings:
         self.used = 0
 
     def reserve(self, byte_count: int) -> None:
-        """Grow the value buffer so that it has room for that many bytes more."""
+        """Grow the value buffer by room for so many more bytes."""
         needed = self.used + byte_count + kernel.SLACK_BYTES
         if needed > len(self.out):
             buffer = _allocate_pooled(max(needed, 2 * len(self.out)))
@@ -83,7 +86,7 @@ class _Strings:
             self._buffer, self.out = buffer, out
 
     def reserve_rows(self, rows: int) -> None:
-        """Grow the offsets and validity so that both have room for that many rows in all."""
+        """Grow the offsets to room for so many rows in all."""
         if rows >= len(self.offsets):
             buffer = _allocate_pooled(8 * (rows + 1))
             offsets = np.frombuffer(buffer, dtype=np.int32)
@@ -91,7 +94,7 @@ class _Strings:
             self._offsets_buffer, self.offsets = buffer, offsets
 
     def append(self, data: NDArray[np.uint8], table: NDArray[np.int64], column: int, at: int) -> None:
-        """Append the byte strings that a table of spans points to; ``at`` is how many rows there are."""
+        """Append the byte strings of a table of spans after the first ``at`` rows."""
         self.reserve(int(kernel.total_bytes(table, column)))
         self.used = kernel.append_spans(data, table, column, at, self.offsets, self.out, self.used)
         if len(self.valid):
@@ -146,7 +149,7 @@ class BatchBuilder:
     """Accumulator of frame rows in column buffers that become record batches."""
 
     def __init__(self, schema: pa.Schema) -> None:
-        """Create an empty builder of columns of ``rmq_formats.arrow.schema.COMMITLOG``."""
+        """Create a builder of columns of ``rmq_formats.arrow.schema.COMMITLOG``."""
         self._schema = schema
         self._names = frozenset(schema.names)
         self._narrow_names = [name for name in schema.names if name in _NARROW]
@@ -166,7 +169,7 @@ class BatchBuilder:
         self._errors: dict[int, str] = {}
 
     def _allocate(self) -> None:
-        """Allocate buffers for a new batch; those of the last one belong to that batch."""
+        """Allocate buffers for a new batch; the last batch owns its buffers."""
         rows = MAX_ROWS
         self._narrow_buffer = _allocate_pooled(4 * rows * len(self._narrow) + 8)
         self._wide_buffer = _allocate_pooled(8 * rows * len(self._wide) + 8)
@@ -174,25 +177,18 @@ class BatchBuilder:
         wide = np.frombuffer(self._wide_buffer, dtype=np.int64, count=rows * len(self._wide))
         self._out_narrow = narrow.reshape(len(self._narrow), rows)
         self._out_wide = wide.reshape(len(self._wide), rows)
-        for name in self._names & {"topic", "msg_id", "body", "born_host", "store_host"}:
-            self._strings[name] = self._new_strings(name)
-        for name in self._names & {"tags", "uniq_key"}:
-            self._strings[name] = self._new_strings(name, nullable=True)
-        for name in self._names & {"keys", "properties"}:
-            self._lists[name] = _Lists(rows)
-            self._strings[name] = self._new_strings(name)
-        if "properties" in self._names:
-            self._strings["properties.value"] = self._new_strings("properties.value")
-
-    def _new_strings(self, name: str, *, nullable: bool = False) -> _Strings:
-        return _Strings(MAX_ROWS, self._first_bytes.get(name, _FIRST_BYTES), nullable=nullable)
+        values = {"properties.value"} if "properties" in self._names else set()
+        for name in (self._names & _STRING_COLUMNS) | values:
+            first_bytes = self._first_bytes.get(name, _FIRST_BYTES)
+            self._strings[name] = _Strings(rows, first_bytes, nullable=name in _NULLABLE_COLUMNS)
+        self._lists = {name: _Lists(rows) for name in self._names & _LIST_COLUMNS}
 
     def room_for(self, rows: FrameRows) -> bool:
-        """Return whether the rows, at most MAX_ROWS, still fit into this batch."""
+        """Return whether the rows fit into this batch."""
         return self.count + len(rows) <= MAX_ROWS
 
     def append(self, rows: FrameRows) -> None:
-        """Append rows, for which there must be room."""
+        """Append rows; ``room_for`` must be True for them."""
         if not self.count:
             self._allocate()
         at = self.count

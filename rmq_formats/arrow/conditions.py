@@ -1,8 +1,8 @@
 """Reads conditions on single columns out of a ``pyarrow.compute.Expression``.
 
-pyarrow shows an expression's parts to nobody, but writes it as Substrait, in protobuf; the few messages of it that
-a filter is made of are read here. What is found follows from the expression, which may ask for more: who narrows a
-read by it still applies the expression itself. What is not known is no condition.
+pyarrow has no access to the parts of an expression, but writes Substrait, in protobuf. This module reads the few
+messages of a filter. The conditions follow from the expression, which may demand more: whoever narrows a read by the
+conditions still has to apply the expression. Unknown messages are no condition.
 
 Source: ``substrait/extended_expression.proto``, ``substrait/algebra.proto``.
 """
@@ -34,7 +34,7 @@ _Message = Mapping[int, list[Any]]
 
 
 class Comparison(StrEnum):
-    """How a column is compared."""
+    """Comparison of a column with values."""
 
     IN = "equal"
     LESS = "lt"
@@ -48,7 +48,7 @@ class Condition:
     """Condition on one column.
 
     Attributes:
-        values: one, or with IN any number: text, or integers; times are in µs since 1970.
+        values: a text or an integer, or with IN several; times are in µs since 1970.
     """
 
     column: str
@@ -57,11 +57,7 @@ class Condition:
 
 
 def conditions(expression: Any, schema: pa.Schema) -> list[Condition]:
-    """Find conditions that each row satisfies for which an expression is true.
-
-    Args:
-        expression: a ``pyarrow.compute.Expression``; it need not be bound.
-    """
+    """Find conditions that follow from a ``pyarrow.compute.Expression``, bound or not."""
     if str(expression).count("(") > _MAX_CALLS:
         return []
     try:
@@ -70,7 +66,7 @@ def conditions(expression: Any, schema: pa.Schema) -> list[Condition]:
         root = _message(_first(_message(_first(plan, _EXPRESSIONS)), _EXPRESSION))
         return list(_Reader(schema, functions).conditions(root))
     except (pa.ArrowException, ImportError, IndexError, KeyError, ValueError):
-        return []  # pyarrow has no Substrait for it, or another one than this knows
+        return []  # pyarrow has no Substrait of the expression, or writes unknown messages
 
 
 def _functions(plan: _Message) -> dict[int, str]:
@@ -91,7 +87,7 @@ class _Reader:
     def conditions(self, expression: _Message) -> Iterator[Condition]:
         if _LIST in expression:
             yield from self._listed(_message(_first(expression, _LIST)))
-        elif _IF in expression:  # DuckDB's IN: if it is not null then it is one of these, else null
+        elif _IF in expression:  # DuckDB's IN: if the column is not null then the condition else null
             choice = _message(_first(expression, _IF))
             if len(choice[_IFS]) == 1 and _is_null(_message(_first(choice, _ELSE))):
                 then = _message(_first(_message(_first(choice, _IFS)), _THEN))
@@ -109,7 +105,7 @@ class _Reader:
                 yield from self._compared(name, *arguments)
 
     def _one_of(self, arguments: list[_Message]) -> Iterator[Condition]:
-        """Join alternatives that are all values of one column."""
+        """Join alternatives that are all values of the same column."""
         values: list[str | int] = []
         columns = set()
         for argument in arguments:
@@ -136,7 +132,7 @@ class _Reader:
             yield Condition(column, Comparison.IN, known_values)
 
     def _column(self, expression: _Message) -> str | None:
-        """Return the column that an expression is; None if it is anything else, as a field of a struct."""
+        """Return the name of a column; None for other expressions, such as a field of a struct."""
         if _SELECTION not in expression:
             return None
         direct = _message(_first(expression, _SELECTION)).get(_DIRECT)
@@ -146,7 +142,7 @@ class _Reader:
         return None if _CHILD in field else str(self._schema.names[field.get(_FIELD, [0])[0]])
 
     def _literal(self, expression: _Message) -> str | int | None:
-        """Return the text, integer or time in µs that an expression is; None if it is anything else, as null."""
+        """Return the value of a text, an integer or a time in µs; None for other expressions, such as null."""
         if _LITERAL not in expression:
             return None
         literal = _message(_first(expression, _LITERAL))

@@ -1,9 +1,8 @@
 """Encodes rows of the Spark sources' columns as records, units and keys: the reverse of ``rmq_formats.arrow.batches``.
 
-Rows of ``rmq_commitlog`` become CommitLog records, without their offsets in the log yet: see
-``rmq_formats.kernels.encode.rows``. Rows of ``rmq_consumequeue`` and ``rmq_index`` become the unit and key tables that
-files are built from. Kernels encode a batch, and copy strings by address and length in Arrow's buffers; no Python runs
-for a record, except for hosts that are not IPv4, once for each distinct one.
+Rows of ``rmq_commitlog`` become CommitLog records without their offsets (``rmq_formats.kernels.encode.rows``), rows of
+``rmq_consumequeue`` and ``rmq_index`` become tables of units and keys. Kernels encode a batch, and copy strings by
+address and length in Arrow's buffers. Python runs only for each distinct host that is not IPv4.
 """
 
 import re
@@ -49,10 +48,9 @@ _REASONS: Final = {
 
 
 def texts(array: pa.Array) -> Table:
-    """Return address and length of each value of a string or binary array; the array must outlive the table.
+    """Return address and length of each value of a string or binary array, int64[n, TEXT]; null has a negative length.
 
-    Returns:
-        int64[n, TEXT]; the length of null is negative.
+    The array must outlive the table.
     """
     table = np.empty((len(array), TEXT), dtype=np.int64)
     fill_texts(array, table)
@@ -72,13 +70,8 @@ def fill_texts(array: pa.Array, table: Table) -> None:
         table[array.is_null().to_numpy(zero_copy_only=False)] = NULL_TEXT
 
 
-def no_texts(count: int) -> Table:
-    """Return a table of texts in which all values are null."""
-    return np.full((count, TEXT), NULL_TEXT, dtype=np.int64)
-
-
 def list_offsets(array: pa.ListArray | pa.MapArray) -> Table:
-    """Return where the items of each list or map begin among all items, int64[n + 1]; null has none."""
+    """Return the begin of each list's or map's items among all items, int64[n + 1]; null has no items."""
     offsets = np.frombuffer(array.buffers()[1], dtype=np.int32)[array.offset : array.offset + len(array) + 1]
     return offsets.astype(np.int64)
 
@@ -94,10 +87,10 @@ def numbers(array: pa.Array, default: int) -> Table:
 
 
 def check_topic(topic: str) -> None:
-    """Refuse a topic name that no broker would create; longer names are accepted, as version 2 records have room.
+    """Refuse a topic name that no broker would create, but for the length, for which version 2 records have room.
 
     Raises:
-        StoreError: naming it.
+        StoreError: naming the topic.
     """
     if not paths.is_safe_topic(topic):
         raise StoreError(f"topic {topic!r} cannot name a directory")
@@ -107,13 +100,12 @@ def check_topic(topic: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class EncodeOptions:
-    """Options of the encoder: default times, CRC property, and whether rows retain their offsets.
+    """Options of the encoder.
 
     Attributes:
-        now_ms: time of rows that have none.
+        now_ms: time of rows without a time.
         crc_way: CRC_AS_GIVEN, CRC_ALWAYS or CRC_NEVER of ``rmq_formats.kernels.encode.rows``.
-        keep_offsets: the rows keep their physical offsets and queue offsets, and so their sizes.
-        max_record_bytes: limit, by the size of CommitLog files.
+        keep_offsets: the rows retain their physical offsets, queue offsets and sizes.
     """
 
     now_ms: int
@@ -127,7 +119,7 @@ class Encoded:
     """Encoded records of some rows, and the table of their numbers.
 
     Attributes:
-        records: uint8[n], one behind the other; valid until the next piece is asked for.
+        records: uint8[n], consecutive records; valid until the next piece.
         rows: int64[rows, ENCODED_COLUMNS]; QUEUE is a row of ``RowEncoder.queue_names``.
     """
 
@@ -136,7 +128,7 @@ class Encoded:
 
 
 class RowEncoder(QueueTable):
-    """Encodes the record batches of one task into records, one batch after the other."""
+    """Encoder of the record batches of one task."""
 
     def __init__(self, options: EncodeOptions) -> None:
         super().__init__()
@@ -147,7 +139,7 @@ class RowEncoder(QueueTable):
         self._checked_queues = 0
 
     def encode(self, batch: pa.RecordBatch) -> Iterator[Encoded]:
-        """Encode a batch into records, in pieces; rows with a ``record_error`` are no records and are left out.
+        """Encode a batch into records, in pieces, without rows with a ``record_error``.
 
         Raises:
             StoreError: a row that no store can hold.
@@ -196,7 +188,7 @@ class RowEncoder(QueueTable):
         return StoreError(f"row {self._rows_before + row} of its partition{columns.names(row)}: {reason}")
 
     def _check_queues(self) -> None:
-        """Refuse queues that cannot be directories, before there is a record of them in any store."""
+        """Refuse queues that cannot be directories, before a store has records of these."""
         if self._used[0] == self._checked_queues:
             return
         for topic, queue_id in self.queue_names()[self._checked_queues :]:
@@ -252,7 +244,7 @@ class _Columns:
         self.parts, self.part_offsets = self._parts()
 
     def names(self, row: int) -> str:
-        """Describe a row by topic and physical offset, for error texts."""
+        """Describe a row by topic and physical offset for errors."""
         parts = []
         for name in ("topic", "physical_offset"):
             value = self._batch.column(name)[row].as_py() if name in self._names else None
@@ -294,7 +286,9 @@ class _Columns:
     def _hosts(self, name: str, flag: int, default: Host) -> Table:
         """Encode a column of hosts; an IPv4 host in a row whose sys_flag names IPv6 is encoded as IPv6."""
         count = len(self._batch)
-        host_texts = texts(self._batch.column(name)) if name in self._names else no_texts(count)
+        host_texts = np.full((count, TEXT), NULL_TEXT, dtype=np.int64)
+        if name in self._names:
+            fill_texts(self._batch.column(name), host_texts)
         fallback = np.frombuffer(default.to_bytes(), dtype=np.uint8)
         out = np.empty(count * HOST_V4_BYTES + kernel.TEXT_ROOM, dtype=np.uint8)
         hosts = np.empty((count, 2), dtype=np.int64)
@@ -331,20 +325,20 @@ class _Columns:
 
 
 class UnitRows:
-    """Converts rows to unit tables, and numbers the queues that occur in them."""
+    """Converter of rows to unit tables, which numbers the queues of all rows."""
 
     def __init__(self) -> None:
         self._numbers: dict[tuple[str, int], int] = {}
 
     def queue_names(self) -> list[tuple[str, int]]:
-        """Topic and queue id of each queue."""
+        """Return topic and queue id of each queue."""
         return list(self._numbers)
 
     def table(self, batch: pa.RecordBatch) -> Table:
         """Convert rows of ``rmq_consumequeue``'s columns to units, int64[rows, UNIT_COLUMNS].
 
         Raises:
-            StoreError: a null, or a number that no unit can have; a batch queue's unit.
+            StoreError: a null, an impossible number, or a batch queue's unit.
         """
         if "batch_size" in batch.schema.names and pc.any(pc.not_equal(batch.column("batch_size"), 1)).as_py():
             raise StoreError("column batch_size: a unit of a batch queue (BatchConsumeQueue), which is made of the log")
@@ -379,7 +373,7 @@ class UnitRows:
 
 
 def check_keys(keys: pa.Array) -> None:
-    """Refuse elements of arrays of keys that would become several keys. Raises StoreError."""
+    """Refuse an element with a blank, which would become several keys. Raises StoreError."""
     has_blank = pc.match_substring(keys, KEY_SEPARATOR)
     if pc.any(has_blank).as_py():
         key = keys.filter(has_blank)[0].as_py()

@@ -30,7 +30,7 @@ def tags_codes(tags: pa.Array) -> pa.Array:
 
 
 def key_hashes(topics: pa.Array, keys: pa.Array) -> pa.Array:
-    """Compute the Index hashes of ``topic#key``, int32; null where either is.
+    """Compute the Index hashes of ``topic#key``, int32; null for a null topic or key.
 
     Source: ``IndexService#buildKey``, ``IndexFile#indexKeyHashMethod``.
     """
@@ -55,7 +55,7 @@ def body_crcs(bodies: pa.Array) -> pa.Array:
 
 
 def plain_bodies(bodies: pa.Array, sys_flags: pa.Array) -> pa.Array:
-    """Decompress the bodies that their ``sys_flag`` calls compressed, binary; null for null, and for what is damaged.
+    """Decompress bodies that are compressed by their ``sys_flag``, binary; null for null and for damaged bodies.
 
     Source: ``MessageDecoder#decode``.
 
@@ -67,12 +67,8 @@ def plain_bodies(bodies: pa.Array, sys_flags: pa.Array) -> pa.Array:
     rows = np.flatnonzero(compressed.fill_null(False).to_numpy(zero_copy_only=False))
     if not len(rows):
         return bodies
-    decompressed = [
-        _plain_body(body, flag)
-        for body, flag in zip(
-            bodies.take(pa.array(rows)).to_pylist(), sys_flags.take(pa.array(rows)).to_pylist(), strict=True
-        )
-    ]
+    compressed_bodies, flags = (column.take(pa.array(rows)).to_pylist() for column in (bodies, sys_flags))
+    decompressed = [_plain_body(body, flag) for body, flag in zip(compressed_bodies, flags, strict=True)]
     byte_count = bodies.nbytes + sum(len(body) for body in decompressed if body is not None)
     if byte_count > _MAX_COLUMN_BYTES:
         raise OptionError(
@@ -90,9 +86,9 @@ def _plain_body(body: bytes | None, sys_flag: int) -> bytes | None:
 
 
 def properties(blocks: pa.Array) -> pa.MapArray:
-    """Decode property blocks, encoded as in a record, to maps; null for null.
+    """Decode property blocks of records to maps; null for null. Bytes that are not UTF-8 become U+FFFD.
 
-    What is not UTF-8 becomes U+FFFD. Source: ``MessageDecoder#string2messageProperties``.
+    Source: ``MessageDecoder#string2messageProperties``.
     """
     data, spans = _spans(_repair_utf8(blocks.cast(pa.binary())))
     longest = int(spans[:, 1].max(initial=1))
@@ -132,7 +128,7 @@ def _spans(array: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     if array.null_count:
         nulls = array.is_null().to_numpy(zero_copy_only=False)
         spans[nulls] = (-1, 0)
-    # A copy: Arrow's memory is read-only, which is another type to the kernels.
+    # A copy: for kernels, Arrow's read-only memory has another type.
     data = np.frombuffer(values, dtype=np.uint8).copy() if values is not None and values.size else _NO_BYTES
     return data, spans
 

@@ -33,19 +33,19 @@ _SHORT: Final = np.dtype(">i2")
 _NAME_END: Final = b"\x01"
 _VALUE_END: Final = b"\x02"
 MAX_BATCH_MESSAGES: Final = 16_384  # a property block's length is a short
-# Properties that the storing broker adds; they would stand there twice, and places in light queues (LMQ) be untrue.
+# Properties that the storing broker adds: old values would be repeated, or be wrong for light queues (LMQ).
 SET_BY_BROKERS: Final = (
     PROPERTY_MSG_REGION, PROPERTY_TRACE_SWITCH, PROPERTY_CLUSTER, PROPERTY_CRC, PROPERTY_INNER_MULTI_QUEUE_OFFSET,
 )  # fmt: skip
 
 
 def encode_messages(bodies: pa.BinaryArray, properties: pa.BinaryArray, flags: NDArray[np.int32]) -> pa.BinaryArray:
-    """Encode messages as they stand in the body of a batch send request.
+    """Encode messages for the body of a batch send request.
 
     Args:
         bodies: without nulls.
-        properties: their encoded properties, without nulls, of at most MAX_PROPERTIES_BYTES each.
-        flags: int32[rows], the users' own.
+        properties: encoded properties without nulls, of at most MAX_PROPERTIES_BYTES each.
+        flags: int32[rows], of the users.
     """
     body_bytes = lengths(bodies)
     property_bytes = lengths(properties)
@@ -59,7 +59,7 @@ def encode_messages(bodies: pa.BinaryArray, properties: pa.BinaryArray, flags: N
 
 
 def encode_property_maps(maps: pa.MapArray, dropped: Sequence[str] = SET_BY_BROKERS) -> pa.BinaryArray:
-    """Encode maps of properties; a null map has none, a null value is left out."""
+    """Encode maps of properties; a null map becomes empty, a null value is left out."""
     names, values, offsets = map_entries(maps)
     keep = ~np.asarray(pc.is_in(names, value_set=pa.array(dropped, names.type)), dtype=np.bool_)
     keep &= np.asarray(values.is_valid(), dtype=np.bool_)
@@ -72,7 +72,7 @@ def encode_property_maps(maps: pa.MapArray, dropped: Sequence[str] = SET_BY_BROK
 
 
 def property_entries(names: pa.Array | str, values: pa.Array) -> pa.BinaryArray:
-    """Encode one property a row; null where the value is."""
+    """Encode one property a row; null for a null value."""
     name = pa.scalar(names.encode(), pa.binary()) if isinstance(names, str) else names.cast(pa.binary())
     return pc.binary_join_element_wise(name, _NAME_END, values.cast(pa.binary()), _VALUE_END, b"")
 
@@ -90,7 +90,7 @@ def map_entries(maps: pa.MapArray) -> tuple[pa.Array, pa.Array, NDArray[np.int64
 
 
 def rows_with(maps: pa.MapArray, name: str) -> NDArray[np.bool_]:
-    """Return bool[rows]: whether each row's map has a value, neither null nor empty, of a name."""
+    """Return whether each row's map has a value of a name that is neither null nor empty, bool[rows]."""
     names, values, offsets = map_entries(maps)
     is_entry = pc.and_(pc.equal(names, name), pc.greater(pc.fill_null(pc.binary_length(values), 0), 0))
     entry_numbers = np.flatnonzero(np.asarray(is_entry, dtype=np.bool_))
@@ -100,7 +100,7 @@ def rows_with(maps: pa.MapArray, name: str) -> NDArray[np.bool_]:
 
 
 def lengths(values: pa.Array) -> NDArray[np.int64]:
-    """Return int64[rows], the bytes of each value; 0 for null."""
+    """Return the bytes of each value, int64[rows]; 0 for null."""
     byte_counts: NDArray[np.int64] = np.asarray(pc.fill_null(pc.binary_length(values), 0), dtype=np.int64)
     return byte_counts
 
@@ -116,15 +116,15 @@ def fixed_width(values: NDArray[np.generic]) -> pa.BinaryArray:
 def chunks_by_lane(
     messages: pa.BinaryArray, lanes: NDArray[np.int64], max_bytes: int, kinds: NDArray[np.int32] | None = None
 ) -> Iterator[tuple[int, memoryview, int]]:
-    """Cut messages into chunks of one lane each, in order within a lane.
+    """Cut messages into chunks of one lane and of one kind each, in order within a lane.
 
     Args:
-        lanes: int64[rows]; rows of the same number stay in order.
-        max_bytes: of a piece, unless a single message has more.
-        kinds: int32[rows]; a piece has messages of one kind; None is all one.
+        lanes: int64[rows].
+        max_bytes: of a chunk, unless a single message has more.
+        kinds: int32[rows]; None is the same kind for all.
 
     Yields:
-        A row of the piece, its bytes, and how many messages they are.
+        The first row of a chunk, the chunk's bytes, and the number of messages.
     """
     if not len(messages):
         return

@@ -1,8 +1,7 @@
 """Rows of a frame table: lazily gathered header columns, repaired texts and inflated bodies.
 
-Selection and column building both work on it. Invalid UTF-8 is repaired here, before any kernel sees it,
-as Arrow and Spark trust their input; bodies are inflated here, too. Replacements are appended behind
-the window, and the spans point to them.
+Arrow and Spark trust their input, so invalid UTF-8 is repaired here, before selection and column building. Repaired
+texts and inflated bodies are appended to the window, and spans point there.
 """
 
 from functools import cached_property
@@ -40,11 +39,10 @@ class FrameRows:
     """Rows of a frame table, with the window of bytes that its spans point into.
 
     Attributes:
-        data: uint8[n], the window, and behind it repaired texts and inflated bodies.
-        frames: int64[rows, FRAME_COLUMNS]; spans of repaired texts point behind the window.
-        bodies: int64[rows, columns] and the column of a body's position in it; the frame table itself until
-            a body is inflated.
-        errors: what is wrong with a row beyond its CODE, by row number.
+        data: uint8[n], the window, followed by repaired texts and inflated bodies.
+        frames: int64[rows, FRAME_COLUMNS].
+        bodies: int64[rows, columns], and the column of a body's position; until a body is inflated, the frame table.
+        errors: faults of a row beyond the CODE, by row number.
     """
 
     def __init__(
@@ -60,7 +58,7 @@ class FrameRows:
         return len(self.frames)
 
     def take(self, keep: NDArray[np.bool_]) -> "FrameRows":
-        """Return the rows that a mask selects; call this before bodies are inflated."""
+        """Return the rows of a mask, before bodies are inflated."""
         if keep.all():
             return self
         selected = FrameRows(self.data, self.frames[keep], self._repaired)
@@ -70,7 +68,7 @@ class FrameRows:
         return selected
 
     def part(self, begin: int, end: int) -> "FrameRows":
-        """Return the rows from ``begin`` to ``end``; to be called before bodies are inflated."""
+        """Return the rows ``[begin, end)``, before bodies are inflated."""
         return FrameRows(self.data, self.frames[begin:end], self._repaired)
 
     @cached_property
@@ -98,7 +96,7 @@ class FrameRows:
 
     @property
     def physical_offsets(self) -> NDArray[np.int64]:
-        """Physical offset of each row, int64[rows]; as recorded, which is the frame's own place."""
+        """Recorded physical offset of each row, int64[rows]."""
         return self._header[1][1, :]
 
     @property
@@ -125,8 +123,8 @@ class FrameRows:
     def repair(self, column: int) -> None:
         """Replace invalid UTF-8 in the topics (TOPIC_AT) or the property blocks (PROPERTIES_AT).
 
-        The repaired text, with U+FFFD as decoders of Java and Python write it, goes behind the window. The
-        separators of properties are ASCII, so repairing a whole block repairs each name and value.
+        The repaired text, with U+FFFD as by Java's and Python's decoders, is appended to the window. The separators of
+        properties are ASCII, so the repair of a block repairs each name and value.
         """
         if column in self._repaired:
             return
@@ -134,9 +132,9 @@ class FrameRows:
         invalid = np.empty(len(self.frames), dtype=np.bool_)
         if not kernel.find_invalid_utf8(self.data, self.frames, column, invalid):
             return
-        inflated = self.bodies[0] is not self.frames
+        has_own_bodies = self.bodies[0] is not self.frames
         self.frames = self.frames.copy()
-        if not inflated:
+        if not has_own_bodies:
             self.bodies = (self.frames, scan.BODY_AT)
         texts = {}
         for row in np.flatnonzero(invalid).tolist():
@@ -145,15 +143,13 @@ class FrameRows:
         self._append_to_window(texts, self.frames, column)
 
     def inflate(self, max_bytes: int) -> int:
-        """Inflate the bodies that the producer compressed, and clear the compression bits of their ``sys_flag``.
-
-        A body that does not inflate stays as it is.
+        """Inflate compressed bodies and clear their compression bits in ``sys_flag``; damaged bodies stay compressed.
 
         Args:
-            max_bytes: stop after the row with which the bodies exceed that many bytes.
+            max_bytes: stop after the row with which the bodies exceed so many bytes.
 
         Returns:
-            Number of rows done; only a ``part`` of that many may be used.
+            Number of inflated rows; the other rows are removed.
         """
         compressed = self.sys_flags & FLAG_COMPRESSED != 0
         if not compressed.any():
@@ -184,15 +180,15 @@ class FrameRows:
     def _clear_compression(self, rows: list[int]) -> None:
         """Clear the compression bits of ``sys_flag`` in the window that ``_append_to_window`` has copied.
 
-        A row that is written to a store or sent again must not call its plain body compressed.
+        In a row that is written to a store or sent again, the bits would contradict the plain body.
         """
-        places = self.frames[rows, scan.POSITION] + RECORD_SYS_FLAG_AT
+        positions = self.frames[rows, scan.POSITION] + RECORD_SYS_FLAG_AT
         flags = self.sys_flags[rows] & ~(FLAG_COMPRESSED | FLAG_COMPRESSION_MASK)
-        self.data[places[:, np.newaxis] + np.arange(4)] = flags.astype(">i4").view(np.uint8).reshape(-1, 4)
+        self.data[positions[:, np.newaxis] + np.arange(4)] = flags.astype(">i4").view(np.uint8).reshape(-1, 4)
         del self._header  # gathered before
 
     def _append_to_window(self, values: dict[int, bytes], table: NDArray[np.int64], column: int) -> None:
-        """Append byte strings to the window, and point a table's rows to them."""
+        """Append byte strings to the window, and set the spans of a table's rows."""
         at = len(self.data)
         for row, value in values.items():
             table[row, column], table[row, column + 1] = at, len(value)

@@ -1,4 +1,4 @@
-"""Schemas of the Arrow columns and the read modes for damage; light to import, without kernels."""
+"""Schemas of the Arrow columns and the read modes for damage; imports no kernels."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from rmq_formats.errors import OptionError
 
-TIMESTAMP: Final = pa.timestamp("us", tz="UTC")  # null where Spark has no year for it: before 1, after 9999
+TIMESTAMP: Final = pa.timestamp("us", tz="UTC")  # null outside of Spark's years 1 to 9999
 COMMITLOG: Final = pa.schema(
     [
         ("topic", pa.string()),
@@ -46,9 +46,8 @@ CONSUMEQUEUE: Final = pa.schema(
         ("batch_size", pa.int32()),
     ]
 )
-CLUSTER: Final = "cluster"
+CLUSTER: Final = "cluster"  # columns of reads of several brokers
 BROKER_NAME: Final = "broker_name"
-"""Columns that name the broker of a row, where rows of several brokers come together."""
 INDEX: Final = pa.schema(
     [
         ("index_file", pa.string()),
@@ -63,7 +62,7 @@ INDEX: Final = pa.schema(
 
 
 def _column(name: str, kind: pa.DataType, comment: str) -> pa.Field:
-    """Describe a column, with the comment that a table's description shows."""
+    """Make a field with the comment that a table's description shows."""
     return pa.field(name, kind, metadata={"comment": comment})
 
 
@@ -144,7 +143,7 @@ def schema_of(columns: Sequence[str], schema: pa.Schema = COMMITLOG) -> pa.Schem
     """Select columns of an Arrow schema, in the order of ``columns``.
 
     Raises:
-        OptionError: an unknown column, one that comes twice, or none at all.
+        OptionError: an unknown column, a repeated column, or no column.
     """
     for name in columns:
         if name not in schema.names:

@@ -11,11 +11,7 @@ from rmq_formats.sql92 import Expression
 
 
 def distinct_rows(columns: Sequence[pa.Array], row_count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Find the rows that differ from the rows before them.
-
-    Args:
-        columns: of ``row_count`` rows each; nulls are equal.
-        row_count: that number, for the case of no columns.
+    """Group equal rows of some columns, in which nulls are equal; without columns all rows are equal.
 
     Returns:
         int64[groups], a row of each group; and int64[row_count], each row's group.
@@ -31,10 +27,7 @@ def distinct_rows(columns: Sequence[pa.Array], row_count: int) -> tuple[NDArray[
 
 
 def fulfilled(expression: Expression, properties: pa.MapArray) -> pa.BooleanArray:
-    """Return whether each row's properties fulfil an expression.
-
-    It is evaluated once for each combination of values of the properties that it names.
-    """
+    """Return whether each row's properties fulfil an expression, evaluated once for each combination of values."""
     names = expression.names
     columns = [pc.map_lookup(properties, pa.scalar(name), "last") for name in names]
     firsts, groups = distinct_rows(columns, len(properties))
