@@ -1,7 +1,7 @@
 """Column functions for DataFrames and SQL: RocketMQ's hashes, CRCs, properties, plain bodies, and typed message bodies.
 
-Each works on whole Arrow columns, in kernels. ``register_functions(spark)`` registers them for SQL by their
-own names; ``rmq_formats.spark.session()`` does so.
+Kernels process whole Arrow columns. ``register_functions(spark)``, which ``rmq_formats.spark.session()`` calls,
+registers the functions for SQL by their names.
 """
 
 from pyspark.sql import SparkSession
@@ -16,14 +16,7 @@ from spark_udfs.functions import rmq_tags_code as rmq_tags_code
 def register_functions(spark: SparkSession) -> None:
     """Register the functions for SQL: ``SELECT rmq_tags_code(tags) FROM …``.
 
-    Spark 4.0 has no Arrow functions: there a query that uses one ends with an error that says so.
+    Spark 4.0 has no Arrow functions: a query with such a function ends with an error that names the version.
     """
-    functions = {
-        "rmq_properties": rmq_properties,
-        "rmq_tags_code": rmq_tags_code,
-        "rmq_key_hash": rmq_key_hash,
-        "rmq_crc32": rmq_crc32,
-        "rmq_body": rmq_body,
-    }
-    for name, function in functions.items():
-        spark.udf.register(name, function.for_sql())
+    for function in (rmq_properties, rmq_tags_code, rmq_key_hash, rmq_crc32, rmq_body):
+        spark.udf.register(function.over_arrays.__name__, function.for_sql())

@@ -1,10 +1,8 @@
 """Arrow UDFs of the column functions.
 
-They become Spark's where they are used: by then there is a session of a known kind. ``arrow_udf``, which came with
-Spark 4.1, makes a function for sessions of Spark Connect or for others, once and for all, where it is called.
-
-The kernels are imported when a function runs: the driver only needs its name and type. Types are objects, not
-texts, which could only be parsed with a running session.
+Spark's functions are made at their use: ``arrow_udf``, since Spark 4.1, makes a function either for sessions of Spark
+Connect or for others, by the current session. Kernels are imported when a function runs: the driver only needs name and
+type. Types are objects, since to parse a text takes a running session.
 """
 
 from collections.abc import Callable
@@ -28,23 +26,18 @@ class ArrowFunction:
     returns: DataType
 
     def __call__(self, *columns: Column | str) -> Column:
-        """Apply it to columns.
-
-        Raises:
-            OptionError: before Spark 4.1.
-        """
-        column: Column = self.of_spark()(*columns)
+        """Apply the function to columns. Raises OptionError before Spark 4.1."""
+        _need_arrow_udfs()
+        column: Column = self._arrow_udf()(*columns)
         return column
 
-    def of_spark(self) -> Callable[..., Any]:
-        """Make Spark's function for the session that there is now. Raises OptionError before Spark 4.1."""
-        _need_arrow_udfs()
+    def for_sql(self) -> Callable[..., Any]:
+        """Make the function for SQL; before Spark 4.1 a function that raises OptionError when it runs."""
+        return self._arrow_udf() if SPARK_VERSION >= ARROW_UDFS else functions.udf(_need_arrow_udfs, self.returns)
+
+    def _arrow_udf(self) -> Callable[..., Any]:
         function: Callable[..., Any] = functions.arrow_udf(self.over_arrays, self.returns)
         return function
-
-    def for_sql(self) -> Callable[..., Any]:
-        """Make the function that SQL finds by its name; before Spark 4.1 one that says so where it is used."""
-        return self.of_spark() if SPARK_VERSION >= ARROW_UDFS else functions.udf(_need_arrow_udfs, self.returns)
 
 
 def arrow_function(returns: DataType) -> Callable[[Callable[..., Any]], ArrowFunction]:
@@ -74,7 +67,7 @@ def rmq_tags_code(tags: pa.Array) -> pa.Array:
 
 @arrow_function(IntegerType())
 def rmq_key_hash(topic: pa.Array, key: pa.Array) -> pa.Array:
-    """Compute the hash under which an IndexFile keeps a key of a topic; null if either is."""
+    """Compute the hash of a key of a topic in an IndexFile; null for a null topic or key."""
     from rmq_formats.arrow.functions import key_hashes  # noqa: PLC0415
 
     return key_hashes(topic, key)
@@ -82,7 +75,7 @@ def rmq_key_hash(topic: pa.Array, key: pa.Array) -> pa.Array:
 
 @arrow_function(IntegerType())
 def rmq_crc32(body: pa.Array) -> pa.Array:
-    """Compute CRC-32 without its highest bit, as RocketMQ keeps it in ``body_crc``; null for null."""
+    """Compute CRC-32 without its highest bit, as in RocketMQ's ``body_crc``; null for null."""
     from rmq_formats.arrow.functions import body_crcs  # noqa: PLC0415
 
     return body_crcs(body)
@@ -90,7 +83,7 @@ def rmq_crc32(body: pa.Array) -> pa.Array:
 
 @arrow_function(BinaryType())
 def rmq_body(body: pa.Array, sys_flag: pa.Array) -> pa.Array:
-    """Decompress a body as its ``sys_flag`` says; unchanged if that says plain, null for null and for damage."""
+    """Decompress a body by its ``sys_flag``; a plain body is unchanged, null for null and for a damaged body."""
     from rmq_formats.arrow.functions import plain_bodies  # noqa: PLC0415
 
     return plain_bodies(body, sys_flag)

@@ -17,7 +17,7 @@ quiet_planner()
 
 
 def explain(frame: "DataFrame") -> str:
-    """Explain how the ``rmq_*`` sources of a DataFrame find their records, a line each; see ``explanation``."""
+    """Explain how the ``rmq_*`` sources of a DataFrame find their records, a line each."""
     from rmq_formats.spark.commitlog.batch import explain as explain_frame  # noqa: PLC0415
 
     return explain_frame(frame)

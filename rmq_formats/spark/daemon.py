@@ -1,8 +1,7 @@
-"""Daemon of Spark's Python workers, with the kernels loaded before it forks.
+"""Daemon of Spark's Python workers, which loads the kernels before each worker is forked.
 
-Each Python worker is a fork of the daemon. Set ``spark.python.daemon.module`` to this module, and a
-worker starts with numpy, numba, pyarrow and every compiled kernel loaded, in memory that they
-share, instead of spending most of a second on imports. ``session()`` sets it.
+With ``spark.python.daemon.module`` set to this module, as ``session()`` does, workers share numpy, numba, pyarrow and
+all compiled kernels in memory, instead of spending most of a second on imports.
 """
 
 import gc
@@ -17,8 +16,8 @@ load_entry_points(KERNELS)
 
 if __name__ == "__main__":
     daemon.worker = quiet(daemon.worker)  # type: ignore[assignment] # it is called by position
-    # A worker collects garbage after each task. The modules loaded here are none: scanning them cost 70 ms a
-    # task, and a copy of each page that holds the collector's counters.
+    # A worker collects garbage after each task. To scan the modules loaded here costs 70 ms a task, and a copy of each
+    # page with the collector's counters.
     gc.collect()
     gc.freeze()
     daemon.manager()

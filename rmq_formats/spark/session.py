@@ -16,7 +16,7 @@ from rmq_formats.errors import ClusterError, OptionError
 from rmq_formats.spark.sources import register_all
 from rmq_formats.storage.store_files import LOG_PATHS_VARIABLE
 
-# pyspark takes a second to load: functions import it, for the options of this package serve commands without Spark.
+# pyspark takes a second to load: functions import it, as commands without Spark use the options of this package.
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -31,7 +31,7 @@ _NOT_NEEDED: Final = (
 )
 
 CLASS_ARCHIVE: Final = Path(sys.prefix) / "spark-classes.jsa"
-"""Classes of Spark and Delta as a JVM maps them into its memory; ``make spark-classes`` writes the file."""
+"""Archive of the classes of Spark and Delta, which a JVM maps into memory; ``make spark-classes`` writes the file."""
 _NO_DELTA: Final = (
     "Spark did not start; what it said is above. If it cannot fetch {package} and its delta-storage from Maven "
     "Central, put the two jars into {jars}"
@@ -44,11 +44,11 @@ _DELTA: Final = {
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
 }
 _ALWAYS: Final = {
-    # A store's times are UTC; dates must not depend on the machine that asks.
+    # A store's times are UTC; dates must not depend on the machine.
     "spark.sql.session.timeZone": "UTC",
-    # Forks of one Python process that has the kernels loaded, see ``daemon``.
+    # Workers are forks of a Python process that has loaded the kernels, see ``daemon``.
     "spark.python.daemon.module": "rmq_formats.spark.daemon",
-    # Spark then plans each query with a condition anew, which sees what has come since. No source takes filters.
+    # Spark then plans each query with a condition anew, which sees new messages. No source accepts filters.
     "spark.sql.python.filterPushdown.enabled": "true",
 }
 _LOCAL: Final = {
@@ -59,14 +59,14 @@ _LOCAL: Final = {
     "spark.sql.shuffle.partitions": "4",
     # Delta keeps a table's state in this many partitions; its default of 50 suits a cluster.
     "spark.databricks.delta.snapshotPartitions": "2",
-    # VACUUM lists a table's files in so many tasks, however few files there are; its default is 10,000.
+    # VACUUM lists a table's files in so many tasks, even for few files; the default is 10,000.
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",
     "spark.ui.showConsoleProgress": "false",
     # Over TCP a task and its Python worker take some 20 ms longer, whatever they do (docs/performance.md).
     "spark.python.unix.domain.socket.enabled": "true",
 }
-# Rows of Arrow vectors, one by one, are what the JVM spends its time on: with a throughput collector, and
-# without Arrow's second check of each access, that took a quarter less (docs/performance.md).
+# The JVM spends its time on single rows of Arrow vectors: a throughput collector, and Arrow without its second check of
+# each access, save a quarter of that (docs/performance.md).
 _JAVA_OPTIONS: Final = (
     "-XX:+UseParallelGC",
     "-Darrow.enable_unsafe_memory_access=true",
@@ -79,20 +79,20 @@ def session(
 ) -> "SparkSession":
     """Return the running session, or a new one, with the ``rmq_*`` sources and functions registered.
 
-    Under ``spark-submit`` the master and the packages that were given there hold; otherwise the session
-    is local, on all processors. With ``remote``, or ``SPARK_REMOTE`` in the environment, it is one of Spark Connect:
-    the server's master, packages and Delta hold, and it must have this project installed.
+    Under ``spark-submit``, the master and the packages of ``spark-submit`` hold; otherwise the session is local, on all
+    processors. With ``remote``, or ``SPARK_REMOTE`` in the environment, it is a session of Spark Connect with the
+    server's master, packages and Delta; the server must have this project installed.
 
     Args:
         app_name: shown in Spark's own pages.
         master: Spark's master URL; None is that of ``spark-submit``, else ``local[*]``.
         remote: URL of a Spark Connect server, as ``sc://127.0.0.1:15002``.
-        delta: have Delta Lake; fetched from Maven Central the first time.
+        delta: with Delta Lake, which is fetched from Maven Central the first time.
         conf: further settings, ``spark_sql_shuffle_partitions="8"`` for ``spark.sql.shuffle.partitions``.
 
     Raises:
         OptionError: the libraries of Spark Connect are not installed; or Spark did not start, and was to fetch Delta.
-        ClusterError: its server does not answer, or lacks the sources.
+        ClusterError: the server of Spark Connect does not respond, or lacks the sources.
     """
     from pyspark.errors import PySparkRuntimeError  # noqa: PLC0415
     from pyspark.sql import SparkSession  # noqa: PLC0415
@@ -125,7 +125,7 @@ def session(
     try:
         spark = builder.getOrCreate()
         if handler is not None and handler not in (signal.default_int_handler, signal.getsignal(signal.SIGINT)):
-            signal.signal(signal.SIGINT, handler)  # the program's own, in whose place Spark puts one
+            signal.signal(signal.SIGINT, handler)  # the program's handler, which Spark has replaced
     except PySparkRuntimeError as error:
         if error.getCondition() == "JAVA_GATEWAY_EXITED" and settings.get("spark.jars.packages") == delta_package():
             raise OptionError(_NO_DELTA.format(package=delta_package(), jars=_jars())) from error
@@ -141,21 +141,21 @@ def session(
 
 
 def class_archive_options() -> list[str]:
-    """Return the options by which a JVM starts with the class archive; none if there is no archive."""
+    """Return the options by which a JVM starts with the class archive; none without an archive."""
     if not CLASS_ARCHIVE.exists():
         return []
-    # An archive of other jars, or for another Java, is no fault: the JVM then starts without it, and need not warn.
+    # With an archive of other jars, or for another Java, the JVM starts without the archive, and need not warn.
     return [f"-XX:SharedArchiveFile={CLASS_ARCHIVE}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
 
 
 def _connect(url: str, conf: dict[str, str]) -> "SparkSession":
-    """Return a session at a Spark Connect server; of the settings, those of a session are made."""
+    """Return a session at a Spark Connect server, with the settings that are modifiable in a session."""
     from pyspark.errors import PySparkException  # noqa: PLC0415
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
     server = urlsplit(url)
-    label = f"Spark Connect at {server.scheme}://{server.netloc}"  # behind that may be a token
-    if server.scheme == "sc":  # its client would try for ten minutes
+    label = f"Spark Connect at {server.scheme}://{server.netloc}"  # the rest of the URL may have a token
+    if server.scheme == "sc":  # the client would try for ten minutes
         try:
             socket.create_connection((server.hostname, server.port or _CONNECT_PORT), _CONNECT_TIMEOUT_S).close()
         except OSError as error:
@@ -166,7 +166,7 @@ def _connect(url: str, conf: dict[str, str]) -> "SparkSession":
             if spark.conf.isModifiable(name):
                 spark.conf.set(name, value)
         register_all(spark)
-    except ImportError as error:  # of grpc and others, which pyspark names in many lines
+    except ImportError as error:  # of grpc and others, in many lines
         raise OptionError("Spark Connect needs libraries of its own: pip install 'rmq-lake[connect]'") from error
     except PySparkException as error:
         raise ClusterError(f"{label}: {str(error).splitlines()[0]}") from error
@@ -184,25 +184,21 @@ def delta_package(spark_version: str | None = None) -> str:
 
 
 def check_class(spark: "SparkSession", name: str, package: str) -> None:
-    """Refuse a session whose JVM lacks a class; Py4J mistakes a missing class for a package.
-
-    Raises:
-        OptionError: naming the Maven coordinates of what has it, which ``spark-submit`` has to be given.
-    """
+    """Refuse a session whose JVM lacks a class of a package, given by Maven coordinates. Raises OptionError."""
     from py4j.java_gateway import JavaPackage  # noqa: PLC0415
 
-    if isinstance(getattr(spark._jvm, name), JavaPackage):
+    if isinstance(getattr(spark._jvm, name), JavaPackage):  # for Py4J, a missing class is a package
         raise OptionError(f"this session has no {package.split(':')[1]}: give spark-submit --packages {package}")
 
 
 def _stop(spark: "SparkSession") -> None:
-    """Stop a session that the program did not stop at its exit: sockets would stay, and workers print how they end."""
-    with suppress(Exception):  # the session may have been stopped already
+    """Stop a session at the program's exit: sockets would stay open, and workers would print errors."""
+    with suppress(Exception):  # the program may have stopped the session already
         spark.stop()
 
 
 def _start_workers(spark: "SparkSession") -> None:
-    """Fork the Python workers, one a processor, while the program goes on: its first query would wait for them."""
+    """Fork a Python worker for each processor in the background: the first query would wait for the workers."""
     count = spark.sparkContext.defaultParallelism
 
     def start() -> None:
@@ -219,10 +215,10 @@ def _jars() -> Path:
 
 
 def _delta_jars() -> dict[str, str]:
-    """Return settings that fetch Delta's two jars; none where ``make install`` put them beside Spark's own.
+    """Return settings that fetch Delta's two jars; none if ``make install`` put the jars beside Spark's.
 
-    Resolving the package takes seconds each time and prints a page to stderr, so it is the last
-    resort. The package's other dependencies are not needed: Spark has them, in its own versions.
+    To resolve the package takes seconds each time and prints a page to stderr. Spark has the package's other
+    dependencies in its own versions.
     """
     if any(_jars().glob("delta-spark_*.jar")):
         return {}

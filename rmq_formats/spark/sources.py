@@ -1,7 +1,7 @@
 """The Spark data sources, and their registration with a session.
 
-Packages above this one offer sources, column functions and kernels by entry points, which ``pyproject.toml`` lists and
-an installation, an editable one too, records.
+Packages above this one offer sources, column functions and kernels by entry points in ``pyproject.toml``, which an
+installation records, an editable installation too.
 """
 
 from importlib.metadata import entry_points
@@ -19,11 +19,7 @@ KERNELS: Final = "rmq.spark_kernels"  # modules that load kernels
 
 
 def load_entry_points(group: str) -> list[Any]:
-    """Load the objects of a group.
-
-    Raises:
-        OptionError: the group is empty, as the project is not installed in this environment.
-    """
+    """Load the objects of a group. Raises OptionError: the project is not installed in this environment."""
     objects = [entry.load() for entry in entry_points(group=group)]
     if not objects:
         raise OptionError(
@@ -38,17 +34,13 @@ def data_sources() -> "tuple[type[DataSource], ...]":
 
 
 def register_all(spark: "SparkSession") -> None:
-    """Register the sources, and the column functions of ``spark_udfs``, in a session.
-
-    Raises:
-        OptionError: the project is not installed in this environment.
-    """
+    """Register the sources and the column functions of ``spark_udfs`` in a session. Raises OptionError."""
     from pyspark.errors import AnalysisException  # noqa: PLC0415
 
     for source in data_sources():
         try:
             spark.dataSource.register(source)
-        except AnalysisException as error:  # Spark 4.0 keeps one that it has found by itself
+        except AnalysisException as error:  # Spark 4.0 registers sources that it discovers
             if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
                 raise
     for register in load_entry_points(FUNCTIONS):

@@ -9,9 +9,9 @@ from pyspark.sql.types import StructType
 from rmq_formats.errors import OptionError
 
 SPARK_VERSION: Final = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
-DELTA_VERSION: Final = "4.4.0"  # built for each of these Sparks; a later one takes the last's
+DELTA_VERSION: Final = "4.4.0"  # built for each of these Sparks; a later Spark gets the library of the last
 DELTA_SPARKS: Final = ("4.0", "4.1", "4.2")
-# What the JVM says of classes that were compiled against others than those that are there.
+# Errors of the JVM for classes that were compiled against other versions of their libraries.
 _LINKAGE: Final = tuple(
     f"java.lang.{name}" for name in ("NoSuchMethodError", "NoSuchFieldError", "NoClassDefFoundError",
                                      "AbstractMethodError", "IncompatibleClassChangeError")
@@ -19,15 +19,7 @@ _LINKAGE: Final = tuple(
 
 
 def need_spark(minor: tuple[int, int], what: str) -> None:
-    """Refuse what this Spark cannot do.
-
-    Args:
-        minor: the oldest version that can, as ``(4, 2)``.
-        what: the feature, for the error.
-
-    Raises:
-        OptionError: naming both versions.
-    """
+    """Refuse a feature, named ``what``, that needs a later Spark, as ``(4, 2)``. Raises OptionError."""
     if minor > SPARK_VERSION:
         needed = ".".join(map(str, minor))
         raise OptionError(f"{what} needs Spark {needed} or later; this is {pyspark.__version__}")
@@ -43,7 +35,7 @@ def unfit_library(java_error: str) -> str | None:
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Convert a schema from Spark to Arrow, with timestamps in UTC; 4.2 names the zone, which was a flag before."""
+    """Convert a schema from Spark to Arrow, with timestamps in UTC; from 4.2 on the flag is the name of a zone."""
     from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 # loads pandas, which few need
 
     zone: dict[str, object] = {"timezone": "UTC"} if SPARK_VERSION >= (4, 2) else {"timestamp_utc": True}

@@ -1,4 +1,4 @@
-"""Temporary views for SQL of all that stores have, in one call."""
+"""Temporary views for SQL of all tables of stores, in one call."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
@@ -27,13 +27,13 @@ _POSITIONS: Final = (
 def create_views(spark: "SparkSession", store: str | Sequence[str], prefix: str = "") -> tuple[str, ...]:
     """Create a temporary view of each table of a store, or of several stores; views of these names are replaced.
 
-    Nothing is read before a view is selected from, and each query sees what is stored when it is planned. What a store
-    has not (a layout that a table cannot be read from) is an error of that query alone.
+    Each query is planned when a view is selected from, and sees the messages of that time. A table that cannot be read
+    from a store's layout is an error of the query.
 
     Args:
-        spark: a session with the sources, as ``rmq_formats.spark.session`` gives.
-        store: what ``load()`` takes: path or URI, pattern, TOML file, or a list of them.
-        prefix: put before each name, where one session has views of several clusters.
+        spark: a session with the sources, as of ``rmq_formats.spark.session``.
+        store: path or URI, pattern, TOML file, or a list of these, as for ``load()``.
+        prefix: of each name, for a session with views of several clusters.
 
     Returns:
         The views' names: ``messages``, ``consumequeue``, ``message_index``, ``consumer_offsets``, ``topics``,
@@ -61,6 +61,6 @@ def create_views(spark: "SparkSession", store: str | Sequence[str], prefix: str 
 def _create_view(frame: "DataFrame", name: str) -> None:
     """Create a view whose queries are planned anew: Spark caches the plan of a load for queries without a condition.
 
-    The condition holds for each row, and is of a kind that Spark offers to sources in Python.
+    The condition is true for each row, and of a kind that Spark pushes down to sources in Python.
     """
     frame.where(f"NOT `{frame.columns[0]}` <=> '{_NO_TEXT}'").createOrReplaceTempView(name)

@@ -1,8 +1,8 @@
 """Quiet exit of Spark's Python workers and planners whose driver has exited.
 
-A driver that stops its session closes the sockets of its workers. One that waits for its next task then
-has an end of file to report, to a socket that nobody reads. Over TCP that write succeeds; over a Unix
-socket it fails at once, and Spark's daemon prints a traceback to the driver's terminal.
+A driver that stops its session closes the workers' sockets. A worker that waits for the next task then reports an end
+of file to a socket that nobody reads. Over TCP that write succeeds; over a Unix socket the write fails at once, and
+Spark's daemon prints a traceback to the driver's terminal.
 """
 
 import socket
@@ -13,7 +13,7 @@ Worker = Callable[[socket.socket, bool], int]
 
 
 def quiet(worker: Worker) -> Worker:
-    """Wrap a daemon's task function so that it exits with code 1 where its socket has been closed."""
+    """Wrap a daemon's task function so that it exits with code 1 after the socket is closed."""
 
     def serve(sock: socket.socket, authenticated: bool) -> int:
         try:
@@ -25,10 +25,10 @@ def quiet(worker: Worker) -> Worker:
 
 
 def quiet_planner() -> None:
-    """Let this process's next tasks exit quietly, if it is one in which Spark plans a Python source.
+    """Let the next tasks of this process exit quietly, if Spark plans Python sources here.
 
-    For planning Spark uses its own daemon whatever ``spark.python.daemon.module`` says, so this runs
-    when a planner loads a source.
+    For planning Spark uses its own daemon, not ``spark.python.daemon.module``; so a planner calls this when it loads a
+    source.
     """
     main = sys.modules["__main__"]
     if getattr(getattr(main, "__spec__", None), "name", None) == "pyspark.daemon":

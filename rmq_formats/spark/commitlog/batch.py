@@ -1,6 +1,6 @@
-"""Batch reader of ``rmq_commitlog``: records of a store's CommitLog as rows, and the explanation of how they are found.
+"""Batch reader of ``rmq_commitlog``: records of a store's CommitLog as rows, and the explanation of the access path.
 
-Spark's own ``explain()`` has no place for a source's access path.
+Spark's own ``explain()`` cannot show a source's access path.
 """
 
 import json
@@ -20,7 +20,7 @@ from rmq_formats.spark.options.read import SourceOptions, batch_only, commitlog_
 from rmq_formats.spark.options.schemas import table_options
 from rmq_formats.storage.store_files import open_store
 
-# Kernels are imported where they are first needed: Spark makes a process of its own for each step of planning.
+# Functions import the kernels: Spark starts a process for each step of planning.
 
 if TYPE_CHECKING:
     from rmq_formats.read.plan import ReadPlan, Task
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rmq_formats.spark.options.brokers import StorePlan
 
 _log = logging.getLogger("rmq_formats.spark")
-_NOTABLE_BYTES = 64 << 20  # reading bodies of smaller logs costs less than a second
+_NOTABLE_BYTES = 64 << 20  # bodies of smaller logs cost less than a second
 Source = tuple[str, dict[str, str]]  # format and options
 
 
@@ -45,7 +45,7 @@ class TaskPartition(InputPartition):
 
 
 class MissingPartition(InputPartition):
-    """Input partition: the row of a store that is not there."""
+    """Input partition: the row of a missing store."""
 
     def __init__(self, store: "BrokerStore", reason: str) -> None:
         super().__init__(None)
@@ -54,14 +54,14 @@ class MissingPartition(InputPartition):
 
 
 class CommitLogReader(DataSourceReader):
-    """Batch reader: plans once, in the driver, and reads one task a partition."""
+    """Batch reader: plans once in the driver, and reads a task for each partition."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._columns = schemas.check_read(schemas.COMMITLOG, schema, options)
         self._options = options
 
     def partitions(self) -> list[InputPartition]:
-        """Plan the tasks, which freeze the logs' ends: actions on the bare frame of a ``load()`` see the same rows."""
+        """Plan the tasks up to the logs' ends: actions on the bare frame of a ``load()`` see the same rows."""
         from rmq_formats.spark.options.brokers import interleave_tasks  # noqa: PLC0415
 
         plans = plans_of(self._options)
@@ -100,27 +100,22 @@ class CommitLogReader(DataSourceReader):
 
 
 def plans_of(options: SourceOptions) -> "list[StorePlan[ReadPlan]]":
-    """Plan a read with these options, a plan for each store.
+    """Plan a read of each store.
 
     Raises:
-        StoreError: a store cannot be read as asked, or the stores not together.
-        OptionError: the access path does not fit the other options, or offsets are of a queue that is not there.
+        StoreError: a store cannot be read with these options, or not together with the others.
+        OptionError: the access path does not fit the other options, or offsets are of an absent queue.
     """
     from rmq_formats.read.plan import plan_read  # noqa: PLC0415
-    from rmq_formats.spark.options.brokers import (  # noqa: PLC0415
-        check_bounded_queues,
-        plan_store_reads,
-        stores_of,
-    )
+    from rmq_formats.spark.options.brokers import check_bounded_queues, plan_store_reads, stores_of  # noqa: PLC0415
 
     stores = stores_of(options)
     check_bounded_queues(options, stores)
     min_tasks = -(-options.min_partitions // len(stores))
 
     def plan(store: "BrokerStore") -> "ReadPlan":
-        files = open_store(store.path)
         return plan_read(
-            files,
+            open_store(store.path),
             options.read_of(store.broker).query,
             access_path=options.access_path,
             split_bytes=options.split_bytes,
@@ -132,15 +127,14 @@ def plans_of(options: SourceOptions) -> "list[StorePlan[ReadPlan]]":
 
 
 def explain(frame: DataFrame) -> str:
-    """Describe each ``rmq_commitlog`` that a DataFrame reads, a line a store: path, access path, reason, tasks.
+    """Describe each ``rmq_commitlog`` of a DataFrame, a line a store: path, access path, reason, tasks.
 
-    It plans the read again, and reads no record. Filters that Spark pushes down are not included. In a session of
-    Spark Connect a task does this, since the server sees the store and the client may not; sources within views
-    are not known there.
+    The read is planned again, without filters that Spark pushes down; no record is read. In a session of Spark Connect
+    a task plans, since the client may not see the store; there, sources within views are unknown.
     """
     if hasattr(frame, "_jdf"):
         return "\n".join(_lines(_sources(frame)))
-    connected: Any = frame  # whose class is another one, with a plan in Python
+    connected: Any = frame  # of another class, with a plan in Python
     sources = list(_sources_of_message(connected._plan.to_proto(connected.sparkSession._client)))
     rows = frame.sparkSession.range(1, numPartitions=1).mapInArrow(partial(_explain, sources), "line string")
     return "\n".join(row.line for row in rows.collect())
@@ -166,7 +160,7 @@ def _lines(sources: Sequence[Source]) -> list[str]:
 
 
 def _sources(frame: DataFrame) -> list[Source]:
-    leaves: Any = frame._jdf.queryExecution().analyzed().collectLeaves()  # a DataFrame has no plan in Python
+    leaves: Any = frame._jdf.queryExecution().analyzed().collectLeaves()  # Python has no plan of a DataFrame
     sources = []
     for number in range(leaves.size()):
         leaf = leaves.apply(number)

@@ -1,12 +1,12 @@
-"""Stream reader of ``rmq_commitlog``: follows the CommitLog of a store while a broker writes it.
+"""Stream reader of ``rmq_commitlog``: follows the CommitLog of a store while a broker writes.
 
-A stream offset is a physical offset of the log, with the segment that ends there or goes on, the time of that
-segment's first record, and a checksum of the log's last bytes before the offset. These tell a checkpoint of this store
-from one of another, also of one that was made anew at the same path. It also has the starting conditions of the query
-when it was new: a restart with others goes on at its checkpoint, and passes over nothing.
+A stream offset has a physical offset of the log, the segment before the offset, the time of the segment's first record,
+and a checksum of the log's last bytes before the offset. By these a checkpoint of another store is recognized, also of
+a store that was replaced at the same path. A stream offset also has the starting conditions of the new query: a restart
+with other conditions continues at the checkpoint, and skips nothing.
 
-A micro batch has the records and damage that begin between its offsets. Bytes behind the last sound record are left
-to a later batch: they may be half of a record, and are damage only once records stand behind them.
+A micro batch has the records and damage that begin between two offsets. Bytes after the last sound record belong to a
+later batch: they may be half of a record, and are damage only if records follow.
 """
 
 import logging
@@ -44,7 +44,7 @@ SEGMENT: Final = "segment"
 SEGMENT_TIMESTAMP: Final = "segmentStoreTimestamp"
 CHECKSUM: Final = "crc32"
 STARTING: Final = "starting"
-_SUMMED_BYTES: Final = 4096  # of some records, with their store times and offsets
+_SUMMED_BYTES: Final = 4096  # some records, with their store times and offsets
 
 _log = logging.getLogger("rmq_formats.spark")
 
@@ -59,7 +59,7 @@ class GapPartition(InputPartition):
 
 
 class BatchPartition(TaskPartition):
-    """Input partition: a task of a micro batch up to a physical offset; damage that begins there is the next's."""
+    """Input partition: a task of a micro batch, with the query that ends the batch."""
 
     def __init__(self, task: "Task", query: Query) -> None:
         super().__init__(task)
@@ -68,7 +68,7 @@ class BatchPartition(TaskPartition):
 
 @dataclass(frozen=True, slots=True)
 class _Log:
-    """Snapshot of the log; the beginnings of its files are read once."""
+    """Snapshot of the log, with a cache of the times of its files' first records."""
 
     storage: "Storage"
     segments: "list[Segment]"
@@ -80,7 +80,7 @@ class _Log:
         return self.segments[0].start_offset
 
     def offset(self, physical_offset: int) -> dict[str, Any]:
-        """Encode the stream's offset for a physical offset; keys in one order, since Spark compares the text."""
+        """Encode the stream's offset for a physical offset; the order of keys counts, since Spark compares texts."""
         for segment in reversed(self.segments):
             if segment.start_offset < physical_offset:
                 return {
@@ -92,14 +92,14 @@ class _Log:
         return {PHYSICAL_OFFSET: physical_offset}
 
     def contains_offset(self, offset: dict[str, Any]) -> bool:
-        """Return whether the log contains the offset; True where its segment was deleted."""
+        """Return whether the log contains the offset; True for an offset in a deleted segment."""
         for segment in self.segments:
             if segment.start_offset == offset.get(SEGMENT):
-                end, crc = offset[PHYSICAL_OFFSET], offset.get(CHECKSUM)  # which checkpoints of former versions lack
+                end, crc = offset[PHYSICAL_OFFSET], offset.get(CHECKSUM)  # None in checkpoints of former versions
                 is_there = crc is not None and end <= min(segment.end_offset, self.end)
                 has_bytes = not is_there or self._crc32(segment, end) == crc
                 return has_bytes and self._timestamp_ms(segment) == offset.get(SEGMENT_TIMESTAMP)
-        former_start = offset.get(SEGMENT, -1)  # within a segment of another size: the log was made anew
+        former_start = offset.get(SEGMENT, -1)  # within a segment of another size: the log was replaced
         return not any(segment.start_offset < former_start < segment.end_offset for segment in self.segments)
 
     def _crc32(self, segment: "Segment", end: int) -> int:
@@ -121,10 +121,10 @@ class _Log:
 
 
 class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans micro batches by physical offset; each is read as a batch of the source is.
+    """Reader of micro batches by physical offset.
 
-    The end of a log is found by reading its tail, on an object store by some requests: each trigger does so once,
-    in ``latestOffset``, and the other calls of that trigger use the result.
+    To find the end of a log takes reads of the tail, on an object store some requests: each trigger does so once, in
+    ``latestOffset``, and the other calls of the trigger use the result.
     """
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
@@ -132,18 +132,18 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._options = replace(options, read=replace(options.read, columns=columns))
         self._last: int | None = None  # of Trigger.AvailableNow
         self._starting: dict[str, Any] = {}  # part of each offset
-        self._seen: _Log | None = None  # planned by this trigger; None before the first: a restart repeats a batch
+        self._seen: _Log | None = None  # snapshot of this trigger; None before the first: a restart repeats a batch
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickle only what the tasks need."""
+        """Pickle without the snapshot, which tasks do not need."""
         return {**self.__dict__, "_seen": None}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 # Spark's name
-        """Return where a new query begins: at ``startingPhysicalOffset``, else by ``startingOffsets`` or time."""
+        """Return the begin of a new query: ``startingPhysicalOffset``, else by ``startingOffsets`` or time."""
         from rmq_formats.spark.options.brokers import check_bounded_queues, stores_of  # noqa: PLC0415
 
         check_bounded_queues(self._options, stores_of(self._options))
-        log = self._look()
+        log = self._snapshot_log()
         query = self._options.query
         starting = {STARTING: _starting_conditions(query)}
         if self._options.starting == LATEST:
@@ -157,11 +157,11 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return log.offset(max(begin, query.first_physical_offset)) | starting
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Freeze the end for ``Trigger.AvailableNow``: what is written from now on is for the next run."""
-        self._last = self._look().end
+        """Set the end of ``Trigger.AvailableNow``: later messages are for the next run."""
+        self._last = self._snapshot_log().end
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return the read limit of the options; ``latestOffset`` applies both limits where both are set."""
+        """Return the read limit of the options; ``latestOffset`` applies both limits, if both are set."""
         if self._options.max_trigger_offsets is not None:
             return ReadMaxRows(self._options.max_trigger_offsets)
         if self._options.max_trigger_bytes is not None:
@@ -169,14 +169,14 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Return the offset where the next micro batch ends.
+        """Return the end of the next micro batch.
 
         Raises:
-            StoreError: the log ends before ``start``; the checkpoint is another store's, or the log was truncated.
+            StoreError: the log ends before ``start``: the checkpoint is another store's, or the log was truncated.
         """
         from rmq_formats.read.ranges import NO_LIMIT, BatchLimit, batch_end  # noqa: PLC0415
 
-        log = self._seen = self._look()
+        log = self._seen = self._snapshot_log()
         self._starting = {name: start[name] for name in start if name == STARTING}
         begin = self._begin(log, start)
         end = log.end if self._last is None else min(self._last, log.end)
@@ -194,8 +194,8 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return log.offset(batch_end(log.storage, log.segments, begin, end, allowed)) | self._starting
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Return the log's end: less the stream's offset, it is the lag in bytes."""
-        log = self._seen or self._look()
+        """Return the log's end; the difference to the stream's offset is the lag in bytes."""
+        log = self._seen or self._snapshot_log()
         return log.offset(log.end) | self._starting
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
@@ -207,10 +207,10 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         from rmq_formats.read.plan import scan_tasks  # noqa: PLC0415
         from rmq_formats.read.ranges import missing_ranges, range_splits  # noqa: PLC0415
 
-        log = self._seen or self._look()
+        log = self._seen or self._snapshot_log()
         begin, limit = self._begin(log, start), int(end[PHYSICAL_OFFSET])
         if begin < limit and log.end < limit:
-            # A restart repeats a batch that was planned before the log lost its tail, as with a broker's machine.
+            # A restart repeats a batch that was planned before a broker's machine went down, and the log lost its tail.
             self._fail_or_warn(
                 f"{self._options.path}: the CommitLog ends at {log.end}, before {limit}, where the batch was planned "
                 "to end: the log was cut off"
@@ -218,7 +218,7 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         gaps = missing_ranges(log.segments, begin, min(limit, log.end))
         for first, last in gaps:
             self._fail_or_warn(_deleted_bytes_message(self._options.path, first, last))
-        # Bytes behind the last sound record are being written: for the splits, the log ends before them.
+        # A broker may be writing after the last sound record: for the splits, the log ends there.
         splits = range_splits(
             log.segments, [(begin, limit)], log.end, self._options.split_bytes, self._options.min_partitions
         )
@@ -249,7 +249,7 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             self._fail_or_warn(_deleted_bytes_message(options.path, first, last))
             yield from gap_batch(first, last, options.read)
 
-    def _look(self) -> _Log:
+    def _snapshot_log(self) -> _Log:
         from rmq_formats.read.log_end import readable_segments  # noqa: PLC0415
         from rmq_formats.scan.splits import frozen_end  # noqa: PLC0415
 
@@ -258,7 +258,7 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return _Log(store.storage, segments, frozen_end(store.storage, segments))
 
     def _begin(self, log: _Log, offset: dict[str, Any]) -> int:
-        """Return the physical offset in a stream offset, which may come from a checkpoint."""
+        """Return the physical offset of a stream offset, which may come from a checkpoint."""
         begin = offset.get(PHYSICAL_OFFSET)
         if not isinstance(begin, int):
             raise OptionError(f"the checkpoint's offset {offset} is not one of rmq_commitlog")
@@ -270,7 +270,7 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return begin
 
     def _query(self, offset: dict[str, Any]) -> Query:
-        """Return the query with the starting conditions that it had when it was new; those of the options, if none."""
+        """Return the query with the starting conditions of a stream offset, else of the options."""
         query, starting = self._options.query, offset.get(STARTING)
         if starting is None:  # a checkpoint of a former version
             return query
@@ -289,7 +289,7 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
 
 def _starting_conditions(query: Query) -> dict[str, Any]:
-    """Encode the conditions of a query on its begin."""
+    """Encode the conditions of a query on the begin of the stream."""
     queues: dict[str, dict[str, list[int]]] = {}
     for (topic, queue_id), bounds in sorted(query.bounds.items()):
         queues.setdefault(topic, {})[str(queue_id)] = [bounds.first_offset, bounds.first_ms]

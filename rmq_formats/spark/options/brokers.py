@@ -1,4 +1,4 @@
-"""Stores of a Spark read and the columns that name their brokers; imports the kernels."""
+"""Stores of a Spark read, and the columns with the names of their brokers; imports the kernels."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ _Task = TypeVar("_Task")
 
 @dataclass(frozen=True, slots=True)
 class StorePlan(Generic[_Plan]):
-    """Store of a read with its plan, or with the reason why the store is missing."""
+    """Store of a read with the plan, or with the error of a missing store."""
 
     store: BrokerStore
     plan: _Plan | None
@@ -32,7 +32,7 @@ def plan_store_reads(
     """Plan the read of all stores.
 
     Raises:
-        StoreNotFoundError: a store is missing, and the option missingStores does not make a row of it.
+        StoreNotFoundError: a store is missing, and without ``missingStores=row``.
         RmqError: a store cannot be read.
     """
     plans: list[StorePlan[_Plan]] = []
@@ -60,9 +60,9 @@ def stores_of(options: SourceOptions) -> tuple[BrokerStore, ...]:
 
 
 def check_bounded_queues(options: SourceOptions, stores: Sequence[BrokerStore]) -> None:
-    """Refuse offsets of queues that no store has; a warning with failOnDataLoss=false. Raises OptionError.
+    """Refuse offsets of queues that no store has, or warn with failOnDataLoss=false. Raises OptionError.
 
-    Other queues and topics that the options name, and that no store has, are a warning: their rows may come.
+    Selected queues and topics without offsets that no store has are a warning: messages may come.
     """
     queues = {store.path: options.read_of(store.broker).query.bounds.keys() for store in stores}
     check_queues(queues, fails=options.fail_on_data_loss)
@@ -70,19 +70,19 @@ def check_bounded_queues(options: SourceOptions, stores: Sequence[BrokerStore]) 
 
 
 def interleave_tasks(tasks: Iterable[Iterable[_Task]]) -> list[_Task]:
-    """Put the tasks of several stores into one list, in turns, so that no store's disk has all workers."""
+    """Interleave the tasks of several stores, so that all workers do not read from the same disk."""
     return [task for turn in zip_longest(*tasks) for task in turn if task is not None]
 
 
 def store_columns(columns: tuple[str, ...], instead: str) -> tuple[str, ...]:
-    """Return the columns that come from a store's files; ``instead`` where there is none, to count rows."""
+    """Return the columns of a store's files, or the column ``instead`` to count rows."""
     return tuple(name for name in columns if name not in {CLUSTER, BROKER_NAME}) or (instead,)
 
 
 def with_broker(
     batches: Iterable[pa.RecordBatch], store: BrokerStore, columns: tuple[str, ...]
 ) -> Iterator[pa.RecordBatch]:
-    """Add the requested columns that name a store's broker."""
+    """Add the requested columns with the names of a store's cluster and broker."""
     if not {CLUSTER, BROKER_NAME} & set(columns):
         yield from batches
         return
@@ -96,13 +96,7 @@ def with_broker(
 
 
 def missing_batch(reason: str, columns: tuple[str, ...], mode: Mode, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Build the row of a store that is not there; none in DROPMALFORMED.
-
-    Args:
-        reason: its ``record_error``.
-        columns: of the store's files, ``record_error`` among them.
-        schema: of all such columns.
-    """
+    """Build the row of a missing store with a reason as ``record_error``; no row in DROPMALFORMED."""
     if mode is not Mode.DROPMALFORMED:
         row = dict.fromkeys(columns) | {"record_error": reason}
         yield pa.RecordBatch.from_pylist([row], schema=pa.schema([schema.field(name) for name in columns]))

@@ -1,29 +1,27 @@
 """Read options of the store's sources: named as in Spark's Kafka source where that has one.
 
-An unknown option, or a value that cannot be used, is an OptionError that names it: an option that is
-silently ignored would read the wrong rows. All conditions that are given hold at once (where Kafka's
-source lets one take precedence over another).
+An unknown option and a bad value are an OptionError with the option's name: to ignore an option would read wrong rows.
+All conditions hold at once (in Kafka's source, an option may take precedence over another).
 
-- ``subscribe``, ``subscribePattern`` (the whole topic must match) and ``assign`` read queues: what RocketMQ
-  gives to consumers, so no half messages and rollbacks of transactions, and no damaged stretches. Retry,
-  dead-letter, half-message and schedule topics are topics like any other.
-- ``startingOffsets`` is inclusive and ``endingOffsets`` exclusive; queues that the JSON leaves out are whole.
-- ``startingTimestamp`` is inclusive and ``endingTimestamp`` exclusive, by store timestamp. ``…ByTimestamp``
-  bounds queues in the same way.
-- ``startingPhysicalOffset`` and ``endingPhysicalOffset`` choose the records that begin between them.
+- ``subscribe``, ``subscribePattern`` (the whole topic must match) and ``assign`` read queues, as consumers do: no half
+  messages, no rollbacks of transactions, no damaged ranges. Retry, dead-letter, half-message and schedule topics are
+  topics like any other.
+- ``startingOffsets`` is inclusive and ``endingOffsets`` exclusive; queues that are not in the JSON are whole.
+- ``startingTimestamp`` is inclusive and ``endingTimestamp`` exclusive, by store timestamp. ``…ByTimestamp`` bounds
+  queues in the same way.
+- ``startingPhysicalOffset`` and ``endingPhysicalOffset`` select the records that begin in the range.
 - ``key`` is one of the parts of KEYS, ``uniqKey`` the UNIQ_KEY, as in RocketMQ's Index: no rollbacks.
-- ``tags`` is an expression ``a || b``; the tags themselves are compared, not their hashes.
+- ``tags`` is an expression ``a || b``; tags are compared, not their hashes.
 - ``path`` may be a pattern, ``/data/broker-*/store``, ``load([...])`` takes a list, and ``stores``, or a path that ends
   in ``.toml``, names a TOML file of several stores (``rmq_formats.read.stores``). Rows have the columns ``cluster``
-  and ``broker_name``; in JSON by queue ``"broker-a:0"`` is a queue of that broker, ``"0"`` one of each.
-- ``missingStores`` ``row`` makes a row of a store that is not there, with ``record_error``.
-- ``tier`` is the broker's ``tieredStoreFilePath``: what the CommitLog has no more comes from there. ``log`` says which
-  logs are read: ``commitlog``, ``joined`` (the default with a tier), ``tiered`` (the tier alone), ``compacted``.
-- ``include`` ``live`` gives what consumers get, the default with topics; ``log`` all records, the default without;
-  ``unqueued`` those that no queue has: of a topic's former life, repeats, leftovers behind the log's end.
-- ``accessPath`` ``auto`` gives the rows of a scan. Another one is used as asked: ``consumequeue`` and
-  ``index`` give the records that these files name. ``scan`` reads the whole log, ``auto`` skips segments
-  that are known to have no record of the wanted times.
+  and ``broker_name``; in JSON by queue ``"broker-a:0"`` is a queue of a broker, ``"0"`` a queue of each broker.
+- ``missingStores`` ``row`` makes a row of a missing store, with ``record_error``.
+- ``tier`` is the broker's ``tieredStoreFilePath``, with messages that the CommitLog has no more. ``log`` selects logs:
+  ``commitlog``, ``joined`` (the default with a tier), ``tiered`` (the tier alone), ``compacted``.
+- ``include`` ``live`` selects the records that consumers get, the default with topics; ``log`` all records, the default
+  without; ``unqueued`` records without a queue: of a topic's former life, repeats, leftovers after the log's end.
+- ``accessPath`` ``auto`` gives the rows of a scan, but reads no segment outside the selected times; ``scan`` reads the
+  whole log; ``consumequeue`` and ``index`` give the records that these files name.
 """
 
 from collections.abc import Callable, Mapping
@@ -60,18 +58,18 @@ class SourceOptions:
     """Parsed options of a read.
 
     Attributes:
-        path: root of the store, absolute or a URI; of several stores the first path, pattern or file that is given.
-        stores: paths, patterns and TOML files of several stores; None where one is read.
+        path: root of the store, absolute or a URI; of several stores the first argument.
+        stores: paths, patterns and TOML files of several stores; None for a single store.
         names_brokers: whether rows have the columns ``cluster`` and ``broker_name``.
-        by_broker: queries of the brokers that offsets or queues are given for; that of the others is ``query``.
-        missing_are_rows: whether a store that is not there becomes a row, rather than an error.
-        columns: names in the wanted order; None is all.
+        by_broker: queries of the brokers with their own offsets or queues; the other brokers have ``query``.
+        missing_are_rows: whether a missing store becomes a row, rather than an error.
+        columns: names in order; None is all.
         split_bytes: bytes that a partition reads, about.
-        min_partitions: number of partitions at least, about.
-        starting: ``startingOffsets`` where it is one word, EARLIEST or LATEST.
+        min_partitions: least number of partitions, about.
+        starting: ``startingOffsets`` as a word, EARLIEST or LATEST.
         max_trigger_bytes: log bytes of a stream's micro batch.
         max_trigger_offsets: records of a stream's micro batch.
-        fail_on_data_loss: whether offsets of absent queues, and in streams records that were deleted, are errors.
+        fail_on_data_loss: whether offsets of absent queues, and in streams deleted records, are errors.
     """
 
     path: str
@@ -92,7 +90,7 @@ class SourceOptions:
 
     @property
     def query(self) -> Query:
-        """Return the query that selects the wanted rows."""
+        """Return the query of brokers without their own query."""
         return self.read.query
 
     def read_of(self, broker: str | None) -> ReadOptions:
@@ -111,29 +109,11 @@ _BY_QUEUE: Final = (
 _COMMON: Final = ("path", "paths", "stores", "columns", "mode", "splitBytes", "minPartitions")
 _QUEUES: Final = ("subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets", "failOnDataLoss")
 COMMITLOG_OPTIONS: Final = (
-    *_COMMON,
-    *_QUEUES,
-    "startingTimestamp",
-    "endingTimestamp",
-    "startingOffsetsByTimestamp",
-    "endingOffsetsByTimestamp",
-    "startingPhysicalOffset",
-    "endingPhysicalOffset",
-    "key",
-    "uniqKey",
-    "msgId",
-    "tags",
-    "include",
-    "accessPath",
-    "verifyCrc",
-    "decompress",
-    "pushdown",
-    "maxBytesPerTrigger",
-    "maxOffsetsPerTrigger",
-    "missingStores",
-    "log",
-    "tier",
-)
+    *_COMMON, *_QUEUES, "startingTimestamp", "endingTimestamp", "startingOffsetsByTimestamp",
+    "endingOffsetsByTimestamp", "startingPhysicalOffset", "endingPhysicalOffset", "key", "uniqKey", "msgId", "tags",
+    "include", "accessPath", "verifyCrc", "decompress", "pushdown", "maxBytesPerTrigger", "maxOffsetsPerTrigger",
+    "missingStores", "log", "tier",
+)  # fmt: skip
 CONSUMEQUEUE_OPTIONS: Final = (*_COMMON, *_QUEUES)
 INDEX_OPTIONS: Final = _COMMON
 
@@ -171,11 +151,7 @@ class OptionParser:
 
 
 def commitlog_options(options: Mapping[str, str]) -> SourceOptions:
-    """Parse the options of ``rmq_commitlog``.
-
-    Raises:
-        OptionError: naming the option that is unknown or has a bad value.
-    """
+    """Parse the options of ``rmq_commitlog``. Raises OptionError, which names the option."""
     parser = OptionParser("rmq_commitlog", options, COMMITLOG_OPTIONS)
     common = common_options(parser)
     conditions: dict[str, Any] = {
@@ -204,21 +180,15 @@ def commitlog_options(options: Mapping[str, str]) -> SourceOptions:
         ),
         access_path=parser.get_or("accessPath", values.access_path, AccessPath.AUTO),
         pushdown=parser.get_or("pushdown", values.boolean, False),
-        starting=parser.get_or("startingOffsets", values.word_or_json, EARLIEST),
         max_trigger_bytes=parser.get("maxBytesPerTrigger", values.size),
         max_trigger_offsets=parser.get("maxOffsetsPerTrigger", values.positive),
-        fail_on_data_loss=parser.get_or("failOnDataLoss", values.boolean, True),
     )
 
 
 def consumequeue_options(options: Mapping[str, str]) -> SourceOptions:
     """Parse the options of ``rmq_consumequeue``. Raises OptionError."""
     parser = OptionParser("rmq_consumequeue", options, CONSUMEQUEUE_OPTIONS)
-    return replace(
-        _with_queues(common_options(parser), parser),
-        starting=parser.get_or("startingOffsets", values.word_or_json, EARLIEST),
-        fail_on_data_loss=parser.get_or("failOnDataLoss", values.boolean, True),
-    )
+    return _with_queues(common_options(parser), parser)
 
 
 def index_options(options: Mapping[str, str]) -> SourceOptions:
@@ -227,22 +197,14 @@ def index_options(options: Mapping[str, str]) -> SourceOptions:
 
 
 def batch_only(options: SourceOptions) -> SourceOptions:
-    """Return the options, or refuse those that only a stream can have.
-
-    Raises:
-        OptionError: a batch that would begin at the latest offset, where Kafka's source refuses it too.
-    """
+    """Return the options of a batch. Raises OptionError: ``startingOffsets=latest``, as in Kafka's source."""
     if options.starting == LATEST:
         raise OptionError("option startingOffsets cannot be latest for a batch: there would be nothing to read")
     return options
 
 
 def stream_only(options: SourceOptions) -> SourceOptions:
-    """Return the options, or refuse those that only a batch can have.
-
-    Raises:
-        OptionError: an end, which a stream does not have, or an access path whose files lag behind the log.
-    """
+    """Return the options of a stream. Raises OptionError: an option that only a batch can have."""
     if options.stores is not None or options.names_brokers:
         raise OptionError("a stream reads one store: begin a query for each, with a checkpoint of its own")
     query = options.query
@@ -259,7 +221,7 @@ def stream_only(options: SourceOptions) -> SourceOptions:
 
 
 def common_options(parser: OptionParser) -> SourceOptions:
-    """Parse what all sources over stores have: which stores, which columns, how tasks are cut. Raises OptionError."""
+    """Parse the options of all sources over stores: stores, columns, mode, sizes of tasks. Raises OptionError."""
     ways = sorted(parser.names() & {"path", "paths", "stores"})
     if len(ways) > 1:
         raise OptionError(f"options {' and '.join(ways)} exclude each other")
@@ -292,14 +254,20 @@ def _names_several(path: str) -> bool:
 
 
 def _with_queues(options: SourceOptions, parser: OptionParser) -> SourceOptions:
-    """Return the options with the query of the requested queues, and with a query per named broker."""
+    """Add the options of queues: the query, a query for each named broker, the starting word, data loss."""
     named: set[str] = set()
     for name in _BY_QUEUE:
         named |= parser.get(name, values.brokers_named) or frozenset()
     if named and not options.names_brokers:
         raise OptionError(f"queues of broker {min(named)}: name brokers where several stores are read")
     by_broker = {broker: _queue_query(parser, broker) for broker in sorted(named)}
-    return replace(options, read=replace(options.read, query=_queue_query(parser, None)), by_broker=by_broker)
+    return replace(
+        options,
+        read=replace(options.read, query=_queue_query(parser, None)),
+        by_broker=by_broker,
+        starting=parser.get_or("startingOffsets", values.word_or_json, EARLIEST),
+        fail_on_data_loss=parser.get_or("failOnDataLoss", values.boolean, True),
+    )
 
 
 def _queue_query(parser: OptionParser, broker: str | None) -> Query:

@@ -1,9 +1,9 @@
 """Spark schemas of the sources, the projection to the columns of a read, and options of tables in Spark's catalog.
 
-``CREATE TABLE t USING rmq_commitlog OPTIONS (path '/data/store')``: Spark hands the options over when the table is
+``CREATE TABLE t USING rmq_commitlog OPTIONS (path '/data/store')``: a source gets the options when the table is
 created, and never again. ``PythonDataSourceV2#getTable`` drops the table's properties, and
-``PythonTable#newScanBuilder`` has those of ``SELECT … WITH (…)`` alone. But the catalog keeps the schema that a source
-gave, and a reader is given it: there a table's options are, as metadata of its first column.
+``PythonTable#newScanBuilder`` has only those of ``SELECT … WITH (…)``. But the catalog saves the source's schema, and
+readers get that schema: so a table's options are in the metadata of the first column.
 """
 
 import json
@@ -46,22 +46,19 @@ _TYPES: Final[Mapping[pa.DataType, DataType]] = {
     pa.list_(pa.field("element", pa.string())): ArrayType(_STRING),
     pa.map_(pa.string(), pa.string()): MapType(_STRING, _STRING),
 }
-_BROKER: Final = StructType([StructField(name, _STRING) for name in (CLUSTER, BROKER_NAME)])
-_KEPT: Final = "rmq.options"  # of a column's metadata
-_GIVEN: Final = "option."  # before each option of OPTIONS (…), among the properties of a table
-_PROVIDER: Final = "provider"  # a property of each table, and no option of ours
+_METADATA: Final = "rmq.options"  # name in a column's metadata
+_PREFIX: Final = "option."  # of each option of OPTIONS (…) among the properties of a table
+_PROVIDER: Final = "provider"  # a property of each table, and no option of these sources
 _SECRETS: Final = frozenset({"accesskey", "secretkey", "securitytoken", "tls.client.keypassword"})
 
 
 def of_arrow(schema: pa.Schema) -> StructType:
     """Return the Spark schema of an Arrow schema, with the comments of its columns."""
-    metadata = [{name.decode(): text.decode() for name, text in (column.metadata or {}).items()} for column in schema]
-    return StructType(
-        [
-            StructField(column.name, _TYPES[column.type], metadata=entries)
-            for column, entries in zip(schema, metadata, strict=True)
-        ]
-    )
+    fields = []
+    for column in schema:
+        metadata = {name.decode(): text.decode() for name, text in (column.metadata or {}).items()}
+        fields.append(StructField(column.name, _TYPES[column.type], metadata=metadata))
+    return StructType(fields)
 
 
 COMMITLOG: Final = of_arrow(arrow_schema.COMMITLOG)
@@ -70,8 +67,8 @@ INDEX: Final = of_arrow(arrow_schema.INDEX)
 
 
 def with_brokers(full: StructType) -> StructType:
-    """Append the columns that name a row's cluster and broker to a schema."""
-    return StructType([*full.fields, *_BROKER.fields])
+    """Append the columns of a row's cluster and broker to a schema."""
+    return StructType([*full.fields, *(StructField(name, _STRING) for name in (CLUSTER, BROKER_NAME))])
 
 
 def of_read(full: StructType, options: "SourceOptions") -> StructType:
@@ -80,16 +77,12 @@ def of_read(full: StructType, options: "SourceOptions") -> StructType:
 
 
 def check_read(full: StructType, requested: StructType, options: "SourceOptions") -> tuple[str, ...]:
-    """Return the columns that a read produces, see ``check_requested_columns``. Raises OptionError."""
+    """Return the columns of a read, see ``check_requested_columns``. Raises OptionError."""
     return check_requested_columns(with_brokers(full) if options.names_brokers else full, requested, options.columns)
 
 
 def project(full: StructType, columns: tuple[str, ...] | None) -> StructType:
-    """Select the columns of the option ``columns``.
-
-    Raises:
-        OptionError: naming a column that is not there or comes twice.
-    """
+    """Select the columns of the option ``columns``. Raises OptionError: an unknown or repeated column."""
     if columns is None:
         return full
     names = full.fieldNames()
@@ -107,8 +100,7 @@ def check_requested_columns(
     """Return the columns to produce: those of ``.schema(...)``, or of the option, or all.
 
     Raises:
-        OptionError: a column that is not there, or is there with another type; or a schema and an option that
-            do not agree.
+        OptionError: an unknown column, another type, or a schema that does not agree with the option.
     """
     names = full.fieldNames()
     if columns is not None and tuple(requested.fieldNames()) != columns:
@@ -124,29 +116,29 @@ def check_requested_columns(
 
 
 def get_source_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the options of a source; for a table that is created, the options among its properties."""
+    """Return the options of a source; of a new table, the options among the properties."""
     if _PROVIDER not in options:
         return dict(options)
-    source_options = {name.removeprefix(_GIVEN): value for name, value in options.items() if name.startswith(_GIVEN)}
+    source_options = {name.removeprefix(_PREFIX): value for name, value in options.items() if name.startswith(_PREFIX)}
     if "path" in options:  # as a location: OPTIONS (path …) and LOCATION
         source_options["path"] = re.sub(r"^file:(//)?(?=/)", "", options["path"])
     return source_options
 
 
 def with_options(schema: StructType, options: Mapping[str, str]) -> StructType:
-    """Return the schema of a table that is created, with its options; of any other read as it is.
+    """Return the schema of a new table with its options; the schema of any other read is unchanged.
 
     Raises:
-        OptionError: an option is a secret, which whoever selects from the table could read.
+        OptionError: an option is a secret, which all who select from the table could read.
     """
     if _PROVIDER not in options:
         return schema
-    kept_options = get_source_options(options)
-    secrets = sorted(_SECRETS & {name.lower() for name in kept_options})
+    source_options = get_source_options(options)
+    secrets = sorted(_SECRETS & {name.lower() for name in source_options})
     if secrets:
         raise OptionError(f"a table cannot keep the option {secrets[0]}; give credentialsFile, or variables")
     first, *other_fields = schema.fields
-    metadata = {**(first.metadata or {}), _KEPT: json.dumps(kept_options)}
+    metadata = {**(first.metadata or {}), _METADATA: json.dumps(source_options)}
     return StructType([StructField(first.name, first.dataType, first.nullable, metadata), *other_fields])
 
 
@@ -154,6 +146,6 @@ def table_options(schema: StructType, options: Mapping[str, str]) -> dict[str, s
     """Return the options of a read: the table's options in the schema, overridden by the read's ``options``."""
     options_of_table: dict[str, str] = {}
     for column in schema:
-        options_of_table |= json.loads((column.metadata or {}).get(_KEPT, "{}"))
+        options_of_table |= json.loads((column.metadata or {}).get(_METADATA, "{}"))
     overridden = {name.lower() for name in options}
     return {name: value for name, value in options_of_table.items() if name.lower() not in overridden} | dict(options)

@@ -1,4 +1,4 @@
-"""Parsers of option values; each raises a ValueError that names the accepted values."""
+"""Parsers of option values; each raises ValueError with the accepted values."""
 
 import json
 import re
@@ -28,7 +28,7 @@ def offsets(default: int) -> Callable[[str], dict[Queue, int]]:
     def parse(text: str) -> dict[Queue, int]:
         lowered = text.strip().lower()
         if lowered == word or (lowered == other_word and default == EARLIEST):
-            return {}  # startingOffsets=latest is a stream's; see batch_only
+            return {}  # startingOffsets=latest is for streams; see batch_only
         if lowered == other_word:
             raise ValueError("a batch would have nothing to read")
         queue_offsets = {}
@@ -82,7 +82,7 @@ def assignment(text: str) -> dict[str, frozenset[int]]:
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the members of a JSON object. Raises ValueError: a name comes twice, of which one would be lost."""
+    """Return the members of a JSON object. Raises ValueError: a name comes twice, so that a member would be lost."""
     members = dict(pairs)
     if len(members) < len(pairs):
         names = [name for name, _ in pairs]
@@ -92,7 +92,7 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def json_object(text: str) -> dict[str, Any]:
-    """Parse a JSON object, in which no name comes twice."""
+    """Parse a JSON object without repeated names."""
     try:
         value = json.loads(text, object_pairs_hook=_without_repeats)
     except json.JSONDecodeError as error:
@@ -111,7 +111,7 @@ def names(text: str) -> tuple[str, ...]:
 
 
 def log_kind(text: str) -> LogKind:
-    """Parse which logs are read."""
+    """Parse a ``LogKind``."""
     try:
         return LogKind(text.strip().lower())
     except ValueError:
@@ -119,7 +119,7 @@ def log_kind(text: str) -> LogKind:
 
 
 def text(text: str) -> str:
-    """Parse any text but the empty one."""
+    """Parse a text that is not empty."""
     if not text:
         raise ValueError("it is empty")
     return text
@@ -135,33 +135,30 @@ def pattern(text: str) -> str:
 
 
 def for_broker(text: str, broker: str | None) -> str:
-    """Filter queues by topic to a broker's queues: ``broker:0`` names one broker's queue, ``0`` every broker's.
+    """Select a broker's queues in JSON: ``broker:0`` is a queue of one broker, ``0`` a queue of every broker.
 
     Args:
-        text: ``{"topic": {"0": 123, "broker-a:0": 100}}`` or ``{"topic": [0, "broker-a:1"]}``; else returned as it is.
-        broker: its name; None keeps the queues of everybody.
+        text: ``{"topic": {"0": 123, "broker-a:0": 100}}`` or ``{"topic": [0, "broker-a:1"]}``, else unchanged.
+        broker: name of the broker; None selects only queues of every broker.
     """
     if not text.lstrip().startswith("{"):
         return text
-    kept: dict[str, Any] = {}
+    selected: dict[str, Any] = {}
     for topic, queues in json_object(text).items():
+        selected[topic] = queues
         if isinstance(queues, dict):
-            everybodys = {name: value for name, value in queues.items() if ":" not in name}
-            broker_queues = {
-                _queue(name): value for name, value in queues.items() if _broker(name) == broker is not None
-            }
-            kept[topic] = everybodys | broker_queues
+            shared = {name: value for name, value in queues.items() if ":" not in name}
+            named = {_queue(name): value for name, value in queues.items() if _broker(name) == broker is not None}
+            selected[topic] = shared | named
         elif isinstance(queues, list):
-            texts = [name for name in queues if isinstance(name, str) and ":" in name]
-            own_ids = [int(_queue(name)) for name in texts if _broker(name) == broker is not None]
-            kept[topic] = [queue_id for queue_id in queues if queue_id not in texts] + own_ids
-        else:
-            kept[topic] = queues
-    return json.dumps(kept)
+            names = [name for name in queues if isinstance(name, str) and ":" in name]
+            queue_ids = [int(_queue(name)) for name in names if _broker(name) == broker is not None]
+            selected[topic] = [queue_id for queue_id in queues if queue_id not in names] + queue_ids
+    return json.dumps(selected)
 
 
 def brokers_named(text: str) -> frozenset[str]:
-    """Return the brokers that queues by topic name, see ``for_broker``."""
+    """Return the brokers in JSON of queues by topic, see ``for_broker``."""
     if not text.lstrip().startswith("{"):
         return frozenset()
     names = [name for queues in json_object(text).values() if isinstance(queues, dict | list) for name in queues]
@@ -180,7 +177,7 @@ def _queue(name: str) -> str:
 
 
 def path_list(text: str) -> tuple[str, ...]:
-    """Parse a JSON list of paths, as Spark hands over those of ``load([...])``."""
+    """Parse a JSON list of paths, as Spark passes those of ``load([...])``."""
     try:
         paths = json.loads(text)
     except json.JSONDecodeError as error:
@@ -198,7 +195,7 @@ def toml_path(text: str) -> str:
 
 
 def missing_stores(text: str) -> bool:
-    """Parse whether stores that are not there become rows."""
+    """Parse whether missing stores become rows."""
     if text.lower() not in {"fail", "row"}:
         raise ValueError("expected fail or row")
     return text.lower() == "row"

@@ -4,13 +4,13 @@ from pyspark.sql import DataFrame, SparkSession
 
 
 def pending_timers(spark: SparkSession, store: str | list[str], view: str | None = None) -> DataFrame:
-    """Read the pending timer messages of a store; columns as of ``rmq_formats.pending_timers.pending_timers``.
+    """Read the pending timer messages of a store.
 
-    They stand behind ``cluster`` and ``broker_name``.
+    Columns: ``cluster``, ``broker_name``, and those of ``rmq_formats.pending_timers.pending_timers``.
 
     Args:
-        spark: a session with the sources, as ``rmq_formats.spark.session`` gives.
-        store: path, pattern, TOML file, or a list of them, on local disks.
+        spark: a session with the sources, as of ``rmq_formats.spark.session``.
+        store: path, pattern, TOML file, or a list of these, on local disks.
         view: name of a temporary view to create for SQL.
     """
     table = spark.read.format("rmq_timers").load(store)

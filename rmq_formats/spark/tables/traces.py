@@ -1,9 +1,10 @@
 """DataFrame of a store's message traces: a row for each send, each listener call, each end of a transaction.
 
-``rmq_formats.codecs.trace`` reads one record at a time, and is the oracle.
+``rmq_formats.codecs.trace`` decodes single records, and is the oracle.
 """
 
 from collections.abc import Mapping
+from enum import IntEnum
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -15,8 +16,8 @@ _PUB, _BEFORE, _AFTER = TraceType.PUB.value, TraceType.SUB_BEFORE.value, TraceTy
 _ENDED, _RECALL = TraceType.END_TRANSACTION.value, TraceType.RECALL.value
 _SOURCE_COLUMNS: Final = "queue_id,queue_offset,physical_offset,body,store_timestamp,born_host,cluster,broker_name"
 _OLD_PUB_FIELDS: Final = 13  # with the type, without the offset message id
-# Where each type has a field, behind the type; see ``TraceDataEncoder``.
-_FIELD_POSITIONS: Final[Mapping[str, Mapping[str, int]]] = {
+# Number of each field in the records of a type, where the type is field 0; see ``TraceDataEncoder``.
+_FIELD_NUMBERS: Final[Mapping[str, Mapping[str, int]]] = {
     "timestamp": {_PUB: 1, _BEFORE: 1, _AFTER: 7, _ENDED: 1, _RECALL: 1},
     "region_id": {_PUB: 2, _BEFORE: 2, _ENDED: 2, _RECALL: 2},
     "group": {_PUB: 3, _BEFORE: 3, _AFTER: 8, _ENDED: 3, _RECALL: 3},
@@ -45,16 +46,16 @@ def traces(
     """Read the trace records of a store, a row each.
 
     Columns: ``trace_type`` (``Pub``, ``SubBefore``, ``SubAfter``, ``EndTransaction``, ``Recall``), ``timestamp``
-    (when it began; for ``SubAfter`` when the listener returned), ``group``, ``topic``, ``msg_id``, ``tags``,
-    ``keys``, ``store_host``, ``client_host``, ``region_id``, ``body_bytes``, ``cost_ms``, ``message_type``,
-    ``offset_msg_id``, ``success``, ``request_id`` (that ``SubBefore`` and ``SubAfter`` of one call share),
-    ``retry_times``, ``context`` (result of a call), ``transaction_id``, ``transaction_state``, ``from_check``,
-    ``store_timestamp`` and ``physical_offset`` of the trace message, its broker's ``cluster`` and ``broker_name``.
-    What a type does not have, or what is no number where one should stand, is null; calls of listeners have no topic.
+    (of the begin; for ``SubAfter`` of the listener's return), ``group``, ``topic``, ``msg_id``, ``tags``, ``keys``,
+    ``store_host``, ``client_host``, ``region_id``, ``body_bytes``, ``cost_ms``, ``message_type``, ``offset_msg_id``,
+    ``success``, ``request_id`` (shared by ``SubBefore`` and ``SubAfter`` of a call), ``retry_times``, ``context``
+    (result of a call), ``transaction_id``, ``transaction_state``, ``from_check``, ``store_timestamp`` and
+    ``physical_offset`` of the trace message, and the broker's ``cluster`` and ``broker_name``. Fields that a type lacks
+    and bad numbers are null; calls of listeners have no topic.
 
     Args:
-        spark: a session with the sources, as ``rmq_formats.spark.session`` gives.
-        store: path or URI, pattern, TOML file, or a list of them.
+        spark: a session with the sources, as of ``rmq_formats.spark.session``.
+        store: path or URI, pattern, TOML file, or a list of these.
         view: name of a temporary view to create for SQL.
         topic: topic of the traces.
         **options: more of the source ``rmq_commitlog``, such as ``splitBytes``.
@@ -69,21 +70,21 @@ def traces(
     return table
 
 
-def _field(place: int) -> Column:
-    return F.get("fields", F.lit(place))
+def _field(number: int) -> Column:
+    return F.get("fields", F.lit(number))
 
 
 def _text(name: str) -> Column:
-    """Select a field by its place in the record's type; null where the type has none."""
+    """Select a field by name; null for types without the field."""
     column = F.lit(None).cast("string")
-    for kind, place in _FIELD_POSITIONS[name].items():
-        column = F.when(_field(0) == kind, F.nullif(_field(place), F.lit(NULL))).otherwise(column)
+    for kind, number in _FIELD_NUMBERS[name].items():
+        column = F.when(_field(0) == kind, F.nullif(_field(number), F.lit(NULL))).otherwise(column)
     return column
 
 
-def _named(name: str, names: list[str]) -> Column:
-    number = _text(name).try_cast("int")
-    return F.get(F.array(*map(F.lit, names)), number).alias(name)
+def _member_name(name: str, members: type[IntEnum]) -> Column:
+    names = [F.lit(member.name.lower()) for member in members]
+    return F.get(F.array(*names), _text(name).try_cast("int")).alias(name)
 
 
 def _columns() -> list[Column]:
@@ -99,12 +100,12 @@ def _columns() -> list[Column]:
         _text("region_id").alias("region_id"),
         _text("body_bytes").try_cast("int").alias("body_bytes"),
         _text("cost_ms").try_cast("int").alias("cost_ms"),
-        _named("message_type", [member.name.lower() for member in MessageType]),
+        _member_name("message_type", MessageType),
         F.when(~is_old, _text("offset_msg_id")).alias("offset_msg_id"),
         (success == "true").alias("success"),
         _text("request_id").alias("request_id"),
         _text("retry_times").try_cast("int").alias("retry_times"),
-        _named("context", [member.name.lower() for member in ContextCode]),
+        _member_name("context", ContextCode),
         _text("transaction_id").alias("transaction_id"),
         _text("transaction_state").alias("transaction_state"),
         (_text("from_check") == "true").alias("from_check"),

@@ -28,18 +28,18 @@ _BROKER: Final = "broker"  # cluster and name: a transaction is within one broke
 
 
 def transactions(spark: SparkSession, store: str | list[str], view: str | None = None, **options: str) -> DataFrame:
-    """Read the transactions of a store, a row each, however often a half message was put back.
+    """Read the transactions of a store, a row each, with all half messages of a transaction.
 
-    Columns: ``transaction_id``, ``producer_group``, ``topic`` and ``queue_id`` where the message belongs, ``state``
-    (``committed``, ``rolled_back``, ``given_up``, ``open``), ``half_messages`` (the first one, and each time that
-    it was put back), ``checks`` (how often its producer was asked), ``half_physical_offset`` of the first,
-    ``begin_timestamp``, ``end_timestamp`` (null while it is open), ``deliveries`` (records that were committed;
-    more than one if a producer has answered twice), of the first of these ``commit_physical_offset`` and
-    ``commit_queue_offset``, and the broker's ``cluster`` and ``broker_name``.
+    Columns: ``transaction_id``, ``producer_group``, ``topic`` and ``queue_id`` of the message, ``state``
+    (``committed``, ``rolled_back``, ``given_up``, ``open``), ``half_messages`` (with each repetition of the first),
+    ``checks`` (of the producer), ``half_physical_offset`` of the first half message, ``begin_timestamp``,
+    ``end_timestamp`` (null for an open transaction), ``deliveries`` (committed records; several if a producer has
+    committed twice), ``commit_physical_offset`` and ``commit_queue_offset`` of the first committed record, and the
+    broker's ``cluster`` and ``broker_name``.
 
     Args:
-        spark: a session with the sources, as ``rmq_formats.spark.session`` gives.
-        store: path or URI, pattern, TOML file, or a list of them.
+        spark: a session with the sources, as of ``rmq_formats.spark.session``.
+        store: path or URI, pattern, TOML file, or a list of these.
         view: name of a temporary view to create for SQL.
         **options: more of the source ``rmq_commitlog``, such as ``splitBytes``.
     """
@@ -53,7 +53,7 @@ def transactions(spark: SparkSession, store: str | list[str], view: str | None =
     commits = _commits(records.where(is_commit).select("*", broker))
     joined = (
         _half_messages(waiting_records)
-        .join(_notes(waiting_records), [_BROKER, "half_queue_offset"], "left")
+        .join(_op_messages(waiting_records), [_BROKER, "half_queue_offset"], "left")
         .join(commits, [_BROKER, "half_physical_offset"], "left")
     )
     given_up = _messages_past_check_limit(waiting_records)
@@ -78,24 +78,24 @@ def _half_messages(records: DataFrame) -> DataFrame:
     )
 
 
-def _notes(records: DataFrame) -> DataFrame:
-    """Read when op messages ended each half message, by its queue offset."""
+def _op_messages(records: DataFrame) -> DataFrame:
+    """Read the time of the op message of each half message, by the half message's queue offset."""
     offset = F.explode(F.split(F.col("body").cast("string"), ",")).alias("offset")
     return (
         records.where((F.col("topic") == _OP) & (F.col("tags") == "d"))
-        .select(_BROKER, offset, F.col("store_timestamp").alias("note_timestamp"))
-        .select(_BROKER, F.col("offset").try_cast("long").alias("half_queue_offset"), "note_timestamp")
+        .select(_BROKER, offset, F.col("store_timestamp").alias("op_timestamp"))
+        .select(_BROKER, F.col("offset").try_cast("long").alias("half_queue_offset"), "op_timestamp")
         .where(F.col("half_queue_offset").isNotNull())
         .groupBy(_BROKER, "half_queue_offset")
-        .agg(F.min("note_timestamp").alias("note_timestamp"))
+        .agg(F.min("op_timestamp").alias("op_timestamp"))
     )
 
 
 def _commits(records: DataFrame) -> DataFrame:
-    """Group committed messages by the half message that each was."""
-    place = F.struct("physical_offset", "queue_offset", "store_timestamp")
+    """Group committed messages by their half message."""
+    commit = F.struct("physical_offset", "queue_offset", "store_timestamp")
     return records.groupBy(_BROKER, F.col("prepared_transaction_offset").alias("half_physical_offset")).agg(
-        F.min(place).alias("commit"), F.count("*").alias("commits")
+        F.min(commit).alias("commit"), F.count("*").alias("commits")
     )
 
 
@@ -113,7 +113,7 @@ def _one_row_each(joined: DataFrame) -> DataFrame:
         F.max("checks").alias("checks"),
         F.min("half_physical_offset").alias("half_physical_offset"),
         F.min("half_timestamp").alias("begin_timestamp"),
-        F.max("note_timestamp").alias("note_timestamp"),
+        F.max("op_timestamp").alias("op_timestamp"),
         F.coalesce(F.sum("commits"), F.lit(0)).alias("deliveries"),
         F.min("commit").alias("commit"),
     )
@@ -121,10 +121,10 @@ def _one_row_each(joined: DataFrame) -> DataFrame:
 
 def _columns() -> list[Column]:
     is_committed = F.col("commit").isNotNull()
-    is_noted = F.col("note_timestamp").isNotNull()
+    has_op_message = F.col("op_timestamp").isNotNull()
     is_given_up = F.col("given_up_timestamp").isNotNull()
-    state = F.when(is_committed, "committed").when(is_noted, "rolled_back").when(is_given_up, "given_up")
-    end = F.coalesce("commit.store_timestamp", "note_timestamp", "given_up_timestamp")
+    state = F.when(is_committed, "committed").when(has_op_message, "rolled_back").when(is_given_up, "given_up")
+    end = F.coalesce("commit.store_timestamp", "op_timestamp", "given_up_timestamp")
     return [
         *(F.col(name) for name in _TRANSACTION),
         state.otherwise("open").alias("state"),
