@@ -1,7 +1,7 @@
 """The records of a store as an Arrow dataset, which engines scan with their own projections and filters.
 
-DuckDB, Polars and DataFusion hand the columns and the filter of a query to a ``pyarrow.dataset.Dataset`` by its
-``scanner()``; of an object that is a mere Arrow stream they take all columns. So these are datasets.
+DuckDB, Polars and DataFusion pass the columns and the filter of a query to the ``scanner()`` of a
+``pyarrow.dataset.Dataset``; from a mere Arrow stream they read all columns.
 """
 
 import atexit
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     import pandas
     import polars
 
-SPLIT_BYTES: Final = 16 << 20  # of the log, that a thread reads at a time: what one reads ahead of the taker
-BATCH_READAHEAD: Final = 4  # batches that Arrow's scanner takes ahead; some 8 MiB each at most
-_MAX_WAIT_S: Final = 2.0  # at the interpreter's end; a scan that a program still holds is never released
-_CHEAPEST: Final = "size"  # is read where rows are only counted
+SPLIT_BYTES: Final = 16 << 20  # of the log, that a thread reads ahead
+BATCH_READAHEAD: Final = 4  # of Arrow's scanner, in batches of some 8 MiB each at most
+_MAX_WAIT_S: Final = 2.0  # at the interpreter's end; a scan that a program references is never released
+_CHEAPEST: Final = "size"  # column that is read to count rows
 _WORD: Final = re.compile(r"\w+")
-_BY_NUMBER: Final = "FieldPath"  # how pyarrow shows a column that an expression names by its number
-_OF_FILES: Final = {"fragment_readahead", "fragment_scan_options", "cache_metadata"}  # options that mean nothing here
+_BY_NUMBER: Final = "FieldPath"  # in texts of expressions that name a column by its number
+_OF_FILES: Final = {"fragment_readahead", "fragment_scan_options", "cache_metadata"}  # options without effect here
 
 Columns = Sequence[str] | Mapping[str, pc.Expression]
 
@@ -48,19 +48,14 @@ Columns = Sequence[str] | Mapping[str, pc.Expression]
 class Records(ds.UnionDataset):  # type: ignore[misc] # pyarrow ships no types
     """Records of a store: an Arrow dataset and an Arrow stream, and an iterable of their batches.
 
-    Nothing is read before a scan begins. Each scan is one of its own, of what is written when it begins, in log
-    order, in batches of some 8 MiB at most, by as many threads as Arrow has (``pyarrow.set_cpu_count``). It reads
-    what its columns and its filter need: no body, if none is asked for. A damaged record keeps to the mode:
-    PERMISSIVE gives its row a ``record_error``. Checksums are checked only where that, or the mode, shows them.
+    Each scan reads the messages that are written when the scan begins, in log order, in batches of some 8 MiB at most,
+    by as many threads as Arrow has (``pyarrow.set_cpu_count``), and only the columns of the projection and the filter.
+    In the mode PERMISSIVE the row of a damaged record has a ``record_error``. Checksums are verified only if that
+    column, or the mode, shows a failure.
     """
 
     def __init__(self, root: str, options: ReadOptions, condition: pc.Expression | None = None) -> None:
-        """Describe records.
-
-        Args:
-            root: of the store, a path or URI.
-            options: columns, conditions and damage mode.
-            condition: an expression over the columns, which holds for all rows.
+        """Describe records; ``condition`` is an expression over the columns that is true for all rows.
 
         Raises:
             OptionError: an unknown column.
@@ -80,11 +75,11 @@ class Records(ds.UnionDataset):  # type: ignore[misc] # pyarrow ships no types
 
     @property
     def _files(self) -> StoreFiles:
-        """The store's files of now: a broker may have written since the last call."""
+        """The current files of the store: a broker may have written since the last call."""
         return StoreFiles(self._storage, self.path)
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        """Iterate over the batches of a scan: at least one, which is empty where there are no rows."""
+        """Iterate over the batches of a scan; without rows, a single empty batch."""
         rows = 0
         for batch in self._batches(self._reading(None, self._condition)):
             kept = [batch]
@@ -99,10 +94,10 @@ class Records(ds.UnionDataset):  # type: ignore[misc] # pyarrow ships no types
         return self.schema.__arrow_c_schema__()
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """Export a scan of all columns as an Arrow stream, as the Arrow PyCapsule interface has it.
+        """Export a scan of all columns as an Arrow stream of the Arrow PyCapsule interface.
 
-        It is no ``scanner()``: that reads in a thread of Arrow's, which waits for ever for the interpreter if an
-        engine, as DataFusion does, keeps it while it takes a batch.
+        A ``scanner()`` reads in a thread of Arrow, which would wait for ever for the interpreter's lock: an engine such
+        as DataFusion retains the lock while it waits for a batch.
         """
         return pa.RecordBatchReader.from_batches(self.schema, iter(self)).__arrow_c_stream__(requested_schema)
 
@@ -119,9 +114,9 @@ class Records(ds.UnionDataset):  # type: ignore[misc] # pyarrow ships no types
 
         Args:
             columns: names, or expressions by name; None is all.
-            filter: an expression over the columns; only rows for which it is true are given. What it says of topics,
-                queues, offsets, times and ids narrows what is read.
-            batch_readahead: batches that are read before they are asked for.
+            filter: an expression over the columns that selects rows. Conditions on topics, queues, offsets, times and
+                ids narrow the read.
+            batch_readahead: batches that are read ahead.
             use_threads: read with as many threads as Arrow has; else with one.
             options: others of ``pyarrow.dataset.Scanner.from_batches``.
         """
@@ -144,19 +139,19 @@ class Records(ds.UnionDataset):  # type: ignore[misc] # pyarrow ships no types
         )
 
     def plan(self, columns: Columns | None = None, filter: pc.Expression | None = None) -> ReadPlan:
-        """Plan a scan without running it: its access path, and the reason for that path.
+        """Plan a scan without running it: the access path, and the reason for the choice.
 
         Raises:
-            StoreNotFoundError: there is no store, or no CommitLog in it.
+            StoreNotFoundError: no such store, or no CommitLog.
         """
         return self._plan(self._reading(columns, self._both(filter)))
 
     def filter(self, expression: pc.Expression) -> "Records":
-        """Return the records for which an expression is true as well."""
+        """Return the records for which an expression is true, too."""
         return Records(self.path, self._options, self._both(expression))
 
     def count_rows(self, filter: pc.Expression | None = None, **options: Any) -> int:
-        """Count the rows for which an expression is true, or all; ``options`` are those of ``scanner``."""
+        """Count the rows for which an expression is true, or all rows; ``options`` as of ``scanner``."""
         return int(self.scanner([], filter, **options).count_rows())
 
     def __len__(self) -> int:
@@ -168,29 +163,21 @@ class Records(ds.UnionDataset):  # type: ignore[misc] # pyarrow ships no types
         return True
 
     def to_pandas(self, columns: Columns | None = None, filter: pc.Expression | None = None) -> "pandas.DataFrame":
-        """Read rows into a DataFrame of pandas; see ``scanner``.
-
-        Raises:
-            OptionError: pandas is not installed.
-        """
+        """Read rows into a DataFrame of pandas; see ``scanner``. Raises OptionError: pandas is not installed."""
         _import("pandas")
         frame: pandas.DataFrame = self.to_table(columns, filter=filter).to_pandas()
         return frame
 
     def to_polars(self, columns: Columns | None = None, filter: pc.Expression | None = None) -> "polars.DataFrame":
-        """Read rows into a DataFrame of Polars; see ``scanner``.
-
-        Raises:
-            OptionError: Polars is not installed.
-        """
+        """Read rows into a DataFrame of Polars; see ``scanner``. Raises OptionError: Polars is not installed."""
         frame: polars.DataFrame = _import("polars").from_arrow(self.to_table(columns, filter=filter))
         return frame
 
     def sql(self, query: str) -> "duckdb.DuckDBPyRelation":
-        """Describe the answer of a SQL query by DuckDB, in which the records are the table ``messages``.
+        """Prepare a SQL query of DuckDB, in which the records are the table ``messages``.
 
-        DuckDB reads the columns and the rows that the query needs when the answer is fetched, shown or converted.
-        Times without a zone, and days and hours of times, are UTC.
+        DuckDB reads the columns and rows of the query when the result is fetched, shown or converted. Times without a
+        zone, and days and hours of times, are UTC.
 
         Args:
             query: as ``select topic, count(*) from messages group by topic``.
@@ -198,22 +185,22 @@ class Records(ds.UnionDataset):  # type: ignore[misc] # pyarrow ships no types
         Raises:
             OptionError: DuckDB is not installed.
             duckdb.Error: the query is wrong.
-            StoreNotFoundError: there is no store, or no CommitLog in it.
+            StoreNotFoundError: no such store, or no CommitLog.
         """
-        self._plan(self._options)  # DuckDB would put the error and a traceback into an error of its own
+        self._plan(self._options)  # DuckDB would wrap the error and a traceback in its own error
         connection = _import("duckdb").connect()
         connection.execute("SET TimeZone = 'UTC'")  # DuckDB's default is the machine's zone
         connection.register("messages", self)
-        answer: duckdb.DuckDBPyRelation = connection.sql(query)
-        return answer
+        relation: duckdb.DuckDBPyRelation = connection.sql(query)
+        return relation
 
     def get_fragments(self, filter: pc.Expression | None = None) -> Iterator["Fragment"]:
-        """Yield the only fragment: the threads of a scan share the work themselves."""
+        """Yield the only fragment: the threads of a scan share the work."""
         yield Fragment(self if filter is None else self.filter(filter))
 
     @property
     def partition_expression(self) -> pc.Expression:
-        """The condition that each row fulfils: none."""
+        """The condition of each row: none."""
         return pc.scalar(True)
 
     def _both(self, expression: pc.Expression | None) -> pc.Expression | None:
@@ -226,25 +213,27 @@ class Records(ds.UnionDataset):  # type: ignore[misc] # pyarrow ships no types
         return list(schema_of(names).names) if names else []
 
     def _reading(self, columns: Columns | None, condition: pc.Expression | None) -> ReadOptions:
-        """Return the columns and records that a scan reads: those of its projection and of its condition."""
+        """Return the columns and the query of a scan's projection and condition."""
         if isinstance(columns, Mapping):
             needed = {word for value in columns.values() for word in _WORD.findall(str(value))}
         else:
             needed = set(self._names(columns))
         query = self._options.query
         if condition is not None:
-            needed |= set(_WORD.findall(str(condition)))  # more than its columns, perhaps; never less
+            needed |= set(_WORD.findall(str(condition)))  # its columns, and perhaps others
             query = push_down_conditions(query, conditions(condition, self.schema), self._stands_at)
         if _BY_NUMBER in needed:
             needed = set(self._options.columns)
-        names = tuple(name for name in self._options.columns if name in needed) or (self._cheapest(),)
+        columns_of_log = self._options.columns
+        cheapest = _CHEAPEST if _CHEAPEST in columns_of_log else columns_of_log[0]
+        names = tuple(name for name in columns_of_log if name in needed) or (cheapest,)
         return replace(self._options, columns=names, query=query)
 
     def _stands_at(self, queue: Queue, queue_offset: int) -> bool:
         """Return whether a message with a queue offset stands at that place of its queue; False without units."""
         logs = self._options.logs
         if logs.kind in {LogKind.TIERED, LogKind.COMPACTED}:
-            return True  # places there are the offsets that records state
+            return True  # there, places are the recorded queue offsets
         topic, queue_id = queue
         bounds = {queue: QueueBounds(first_offset=queue_offset, end_offset=queue_offset + 1)}
         query = Query(queues={topic: frozenset([queue_id])}, bounds=bounds)
@@ -255,9 +244,6 @@ class Records(ds.UnionDataset):  # type: ignore[misc] # pyarrow ships no types
         batches = read_tasks(self.path, plan.tasks, reading, 1)
         return any(queue_offset in batch.column(0).to_pylist() for batch in batches)
 
-    def _cheapest(self) -> str:
-        return _CHEAPEST if _CHEAPEST in self._options.columns else self._options.columns[0]
-
     def _plan(self, reading: ReadOptions) -> ReadPlan:
         return plan_read(self._files, reading.query, split_bytes=SPLIT_BYTES, logs=reading.logs)
 
@@ -267,13 +253,13 @@ class Records(ds.UnionDataset):  # type: ignore[misc] # pyarrow ships no types
 
 
 class _Scan:
-    """The batches of a scan that a thread of Arrow's takes."""
+    """The batches of a scan, for a thread of Arrow."""
 
     def __init__(self, batches: Generator[pa.RecordBatch, None, None]) -> None:
         self._batches = batches
 
     def __del__(self) -> None:
-        self._batches.close()  # and with it our threads, while this scan still counts
+        self._batches.close()  # ends our threads before this scan leaves _SCANS
 
     def __iter__(self) -> "_Scan":
         return self
@@ -285,13 +271,13 @@ class _Scan:
         return next(self._batches)
 
 
-_SCANS: Final[WeakSet[_Scan]] = WeakSet()  # which have begun
+_SCANS: Final[WeakSet[_Scan]] = WeakSet()  # that have begun
 _PROGRAM_ENDS: Final = threading.Event()
 
 
 @atexit.register
 def _end_scans() -> None:
-    """End the scans that Arrow still reads: a thread that does so after the interpreter's end aborts the process."""
+    """End the scans of Arrow's threads: a thread that reads after the interpreter's end aborts the process."""
     _PROGRAM_ENDS.set()
     until_s = time.monotonic() + _MAX_WAIT_S
     while _SCANS and time.monotonic() < until_s:
@@ -299,7 +285,7 @@ def _end_scans() -> None:
 
 
 def column_names(columns: Iterable[str]) -> tuple[str, ...]:
-    """Return names of columns. Raises OptionError: a text, whose letters would be the names."""
+    """Return names of columns. Raises OptionError: a text, whose letters would be names."""
     if isinstance(columns, str):
         raise OptionError(f"columns {columns!r}: give a list of names")
     return tuple(columns)
@@ -320,24 +306,24 @@ class Fragment:
 
     @property
     def physical_schema(self) -> pa.Schema:
-        """The columns."""
+        """The schema of the records."""
         return self._records.schema
 
     @property
     def partition_expression(self) -> pc.Expression:
-        """The condition that each row fulfils: none."""
+        """The condition of each row: none."""
         return self._records.partition_expression
 
     def scanner(self, schema: pa.Schema | None = None, **options: Any) -> ds.Scanner:  # noqa: ARG002
-        """Make a scan of the records; ``schema`` is that of the dataset, as of pyarrow's own fragments."""
+        """Make a scan of the records; ``schema`` is ignored."""
         return self._records.scanner(**options)
 
 
 def _unreadable(schema: pa.Schema) -> ds.Dataset:
-    """Return a dataset whose scan raises an error with the way out.
+    """Return a dataset whose scan raises an error with advice.
 
-    It stands beneath a ``Records`` for what pyarrow itself does to datasets without asking for their scanner, as a
-    join: that would else read memory that is not there.
+    Joins and other operations of pyarrow read a dataset's children without its ``scanner()``: without this child of
+    ``Records`` they would read invalid memory.
     """
     kind = ds.IpcFileFormat()
     advice = "/pyarrow cannot do that with a store: it is read by its scanner() alone; take its to_table() first"

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from operator import index
 from os import PathLike, fspath
 from typing import Final, SupportsIndex
@@ -54,15 +55,11 @@ _OFFSET_AND_SIZE: Final = ("physical_offset", "size")
 _SHOWN_TOPICS: Final = 8
 
 
-def _reopened(path: str, logs: Logs) -> "Store":
-    return Store(path, tier=logs.tier, log=logs.kind)
-
-
 class Store(Records):
-    """A store at rest, or that of a running broker, which is read up to what is written when a call begins.
+    """A store at rest, or of a running broker, which is read up to the messages that are written when a call begins.
 
-    Nothing is written and no lock is taken. Damaged records are left out, unless a method says otherwise.
-    It is an Arrow dataset of all its records, as ``arrow()`` gives them: engines take it as a table.
+    Nothing is written and no lock is acquired. Damaged records are left out, unless a method says otherwise. For
+    engines a store is a table: an Arrow dataset of all records, as of ``arrow()``.
     """
 
     def __init__(
@@ -75,21 +72,22 @@ class Store(Records):
         """Open a store.
 
         Args:
-            path: its root directory, or a URI that ``pyarrow.fs`` opens.
-            tier: the broker's ``tieredStoreFilePath``: its messages come with those of the store, none twice.
-            log: which logs are read: ``commitlog``, the default without a tier; ``joined``, that with one: the tier
-                and the CommitLog; ``tiered``, the tier alone; ``compacted``, what is left of compacted topics.
-                Records of a tier and of compacted topics have the place in their queue's log as physical offset.
+            path: root directory, or a URI that ``pyarrow.fs`` opens.
+            tier: the broker's ``tieredStoreFilePath``, whose messages are read with those of the store, none twice.
+            log: the logs: ``commitlog``, the default without a tier; ``joined``, the tier and the CommitLog, the
+                default with a tier; ``tiered``, the tier alone; ``compacted``, the logs of compacted topics. Physical
+                offsets in a tier and in compacted topics are places in a queue's log.
 
         Raises:
-            OptionError: a log that is none, or that does not go with a tier.
+            OptionError: an unknown log, or a log that does not fit a tier.
             StoreError: the URI cannot be opened.
         """
         logs = Logs.of(log, None if tier is None else fspath(tier))
         super().__init__(fspath(path), ReadOptions(tuple(COMMITLOG.names), logs=logs))
 
-    def __reduce__(self) -> tuple[Callable[..., "Store"], tuple[str, Logs]]:
-        return _reopened, (self.path, self._options.logs)
+    def __reduce__(self) -> tuple[Callable[..., "Store"], tuple[str]]:
+        logs = self._options.logs
+        return partial(Store, tier=logs.tier, log=logs.kind), (self.path,)
 
     def __repr__(self) -> str:
         logs = self._options.logs
@@ -101,15 +99,11 @@ class Store(Records):
         return Store(self.path, log=LogKind.COMPACTED)
 
     def segments(self) -> list[Segment]:
-        """List the files of the CommitLog, by offset.
-
-        Raises:
-            StoreNotFoundError: there is no store, or no CommitLog in it.
-        """
+        """List the files of the CommitLog, by offset. Raises StoreNotFoundError."""
         return self._files.segments
 
     def topics(self) -> list[str]:
-        """List the topics that have a ConsumeQueue; without files of one, the topics of the logs, which are scanned."""
+        """List the topics that have a ConsumeQueue; without ConsumeQueue files, scan the logs for topics."""
         topics = queue_file_topics(self._files) if self._options.logs == COMMITLOG_ONLY else []
         if not topics:
             batches = self.arrow(["topic"], mode=Mode.DROPMALFORMED, verify_crc=False)
@@ -133,32 +127,25 @@ class Store(Records):
     ) -> Iterator[StoredMessage]:
         """Iterate over messages in log order. All conditions have to hold; ends are exclusive.
 
-        With a topic it yields the messages that its consumers receive; without one, all records; ``include`` chooses
-        otherwise. Queue offsets are those that consumers count: places in the ConsumeQueue, which differ from a
-        message's ``queue_offset`` where the broker has closed a gap. The name of a light
-        queue (LMQ) is a topic with one queue, 0: it yields the messages that stand there, as they were stored, with the
-        topic that they were sent to and their place in its queue; queue offsets that are given are those of the light
-        queue. An inner batch is one record: with a queue id it is chosen if one of its messages is;
-        ``codecs.batch_consumequeue.inner_messages`` takes it apart.
+        A read with a topic yields the messages that consumers receive, a read without a topic all records; ``include``
+        overrides that. Queue offsets count as for consumers: places in the ConsumeQueue, which differ from a message's
+        ``queue_offset`` where the broker has closed a gap. The name of a light queue (LMQ) is a topic with queue 0: its
+        messages are yielded as stored, with the topic and the queue offset of the send, but ``from_offset`` and
+        ``to_offset`` are places in the light queue. An inner batch is one record, and is selected if one of its
+        messages is; ``codecs.batch_consumequeue.inner_messages`` decodes the messages.
 
         Args:
-            topic: only that one's.
-            queue_id: only that queue of the topic.
             from_offset: smallest queue offset.
-            to_offset: one past the largest.
             tags: any of these; a text is an expression ``a || b``, as of subscriptions.
             from_time: earliest store time, in ms or as a datetime.
-            to_time: end of the store times.
-            from_physical_offset: records that begin there or later.
-            to_physical_offset: records that begin before here.
-            include: ``live``, what consumers get; ``log``, all; ``unqueued``, what no queue has.
-            strict: raise at the first damaged stretch instead of leaving it out.
+            include: ``live``, the records that consumers get; ``log``, all; ``unqueued``, records without a queue.
+            strict: raise at the first damaged range instead of leaving it out.
 
         Raises:
             FormatError: damage, if strict.
-            OptionError: a queue or a queue offset without what it belongs to, an ``include`` that is none, or an
-                argument of another type.
-            StoreNotFoundError: there is no store, or no CommitLog in it.
+            OptionError: a queue or a queue offset without a topic, an unknown ``include``, or an argument of another
+                type.
+            StoreNotFoundError: no such store, or no CommitLog.
         """
         _check_texts(topic=topic)
         _check_integers(
@@ -203,23 +190,19 @@ class Store(Records):
     ) -> Records:
         """Describe records as Arrow, with the columns of the Spark source ``rmq_commitlog``; nothing is read yet.
 
+        A read raises FormatError for damage in FAILFAST, and StoreNotFoundError.
+
         Args:
             columns: names; None is all of ``rmq_formats.arrow.schema.COMMITLOG``.
-            topic: only that one's messages.
             query: all other conditions; None is all records.
-            include: ``live``, what consumers get, which is the default with a topic; ``log``, all; ``unqueued``, what
-                no queue has.
-            mode: PERMISSIVE gives damage as rows with a record_error, DROPMALFORMED leaves it out,
-                FAILFAST raises.
-            decompress: inflate bodies that the producer compressed.
+            include: ``live``, the records that consumers get, the default with a topic; ``log``, all; ``unqueued``,
+                records without a queue.
+            mode: PERMISSIVE makes rows of damage with a record_error, DROPMALFORMED leaves damage out, FAILFAST raises.
+            decompress: inflate compressed bodies.
             verify_crc: check the sums of bodies and records.
 
         Raises:
             OptionError: an unknown column, mode or ``include``, or a topic or an ``include`` beside a query.
-
-            When it is read:
-            FormatError: damage, in FAILFAST.
-            StoreNotFoundError: there is no store, or no CommitLog in it.
         """
         try:
             wanted_mode = Mode(mode)
@@ -247,28 +230,25 @@ class Store(Records):
         include: Include | str | None = None,
         on_plan: OnPlan | None = None,
     ) -> list[StoredMessage]:
-        """Find messages by ConsumeQueue or Index, or by a scan of the log where these lack something.
+        """Find messages by ConsumeQueue or Index, or by a scan of log ranges that these lack; in log order.
 
-        Give ``key`` and ``topic``; ``uniq_key`` and ``topic``; ``msg_id``; ``topic``, ``queue_id`` and
-        ``offset``; or ``topic`` and ``time`` (and ``queue_id``): of each queue, the first message stored then
-        or later. Results are in the order of the log. The name of a light queue (LMQ) is a topic, see ``messages``.
+        Give ``key`` and ``topic``; ``uniq_key`` and ``topic``; ``msg_id``; ``topic``, ``queue_id`` and ``offset``; or
+        ``topic`` and ``time`` (and ``queue_id``) for each queue's first message of that time or later. The name of a
+        light queue (LMQ) is a topic, see ``messages``.
 
         Args:
             key: one part of the KEYS property.
-            topic: the topic.
-            uniq_key: the UNIQ_KEY property: the id that the producer gave the message.
+            uniq_key: the UNIQ_KEY property, which is the producer's id of the message.
             msg_id: the offset message id.
-            queue_id: the queue.
-            offset: the queue offset.
             time: store time, in ms or as a datetime.
-            include: ``live``, what consumers get, the default for offset and time; ``log``, all, the default for keys
-                and message ids, as a broker answers them; ``unqueued``, what no queue has.
+            include: ``live``, the records that consumers get, the default for offset and time; ``log``, all, the
+                default for keys and message ids, as at a broker; ``unqueued``, records without a queue.
             on_plan: called with the plan of the look-up.
 
         Raises:
             DecodeError: not an offset message id.
             OptionError: another combination of arguments.
-            StoreNotFoundError: there is no store, or no CommitLog in it.
+            StoreNotFoundError: no such store, or no CommitLog.
         """
         _check_texts(key=key, topic=topic, uniq_key=uniq_key, msg_id=msg_id)
         _check_integers(queue_id=queue_id, offset=offset)
@@ -300,7 +280,7 @@ class Store(Records):
     def _read(
         self, query: Query, mode: Mode = Mode.DROPMALFORMED, on_plan: OnPlan | None = None
     ) -> Iterator[StoredMessage]:
-        """Read the messages of a query. Their places come first, so that only what is wanted is decoded."""
+        """Read the messages of a query: first their places, so that only selected records are decoded."""
         plan = plan_read(self._files, query, logs=self._options.logs)
         if on_plan:
             on_plan(plan)
@@ -322,20 +302,20 @@ class Store(Records):
             for position in batch.frames[:, POSITION].tolist():
                 yield decode_record(window, position, verify_crc=False)
 
-    # --- by time ------------------------------------------------------------------------------------
-
     def _first_since(
         self, topic: str, queue_id: int | None, time_ms: int, on_plan: OnPlan | None
     ) -> list[StoredMessage]:
         """Find the first message of each queue that was stored at a time or later."""
+        selected_queues = None if queue_id is None else {topic: frozenset([queue_id])}
+        query = Query(topics=frozenset([topic]), queues=selected_queues, first_ms=time_ms)
         if self._options.logs.kind is not LogKind.COMMITLOG:
-            return self._first_of_queues(topic, queue_id, time_ms, on_plan)
+            return self._first_of_queues(query, on_plan)
         segments = self.segments()
         queues = list(topic_queues(self._storage, paths.consumequeue_dir(self.path), topic))
         if not queues or dirty_queues_reason(self._files, frozenset([topic])) is not None:
-            return self._scan_since(topic, queue_id, time_ms, on_plan)
-        if not ascends(self._storage, readable_segments(self._files)):  # nothing may bisect by time
-            return self._scan_since(topic, queue_id, time_ms, on_plan)
+            return self._scan_since(topic, query, on_plan)
+        if not ascends(self._storage, readable_segments(self._files)):  # no bisection by time
+            return self._scan_since(topic, query, on_plan)
         units = []
         for queue in queues:
             if queue_id in {None, queue.queue_id}:
@@ -343,28 +323,21 @@ class Store(Records):
                 try:
                     unit = search.first_since(time_ms)
                 except FormatError:
-                    return self._scan_since(topic, queue_id, time_ms, on_plan)
+                    return self._scan_since(topic, query, on_plan)
                 units += [] if unit is None else [(unit.physical_offset, unit.size)]
         return list(self._decode(segments, np.array(units, dtype=np.int64).reshape(-1, 2)))
 
-    def _first_of_queues(
-        self, topic: str, queue_id: int | None, time_ms: int, on_plan: OnPlan | None
-    ) -> list[StoredMessage]:
-        """Find the first message of each queue that was stored at a time or later, in whatever logs are read."""
-        queues = None if queue_id is None else {topic: frozenset([queue_id])}
+    def _first_of_queues(self, query: Query, on_plan: OnPlan | None) -> list[StoredMessage]:
+        """Find the message of each queue with the smallest queue offset."""
         first: dict[int, StoredMessage] = {}
-        query = Query(topics=frozenset([topic]), queues=queues, first_ms=time_ms)
         for message in self._read(query, on_plan=on_plan):
             earliest = first.get(message.queue_id)
             if earliest is None or message.queue_offset < earliest.queue_offset:
                 first[message.queue_id] = message
         return [first[number] for number in sorted(first)]
 
-    def _scan_since(
-        self, topic: str, queue_id: int | None, time_ms: int, on_plan: OnPlan | None
-    ) -> list[StoredMessage]:
-        queues = None if queue_id is None else {topic: frozenset([queue_id])}
-        query = Query(topics=frozenset([topic]), queues=queues, first_ms=time_ms)
+    def _scan_since(self, topic: str, query: Query, on_plan: OnPlan | None) -> list[StoredMessage]:
+        """Find the first message of each queue in the order of the log."""
         plan = plan_read(self._files, query)
         if on_plan:
             on_plan(plan)
@@ -374,15 +347,13 @@ class Store(Records):
             for batch in read_task(self.path, task, options):
                 rows = np.stack([np.asarray(column, dtype=np.int64) for column in batch.columns], axis=1)
                 if topic.startswith(LIGHT_QUEUE_PREFIX):
-                    rows[:, 0] = 0  # the one queue of a light queue; the rows have the numbers of the messages' own
+                    rows[:, 0] = 0  # a light queue has one queue; the rows have the queue ids of the sends
                 for row in np.unique(rows[:, 0], return_index=True)[1].tolist():
                     first.setdefault(int(rows[row, 0]), (int(rows[row, 1]), int(rows[row, 2])))
         return list(self._decode(self.segments(), np.array(list(first.values()), dtype=np.int64).reshape(-1, 2)))
 
-    # --- for notebooks ------------------------------------------------------------------------------
-
     def _repr_html_(self) -> str:
-        """Render a card for notebooks. It costs a few reads, whatever the size of the store."""
+        """Render a card for notebooks, by a few reads for any size of the store."""
         segments = readable_segments(self._files)
         first, last = (edge_message(self._storage, segments, last=last) for last in (False, True))
         topics = named_topics(self._files)
@@ -398,11 +369,7 @@ class Store(Records):
 
 
 def _milliseconds(time: Time) -> int:
-    """Convert a store time to ms; a datetime without a zone is UTC.
-
-    Raises:
-        OptionError: a number of seconds, or neither an integer nor a datetime.
-    """
+    """Convert a store time to ms; a datetime without a zone is UTC. Raises OptionError."""
     if isinstance(time, SupportsIndex):  # integers of numpy, too
         try:
             return check_milliseconds(index(time))
@@ -425,14 +392,14 @@ def _tags(tags: str | Sequence[str] | None) -> frozenset[str] | None:
 
 
 def _check_texts(**texts: str | None) -> None:
-    """Refuse names and keys that are no texts. Raises OptionError."""
+    """Refuse arguments that are no texts. Raises OptionError."""
     for name, text in texts.items():
         if text is not None and not isinstance(text, str):
             raise OptionError(f"{name} {text!r}: give a text")
 
 
 def _check_integers(**numbers: int | None) -> None:
-    """Refuse numbers that no queue or offset can be. Raises OptionError."""
+    """Refuse arguments that are no integers of 64 bits. Raises OptionError."""
     for name, number in numbers.items():
         if number is not None and not (isinstance(number, SupportsIndex) and MIN_LONG <= number <= MAX_LONG):
             raise OptionError(f"{name} {number!r}: give an int of 64 bits")
