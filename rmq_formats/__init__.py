@@ -1,7 +1,6 @@
 """Formats of the Apache RocketMQ store: record and file codecs, scan kernels, Spark data sources, and ``Store``.
 
-``Store`` loads numba and pyarrow, which takes a second; it does so when it is first asked for, and
-``import rmq_formats`` does not.
+``Store`` is imported at the first use: it loads numba and pyarrow, which takes a second.
 """
 
 from importlib import import_module
@@ -64,7 +63,11 @@ def __getattr__(name: str) -> Any:
     if name in _HOMES:
         value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
     elif name == "__version__":
-        value = _version()
+        metadata = import_module("importlib.metadata")
+        try:
+            value = str(metadata.version("rmq-lake"))
+        except metadata.PackageNotFoundError:  # run from a source tree
+            value = "unknown"
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = value
@@ -73,11 +76,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
-
-
-def _version() -> str:
-    metadata = import_module("importlib.metadata")
-    try:
-        return str(metadata.version("rmq-lake"))
-    except metadata.PackageNotFoundError:  # run from a source tree
-        return "unknown"

@@ -1,24 +1,4 @@
-"""Exceptions of the project, all derived from ``RmqError``.
-
-::
-
-    RmqError                      everything raised on purpose; its text is one clear line
-    ├── FormatError               bytes that are not what the format says
-    │   ├── TruncatedError        the bytes end too early
-    │   ├── MagicError            not a record's magic number
-    │   ├── LengthError           a length field outside its bounds, or that disagrees with another
-    │   ├── ChecksumError         a CRC that does not match
-    │   └── DecodeError           text, JSON or compressed bytes that do not decode
-    ├── StoreError                a store or file that cannot be used as asked
-    │   ├── StoreNotFoundError    no such directory or file
-    │   ├── StoreLockedError      a running broker holds the store's lock
-    │   ├── StoreLayoutError      a layout of a store that rmq would get wrong
-    │   ├── SpillError            an unreadable intermediate file of a job
-    │   └── StoreSizeError        file sizes that do not fit the layout or each other
-    ├── ClusterError              a running cluster that cannot be reached, or that refuses
-    ├── NotAcceptedError          a change that takes messages from consumers, and that nobody has accepted
-    └── OptionError               an option or argument that is unknown or has a bad value
-"""
+"""Exceptions of the project, all derived from ``RmqError``."""
 
 import re
 import shlex
@@ -29,19 +9,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-# In URIs: what follows the user's name before the @, and values of queries whose names say that they are secret.
+# In URIs: the password before the @, and values of query parameters with secret names.
 _SECRETS: Final = re.compile(
     r"(?<=://)([^/?#\s:@]*:)[^/?#\s@]+(?=@)|([?&][\w.-]*(?:secret|password|token|key)[\w.-]*=)[^&/#\s]+", re.IGNORECASE
 )
 
 
 def without_secrets(text: str) -> str:
-    """Put ``***`` in the place of secrets in a text's URIs, so that it may be shown: ``s3://KEY:***@bucket/store``."""
-    return _SECRETS.sub(lambda found: f"{found.group(1) or found.group(2)}***", text) if "://" in text else text
+    """Replace secrets in a text's URIs by ``***``: ``s3://KEY:***@bucket/store``."""
+    return _SECRETS.sub(lambda match: f"{match.group(1) or match.group(2)}***", text) if "://" in text else text
 
 
 _HARMLESS: Final = "\u200c\u200d"  # joiners of Persian and of emoji
-_SHORT: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 def printable(text: str) -> str:
@@ -50,30 +29,22 @@ def printable(text: str) -> str:
     Control characters, ends of lines and of paragraphs, marks that turn the direction of writing, and lone surrogates
     become escapes: ``\x1b``, ``\n``, ``\u202e``.
     """
-    if text.isprintable():
-        return text
-    return "".join(
-        character if character.isprintable() or _is_harmless(character) else _escape(character) for character in text
-    )
+    return text if text.isprintable() else "".join(map(_printable_character, text))
 
 
-def _is_harmless(character: str) -> bool:
-    return character in _HARMLESS or unicodedata.category(character) == "Zs"
-
-
-def _escape(character: str) -> str:
-    code = ord(character)
-    escape = f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
-    return _SHORT.get(character, escape)
+def _printable_character(character: str) -> str:
+    if character.isprintable() or character in _HARMLESS or unicodedata.category(character) == "Zs":
+        return character
+    return character.encode("unicode_escape", "surrogatepass").decode("ascii")
 
 
 def one_line(text: str) -> str:
-    """Make one printable line of a text: runs of blanks and ends of lines become a blank."""
+    """Make one printable line of a text; whitespace becomes single blanks."""
     return printable(" ".join(text.split()))
 
 
 class RmqError(Exception):
-    """Base of every error that the project raises on purpose. Its text has no secrets of URIs."""
+    """Base of every error that the project raises on purpose: one clear line without secrets of URIs."""
 
     def __str__(self) -> str:
         return without_secrets(super().__str__())
@@ -84,11 +55,10 @@ class FormatError(RmqError):
     """Bytes that do not follow the format.
 
     Attributes:
-        reason: what is wrong, in words.
-        physical_offset: where it is, in bytes from the start of the log or file; None if unknown.
+        reason: the fault, in words.
+        physical_offset: of the fault, in bytes from the start of the log or file; None if unknown.
         path: the file; None for bytes in memory.
-        expected: what the format demands there, if known.
-        actual: what was found.
+        expected: value that the format demands, if known.
     """
 
     reason: str
@@ -167,10 +137,10 @@ class OptionError(RmqError):
 
 
 class NotAcceptedError(RmqError):
-    """A change of queues that removes messages or lowers an end, without its acceptance.
+    """A change of queues that removes messages or lowers an end, and that the caller has not accepted.
 
     Attributes:
-        names: of the queues, as ``--accept`` takes them.
+        names: of the queues, as for ``--accept``.
     """
 
     def __init__(self, harm: str, names: tuple[str, ...]) -> None:
@@ -181,7 +151,7 @@ class NotAcceptedError(RmqError):
         return f"{super().__str__()}. Nothing was changed. Look with --plan, and accept with {self._options()}"
 
     def with_command(self, arguments: Sequence[str]) -> str:
-        """Return the error's line with the command that accepts the harm: the one that was run, and the names."""
+        """Return the error's line with the command that accepts the harm: the given command, and the names."""
         command = f"{shlex.join(arguments)} {self._options()}"
         return without_secrets(f"{super().__str__()}. Nothing was changed. Look with --plan; to accept, run: {command}")
 
@@ -191,14 +161,7 @@ class NotAcceptedError(RmqError):
 
 @contextmanager
 def os_errors_as_store_errors(place: str | Path) -> Iterator[None]:
-    """Re-raise errors of the operating system, such as a full disk, as StoreError that names the place.
-
-    Args:
-        place: path or URI for errors that name no file.
-
-    Raises:
-        StoreError: instead of an OSError.
-    """
+    """Raise errors of the operating system, such as a full disk, as StoreError that names the file, else the place."""
     try:
         yield
     except OSError as error:

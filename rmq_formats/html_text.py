@@ -4,18 +4,15 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Final
 
-# A notebook may be light or dark: text and background are its own, these colors are readable on both.
+# Colours that are readable in light and in dark notebooks.
 _COLOURS: Final = {"sound": "#3f9480", "warning": "#c98a1b", "error": "#d0534a", "info": "#6f93bd"}
 _SOFT: Final = "opacity:.68"
 _CELL: Final = "text-align:left;vertical-align:top;padding:2px 14px 2px 0;border:0;background:none;white-space:normal"
 
 
 def safe(value: object) -> str:
-    """Escape text out of a store for HTML; control and unprintable characters become harmless."""
-    text = str(value)
-    if not text.isprintable():
-        text = "".join(character if character.isprintable() else "\ufffd" for character in text)
-    return escape(text)
+    """Escape text of a store for HTML; unprintable characters become U+FFFD."""
+    return escape("".join(character if character.isprintable() else "\ufffd" for character in str(value)))
 
 
 def bytes_text(size_bytes: float) -> str:
@@ -34,7 +31,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def tone(errors: int, warnings: int) -> str:
-    """Return the CSS class for so many errors and warnings."""
+    """Return the CSS class for counts of errors and warnings."""
     return "error" if errors else "warning" if warnings else "sound"
 
 
@@ -42,10 +39,10 @@ def card(title: str, rows: Iterable[tuple[str, str]], *, verdict: str = "", tone
     """Render a card of titled rows for notebooks, light or dark; nothing is fetched.
 
     Args:
-        rows: names and values, as text; those without a value are left out.
-        verdict: the one thing to know, as text.
+        rows: names and values, as text; rows without a value are left out.
+        verdict: the result, as text.
         tone: colour of the verdict: ``sound``, ``warning``, ``error`` or ``info``.
-        more: HTML to stand below.
+        more: HTML below the rows.
     """
     head = f'<div style="{_SOFT};font-family:monospace;font-size:.92em;overflow-wrap:anywhere">{safe(title)}</div>'
     if verdict:
@@ -57,11 +54,7 @@ def card(title: str, rows: Iterable[tuple[str, str]], *, verdict: str = "", tone
 
 
 def card_findings(findings: Sequence[tuple[str, str, str, int, str]]) -> str:
-    """Render the findings of a card: tone, name, count and remedy of each kind.
-
-    Args:
-        findings: tone (as of ``card``), severity, code, count, remedy.
-    """
+    """Render the findings of a card, each with tone (as of ``card``), severity, code, count and remedy."""
     lines = [
         _row(
             [

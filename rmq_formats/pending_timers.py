@@ -1,7 +1,7 @@
 """Lists the pending timer messages of a store at rest as an Arrow table.
 
-Pending is what ``timerlog`` has a unit of that the checkpoint does not count as delivered, and what stands in
-the timer topic behind it. A broker that was killed may have delivered some of it since its last checkpoint.
+A message is pending if ``timerlog`` has a unit that is not delivered according to the checkpoint, or if the message
+stands after the checkpoint in the timer topic. A killed broker may have delivered messages since the checkpoint.
 """
 
 from pathlib import Path
@@ -34,19 +34,20 @@ _MAX_QUEUE_ID: Final = (1 << 31) - 1
 
 
 def pending_timers(store: str) -> pa.Table:
-    """Read the timer messages of a store that are not delivered yet, a row each, the next one first.
+    """Read the timer messages of a store that are not delivered yet, by time of delivery.
 
-    Columns: ``deliver_timestamp`` (the start of the interval after which it is delivered), ``topic`` and
-    ``queue_id`` of its destination, ``uniq_key``, its record's ``physical_offset``, ``size`` and
-    ``store_timestamp``, ``rolls`` (it is stored again before), ``is_recalled``, ``is_taken_in`` (``timerlog`` has
-    a unit of it). Recalls are no rows.
+    Columns: ``deliver_timestamp`` (start of the interval after which the message is delivered), ``topic`` and
+    ``queue_id`` of the destination, ``uniq_key``, the record's ``physical_offset``, ``size`` and ``store_timestamp``,
+    ``rolls`` (the message is stored again before), ``is_recalled``, ``is_taken_in`` (``timerlog`` has a unit of the
+    message). Recalls are no rows.
 
     Raises:
-        StoreNotFoundError: there is no store, or no CommitLog in it.
+        StoreNotFoundError: no such store, or no CommitLog.
     """
     if not Path(store).is_dir():
         raise StoreNotFoundError(f"{store}: no such directory")
-    checkpoint = _checkpoint(store)
+    path = Path(config_dir(store)) / "timercheck"
+    checkpoint = TimerCheckpoint.decode(path.read_bytes()) if path.exists() else TimerCheckpoint()
     messages = pa.Table.from_batches(Store(store).arrow(_COLUMNS, topic=TIMER_TOPIC))
     units = _units(Path(store) / "timerlog", checkpoint.last_read_time_ms)
     place = pc.index_in(messages["physical_offset"], value_set=units["physical_offset"])
@@ -56,13 +57,8 @@ def pending_timers(store: str) -> pa.Table:
     return _described(waiting).sort_by([("deliver_timestamp", "ascending"), ("physical_offset", "ascending")])
 
 
-def _checkpoint(store: str) -> TimerCheckpoint:
-    path = Path(config_dir(store)) / "timercheck"
-    return TimerCheckpoint.decode(path.read_bytes()) if path.exists() else TimerCheckpoint()
-
-
 def _units(directory: Path, read_time_ms: int) -> pa.Table:
-    """Read physical offset and flags of the ``timerlog`` units due at a time or later, of each message the last."""
+    """Read physical offset and flags of each message's last ``timerlog`` unit that is due at a time or later."""
     parts = [np.zeros(0, dtype=UNIT_DTYPE)]
     for path in sorted(directory.iterdir()) if directory.is_dir() else []:
         count = path.stat().st_size // TIMER_UNIT_BYTES
@@ -78,7 +74,7 @@ def _units(directory: Path, read_time_ms: int) -> pa.Table:
 
 
 def _numbers(texts: pa.ChunkedArray, most: int) -> pa.ChunkedArray:
-    """Parse numbers of up to 18 digits; null for what is none, or larger than allowed."""
+    """Parse numbers of up to 18 digits; null for other texts, and for larger numbers than ``most``."""
     is_number = pc.match_substring_regex(texts, "^[0-9]{1,18}$")
     numbers = pc.cast(pc.if_else(is_number, texts, None), pa.int64())
     return pc.if_else(pc.less_equal(numbers, most), numbers, None)
@@ -93,21 +89,17 @@ def _described(waiting: pa.Table) -> pa.Table:
     topic, recalls = property_of(PROPERTY_REAL_TOPIC), property_of(PROPERTY_DELETED_KEY)
     key = pc.binary_join_element_wise(topic, waiting["uniq_key"], "+")
     due_us = pc.multiply(_numbers(property_of(PROPERTY_OUT_MS), _MAX_TIME_MS), 1000)
-    is_taken_in = pc.is_valid(waiting["flags"])
     columns = {
         "deliver_timestamp": pc.cast(due_us, TIMESTAMP),
         "topic": topic,
         "queue_id": pc.cast(_numbers(property_of(PROPERTY_REAL_QUEUE_ID), _MAX_QUEUE_ID), pa.int32()),
-        "uniq_key": waiting["uniq_key"],
-        "physical_offset": waiting["physical_offset"],
-        "size": waiting["size"],
-        "store_timestamp": waiting["store_timestamp"],
+        **{name: waiting[name] for name in ("uniq_key", "physical_offset", "size", "store_timestamp")},
         "rolls": pc.not_equal(pc.bit_wise_and(pc.fill_null(waiting["flags"], 0), FLAG_ROLL), 0),
         # Brokers from 5.4 on leave the topic out.
         "is_recalled": pc.or_(
             pc.is_in(key, value_set=pc.drop_null(recalls)),
             pc.is_in(key, value_set=pc.drop_null(pc.binary_join_element_wise(topic, recalls, "+"))),
         ),
-        "is_taken_in": is_taken_in,
+        "is_taken_in": pc.is_valid(waiting["flags"]),
     }
     return pa.table(columns, schema=PENDING).filter(pc.is_null(recalls))

@@ -13,15 +13,15 @@ _DAY: Final = re.compile(r"(?:19|20)\d{6}", re.ASCII)
 
 
 def is_day(text: str) -> bool:
-    """Return whether a text is a day of ISO 8601 without hyphens, as 20260731; no store time is so few milliseconds."""
+    """Return whether a text is a day of ISO 8601 without hyphens, as 20260731, rather than milliseconds."""
     return _DAY.fullmatch(text) is not None
 
 
 def check_milliseconds(value: int) -> int:
-    """Return a time, or refuse a number that is of 2001 to 2286 in seconds or microseconds, or a date's digits.
+    """Return a time, or refuse a number that is rather a time of 2001 to 2286 in other units, or a date's digits.
 
-    In milliseconds seconds and a day's digits are of the year 1970, those of a day and a time after the year 2500, and
-    microseconds after the year 9999.
+    As milliseconds, seconds and a day's digits are times of 1970, digits of a day and a time are after the year 2500,
+    and microseconds after the year 9999.
 
     Raises:
         ValueError: naming the time in milliseconds.
@@ -36,9 +36,9 @@ def check_milliseconds(value: int) -> int:
 
 
 def bound_ms(moment: datetime) -> int:
-    """Convert a bound of times to milliseconds since 1970; a datetime without a zone is UTC.
+    """Convert a bound to milliseconds since 1970, rounded up, so that the same times in ms are before the bound.
 
-    It is rounded up: a time in milliseconds is before the result exactly where it is before the bound.
+    A datetime without a zone is UTC.
     """
     aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
     return -((_EPOCH - aware) // timedelta(milliseconds=1))
