@@ -1,7 +1,6 @@
 """Benchmarks the running broker: the official Java producer and consumer against ours and Apache's, in turn."""
 
 import asyncio
-import json
 import os
 import signal
 import socket
@@ -20,7 +19,7 @@ import psutil
 import uvloop
 
 from benchmarks.client import consume
-from benchmarks.measure import Figure
+from benchmarks.measure import Figure, last_line_json, processor_seconds
 from rmq_core.client import Admin, Message, Producer
 from rmq_core.remoting.bodies.codec import encode_body
 from rmq_core.remoting.bodies.configs import MessageRequestMode, SubscriptionGroupConfig
@@ -52,12 +51,11 @@ POP_ROUNDS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A broker that has been started.
+    """A running broker.
 
     Attributes:
-        namesrv: ``host:port`` of the name server.
-        start_s: seconds from the start to the answer to the first send; of the original, until it listens.
-        idle_bytes: resident memory when that has been consumed.
+        start_s: seconds from the start to the response to the first send; of Apache's broker, until it listens.
+        idle_bytes: resident memory after the consumption of the first message.
     """
 
     namesrv: str
@@ -86,11 +84,12 @@ def figures(work: Path) -> list[Figure]:
     ]
     rows = [beside_java(name, ours[key], java[key], target) for name, key, target in rates]
     start_s, idle = ours["start"], ours["idle"]
-    rows.append(
-        Figure("start of `rmq standalone` to the answer to a first send", f"{start_s:.2f} s", "1.5 s", start_s <= 1.5)
-    )
-    rows.append(Figure("its resident memory when idle", f"{idle:,.0f} MiB", "120 MiB", idle <= 120))
-    return rows
+    name = "start of `rmq standalone` to the answer to a first send"
+    return [
+        *rows,
+        Figure(name, f"{start_s:.2f} s", "1.5 s", start_s <= 1.5),
+        Figure("its resident memory when idle", f"{idle:,.0f} MiB", "120 MiB", idle <= 120),
+    ]
 
 
 def filter_figures(work: Path) -> list[Figure]:
@@ -108,12 +107,11 @@ def transaction_figures(work: Path) -> list[Figure]:
 
 
 def build_peer() -> None:
-    """Build the programs that run Apache RocketMQ."""
     subprocess.run(["bash", str(PEER), "build"], check=True, stdout=sys.stderr)
 
 
 def beside_java(name: str, ours: float, java: float, target: float = 1.0) -> Figure:
-    """Make the figure of a rate, a second, that has to be ``target`` times Apache's."""
+    """Make the figure of a rate that has to be ``target`` times Apache's."""
     ratio = ours / java
     return Figure(name, f"{ours:,.0f}/s", f"{target:.1f} × Java", ratio >= target, f"{java:,.0f}/s", ratio)
 
@@ -142,20 +140,19 @@ class Rates:
     """Rounds of a load at one server.
 
     Attributes:
-        per_second: what each reached.
-        cpu_us: the server's processor time by message in each, which other work on the machine hardly changes.
+        cpu_us: the server's processor time for a message, which other work on the machine hardly changes.
     """
 
     per_second: list[float] = field(default_factory=list)
     cpu_us: list[float] = field(default_factory=list)
 
     def measure(self, pid: int, run: Callable[[], tuple[float, int]]) -> int:
-        """Run a load, which returns rate and number of messages, against the server with this pid."""
-        before = psutil.Process(pid).cpu_times()
+        """Run a load, which returns rate and number of messages, at the server with a pid."""
+        process = psutil.Process(pid)
+        before_s = processor_seconds(process)
         per_second, count = run()
-        after = psutil.Process(pid).cpu_times()
         self.per_second.append(per_second)
-        self.cpu_us.append((after.user + after.system - before.user - before.system) / max(count, 1) * 1e6)
+        self.cpu_us.append((processor_seconds(process) - before_s) / max(count, 1) * 1e6)
         return count
 
 
@@ -166,26 +163,20 @@ def beside_java_in_turn(name: str, ours: Rates, java: Rates) -> Figure:
     return beside_java(f"{name} (median of {len(ours.per_second)}; processor µs a message {cpu})", *rates)
 
 
-def loaded(address: str, mode: str, topic: str, amount: int, *more: str, program: str = "load") -> tuple[float, int]:
-    """Run the official client's load; what it reaches a second, and how many messages it has handled."""
-    report = _load(address, mode, topic, amount, *more, program=program)
-    return float(report["per_second"]), int(report["messages"])
-
-
 def load(namesrv: str, mode: str, topic: str, amount: int) -> float:
-    """Run the official client's load; return what it reaches a second; see ``Load.java``."""
-    return float(_load(namesrv, mode, topic, amount)["per_second"])
+    """Run ``Load.java``; return the rate."""
+    return load_program("load", namesrv, mode, topic, amount)[0]
 
 
-def _load(address: str, mode: str, topic: str, amount: int, *more: str, program: str = "load") -> dict[str, float]:
-    """Run ``Load.java``, or ``Load5.java``; what it reports."""
+def load_program(program: str, address: str, mode: str, topic: str, amount: int, *more: str) -> tuple[float, int]:
+    """Run a load of the official client, ``Load.java`` or ``Load5.java``; return rate and number of messages."""
     seconds = 60 if mode in ("consume", "filter", "pop") else SECONDS
     command = ["bash", str(PEER), program, address, mode, topic, str(amount), str(seconds), *more]
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    report: dict[str, float] = json.loads(output.splitlines()[-1])
+    report = last_line_json(output)
     if report["failed"]:
         print(f"{mode} {topic}: {report['failed']} failed", file=sys.stderr)
-    return report
+    return float(report["per_second"]), int(report["messages"])
 
 
 @contextmanager
@@ -195,7 +186,7 @@ def our_broker(store: Path, flush: str, more: str = "") -> Iterator[Running]:
     with standalone(store, f"flushDiskType={flush}\n{more}") as broker:
         uvloop.run(_send_first(broker.namesrv))
         start_s = time.perf_counter() - begin
-        uvloop.run(consume(broker.namesrv, _FIRST, 1))  # all is loaded then
+        uvloop.run(consume(broker.namesrv, _FIRST, 1))  # all modules are loaded then
         yield Running(broker.namesrv, broker.broker, start_s, psutil.Process(broker.pid).memory_info().rss, broker.pid)
 
 
@@ -218,21 +209,25 @@ def java_process(
     store: Path, flush: str, namesrv: str, port: int, more: str = ""
 ) -> Iterator["subprocess.Popen[bytes]"]:
     """Run Apache's broker alone."""
-    store.mkdir(parents=True)
-    conf = store.with_suffix(".conf")
-    conf.write_text(_CONF.format(flush=flush, port=port, namesrv=namesrv, more=more), encoding="utf-8")
+    conf = _create_store(store, flush, namesrv, port, more)
     with _java(["broker", str(store), str(conf)], f"127.0.0.1:{port}") as process:
         yield process
 
 
+def _create_store(store: Path, flush: str, namesrv: str, port: int, more: str) -> Path:
+    """Create the directory of a store, and the ``broker.conf`` beside it."""
+    store.mkdir(parents=True)
+    conf = store.with_suffix(".conf")
+    conf.write_text(_CONF.format(flush=flush, port=port, namesrv=namesrv, more=more), encoding="utf-8")
+    return conf
+
+
 @contextmanager
 def java_proxy(store: Path) -> Iterator[tuple[str, str, int]]:
-    """Run Apache's name server, and its broker and proxy in one process; both addresses, and the latter's pid."""
-    store.mkdir(parents=True)
+    """Run Apache's name server, and broker and proxy in one process: addresses of name server and proxy, and pid."""
     namesrv_port, port, grpc_port, remoting_port = free_ports(4)
     namesrv, proxy = f"127.0.0.1:{namesrv_port}", f"127.0.0.1:{grpc_port}"
-    conf = store.with_suffix(".conf")
-    conf.write_text(_CONF.format(flush="ASYNC_FLUSH", port=port, namesrv=namesrv, more=""), encoding="utf-8")
+    conf = _create_store(store, "ASYNC_FLUSH", namesrv, port, "")
     command = ["proxy", str(store), str(conf), namesrv, str(grpc_port), str(remoting_port)]
     with _java(["namesrv", str(namesrv_port)], namesrv), _java(command, proxy) as process:
         uvloop.run(asyncio.wait_for(_registered(namesrv), START_TIMEOUT_S))
@@ -241,7 +236,7 @@ def java_proxy(store: Path) -> Iterator[tuple[str, str, int]]:
 
 @contextmanager
 def _java(command: list[str], address: str) -> Iterator["subprocess.Popen[bytes]"]:
-    """Run a Java process of RocketMQ, from when it listens on; ended by SIGTERM."""
+    """Run a Java process of RocketMQ that listens; at the end, send SIGTERM."""
     process = subprocess.Popen(
         ["bash", str(PEER), *command],
         stdout=subprocess.DEVNULL,
@@ -257,7 +252,7 @@ def _java(command: list[str], address: str) -> Iterator["subprocess.Popen[bytes]
 
 
 async def _registered(namesrv: str) -> None:
-    """Wait until the broker has registered, which is some time after it listens."""
+    """Wait until the broker has registered, some time after it listens."""
     async with Admin(namesrv) as admin:
         while "TBW102" not in await admin.topics():
             await asyncio.sleep(0.05)
@@ -293,16 +288,15 @@ def pop_figures(work: Path) -> list[Figure]:
             for name, broker in brokers.items():
                 group = f"load-pop-{number}"
                 uvloop.run(_set_pop_mode(broker, group))
-                run = partial(loaded, broker.namesrv, "pop", POP_TOPIC, POPPED, group)
+                run = partial(load_program, "load", broker.namesrv, "pop", POP_TOPIC, POPPED, group)
                 if number:
                     rates[name].measure(broker.pid, run)
-                else:  # for warming up: Java compiles meanwhile
+                else:  # a warm-up: Java compiles
                     run()
     return [beside_java_in_turn("consumption by POP, Java's push consumer", rates["ours"], rates["java"])]
 
 
 async def _set_pop_mode(broker: Running, group: str) -> None:
-    """Set the group's request mode for the topic to POP."""
     mode = MessageRequestMode(topic=POP_TOPIC, consumer_group=group, mode="POP", pop_share_queue_num=-1)
     async with Admin(broker.namesrv) as admin:
         await admin.create_group(SubscriptionGroupConfig(group_name=group))

@@ -11,8 +11,8 @@ from typing import Final
 
 import uvloop
 
-from benchmarks.measure import Figure
-from rmq_core.client import Credentials, Message, Producer, ProducerOptions, ReceivedMessage, Tls
+from benchmarks.measure import Figure, rate_figure
+from rmq_core.client import Admin, Credentials, Message, Producer, ProducerOptions, ReceivedMessage, Tls
 from tools.consuming import consume_until
 from tools.processes import standalone
 
@@ -20,7 +20,7 @@ TOPIC: Final = "ClientLoad"
 SECONDS: Final = 5.0
 BODY: Final = b"x" * 1024
 CONCURRENT: Final = 256
-ACCESS_ROUNDS: Final = 12  # short ones in turn: what else the machine does meanwhile meets all three
+ACCESS_ROUNDS: Final = 12  # short rounds in turn: other work on the machine slows all three kinds
 ACCESS_SECONDS: Final = 2.0
 _USER: Final = {"username": "admin", "password": "benchmark"}
 _ACL: Final = f"authenticationEnabled=true\nauthorizationEnabled=true\ninitAuthenticationUser={json.dumps(_USER)}\n"
@@ -32,16 +32,23 @@ def figures(work: Path) -> list[Figure]:
         sent, per_second = uvloop.run(send(broker.namesrv, SECONDS))
         consumed_per_second = uvloop.run(consume(broker.namesrv, TOPIC, sent))
     return [
-        Figure(f"our producer, single sends, {CONCURRENT} under way", f"{per_second:,.0f}/s", "30,000/s",
-               per_second >= 30_000),
-        Figure("our push consumer", f"{consumed_per_second:,.0f}/s", "60,000/s", consumed_per_second >= 60_000),
-    ]  # fmt: skip
+        rate_figure(f"our producer, single sends, {CONCURRENT} under way", per_second, 30_000),
+        rate_figure("our push consumer", consumed_per_second, 60_000),
+    ]
+
+
+async def create_topic(namesrv: str, topic: str, queues: int) -> None:
+    """Create a topic, and wait until the name server has the route."""
+    async with Admin(namesrv) as admin:
+        await admin.create_topic(topic, queues=queues)
+        while topic not in await admin.topics():
+            await asyncio.sleep(0.1)
 
 
 async def send(
     namesrv: str, seconds: float, options: ProducerOptions | None = None, credentials: Credentials | None = None
 ) -> tuple[int, float]:
-    """Send for some seconds; return how many, and how many a second."""
+    """Send for some seconds; return the number of messages, and the rate."""
     async with Producer(namesrv, "client-load", options or ProducerOptions(), credentials=credentials) as producer:
         await producer.send(Message(TOPIC, BODY))
         begin = time.perf_counter()
@@ -59,7 +66,7 @@ async def _send_until(producer: Producer, end: float) -> int:
 
 
 async def consume(namesrv: str, topic: str, count: int) -> float:
-    """Consume so many with a new group; messages a second from the first to the last."""
+    """Consume so many messages with a new group; return the rate from the first to the last."""
     consumed, first, last = 0, 0.0, 0.0
 
     def on_messages(received: list[ReceivedMessage]) -> bool:
@@ -76,9 +83,9 @@ async def consume(namesrv: str, topic: str, count: int) -> float:
 
 
 def access_figures(work: Path) -> list[Figure]:
-    """Measure sends by a super user who signs, and sends over TLS, as shares of plain ones, at three brokers in turn.
+    """Measure signed sends of a super user, and sends over TLS, as shares of plain sends, at three brokers in turn.
 
-    Signing and encryption on the producer's side count, too; both share the processors with the broker.
+    The producer signs and encrypts on the processors that the broker has.
     """
     directory = work / "access"
     directory.mkdir()
@@ -102,7 +109,7 @@ def access_figures(work: Path) -> list[Figure]:
         for number in range(ACCESS_ROUNDS + 1):
             for kind, (_, options, credentials) in kinds.items():
                 _, per_second = uvloop.run(send(brokers[kind].namesrv, ACCESS_SECONDS, options, credentials))
-                if number:  # the first is for warming up
+                if number:  # the first round is a warm-up
                     rates[kind].append(per_second)
             time.sleep(0.1)
     return [_access_figure(kind, rates, most) for kind, most in (("signed", 0.9), ("TLS", 0.75))]
@@ -116,7 +123,6 @@ def _access_figure(kind: str, rates: dict[str, list[float]], least: float) -> Fi
 
 
 def _certificate(directory: Path) -> tuple[Path, Path]:
-    """Make a certificate for this machine, and its key."""
     cert, key = directory / "cert.pem", directory / "key.pem"
     arguments = f"req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -keyout {key} -out {cert}"
     names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost"]

@@ -1,6 +1,6 @@
 """Benchmarks engines that read a store as an Arrow dataset, beside the kernels and Arrow buffers alone.
 
-Each reads all dispatch columns of each row. They take turns, so that what else the machine does falls on all.
+Each engine reads all dispatch columns of each row. Engines take turns, so that other work on the machine slows all.
 """
 
 import statistics
@@ -27,50 +27,39 @@ COUNTED: Final = ", ".join(f"count({name})" for name in DISPATCH_COLUMNS.split("
 def figures(work: Path, messages: int) -> list[Figure]:
     """Measure the scan of the dispatch columns by each engine."""
     source = Store(warm_store(work, messages)).arrow(DISPATCH_COLUMNS.split(","))
-    ways = _ways(source, messages)
+    ways = _ways(source)
     seconds_by_way: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
     for _ in range(ROUNDS + 1):
         for name, way in ways.items():
-            seconds_by_way[name].append(_seconds(way))
-    medians = {name: _medians(rounds[1:]) for name, rounds in seconds_by_way.items()}  # the first loads what is lazy
+            seconds_by_way[name].append(_seconds(way, messages))
+    medians = {name: _medians(rounds[1:]) for name, rounds in seconds_by_way.items()}  # the first is a warm-up
     return [_figure(name, median_seconds, medians[ALONE], messages) for name, median_seconds in medians.items()]
 
 
-def _ways(source: Records, messages: int) -> dict[str, Callable[[], None]]:
+def _ways(source: Records) -> dict[str, Callable[[], int]]:
+    """Return the scans, which count the rows."""
     context = datafusion.SessionContext()
     context.register_dataset("source", source)
-
-    def kernels() -> None:
-        assert sum(batch.num_rows for batch in source) == messages
-
-    def duck() -> None:
-        assert _duckdb(source) == messages
-
-    def polars() -> None:
-        assert pl.scan_pyarrow_dataset(source).select(pl.all().count()).collect().row(0)[0] == messages
-
-    def fusion() -> None:
-        assert context.sql(f"select {COUNTED} from source").to_pydict() is not None
-
+    query = f"select {COUNTED} from source"
+    polars_counts = pl.scan_pyarrow_dataset(source).select(pl.all().count())
     return {
-        ALONE: kernels,
-        "DuckDB, from a Python variable": duck,
-        "Polars, `scan_pyarrow_dataset`": polars,
-        "DataFusion, `register_dataset`": fusion,
+        ALONE: lambda: sum(batch.num_rows for batch in source),
+        "DuckDB, from a Python variable": lambda: _duckdb(source, query),
+        "Polars, `scan_pyarrow_dataset`": lambda: polars_counts.collect().row(0)[0],
+        "DataFusion, `register_dataset`": lambda: next(iter(context.sql(query).to_pydict().values()))[0],
     }
 
 
-def _duckdb(source: Records) -> int:  # noqa: ARG001 # the query names it
-    """Count what the variable has, which DuckDB finds by its name."""
+def _duckdb(source: Records, query: str) -> int:  # noqa: ARG001 # the query names it
     with duckdb.connect() as connection:
-        ((rows, *_),) = connection.execute(f"select {COUNTED} from source").fetchall()
+        ((rows, *_),) = connection.execute(query).fetchall()
     return int(rows)
 
 
-def _seconds(way: Callable[[], None]) -> tuple[float, float]:
+def _seconds(way: Callable[[], int], messages: int) -> tuple[float, float]:
     """Return the wall-clock seconds and the processor seconds of a scan."""
     wall, processor = time.perf_counter(), time.process_time()
-    way()
+    assert way() == messages
     return time.perf_counter() - wall, time.process_time() - processor
 
 

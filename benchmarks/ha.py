@@ -1,9 +1,8 @@
 """Benchmarks replication: the official Java producer at a SYNC_MASTER with one slave, ours and Apache's."""
 
 import asyncio
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -37,7 +36,7 @@ def our_pair(work: Path) -> Iterator[str]:
     """Run our name server, master and slave; yield the name server's address."""
     settings = f"{_SLAVE}registerNameServerPeriod=1000\n"
     with standalone(work / "our-master", _MASTER) as master, broker(work / "our-slave", settings, master.namesrv):
-        _wait_for_slave(master.broker)
+        asyncio.run(_wait_for_slave(master.broker))
         yield master.namesrv
 
 
@@ -50,24 +49,16 @@ def java_pair(work: Path) -> Iterator[str]:
         java_broker(work / "java-master", "ASYNC_FLUSH", f"{_MASTER}haListenPort={ha_port}\n") as master,
         java_process(work / "java-slave", "ASYNC_FLUSH", master.namesrv, slave_port, settings),
     ):
-        _wait_for_slave(master.broker)
+        asyncio.run(_wait_for_slave(master.broker))
         yield master.namesrv
 
 
-def _wait_for_slave(master: str) -> None:
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while not asyncio.run(_has_slave(master)):
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"no slave at {master}")
-        time.sleep(0.2)
-
-
-async def _has_slave(master: str) -> bool:
-    async with RemotingClient() as client:
-        try:
-            answer = await client.invoke(master, request(RequestCode.GET_BROKER_HA_STATUS))
-        except RemotingError:
-            return False
-        return any(
-            connection.transfer_from_where >= 0 for connection in decode_body(answer.body, HaStatus).ha_connection_info
-        )
+async def _wait_for_slave(master: str) -> None:
+    async with asyncio.timeout(START_TIMEOUT_S), RemotingClient() as client:
+        while True:
+            with suppress(RemotingError):
+                response = await client.invoke(master, request(RequestCode.GET_BROKER_HA_STATUS))
+                connections = decode_body(response.body, HaStatus).ha_connection_info
+                if any(connection.transfer_from_where >= 0 for connection in connections):
+                    return
+            await asyncio.sleep(0.2)

@@ -1,6 +1,6 @@
-"""Benchmarks the export of a store to Delta and Iceberg, beside Spark's rewrite of its rows from Parquet to Delta.
+"""Benchmarks the export of a store to Delta and Iceberg, beside Spark's rewrite of the rows from Parquet to Delta.
 
-A small export is measured from the command to the prompt, and the decoding of JSON bodies by itself.
+A small export is measured from the command to the prompt. The decoding of JSON bodies is measured alone.
 """
 
 import json
@@ -12,12 +12,13 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
+from pyspark.sql import SparkSession
 
 from benchmarks import offline
-from benchmarks.measure import Figure, run, run_rmq, seconds
+from benchmarks.measure import Figure, last_line_json, run, run_rmq, seconds, throughput_figure
 from jobs import export_delta
 from rmq_formats.spark import session
 from rmq_lakehouse.decode.bodies import decoded
@@ -26,7 +27,7 @@ from rmq_lakehouse.decode.json_structs import bodies_decoder
 from rmq_lakehouse.decode.times import TimeUnits
 
 TARGET, STREAM_TARGET, ICEBERG_TARGET = 3.6, 1.2, 1.1
-_RUNS = 3  # the first is the JVM's to compile in; the mean of the others counts
+_RUNS = 3  # in the first the JVM compiles; the mean of the others counts
 FIRST_MESSAGES = 20_000
 FIRST_TARGET_S = 5.0
 _COMMAND_RUNS = 3  # the fastest counts
@@ -42,39 +43,24 @@ _COLUMNS: Final = pa.struct(
 def figures(work: Path, messages: int) -> list[Figure]:
     """Measure on the store of the offline part; create a missing store."""
     store = offline.warm_store(work, messages)
-    times = json.loads(run("-m", "benchmarks.lakehouse", str(store), str(work / "lake")).splitlines()[-1])
+    times = last_line_json(run("-m", "benchmarks.lakehouse", str(store), str(work / "lake")))
     names = ("rewrite", "batch", "available-now", "iceberg")
-    rewrite, batch, stream, iceberg = (statistics.mean(times[name][1:]) for name in names)
+    rewrite, batch, stream, iceberg = (times["bytes"] / statistics.mean(times[name][1:]) for name in names)
+    name = f"`jobs/export_delta.py`, raw table, {times['files']} files of {times['file_bytes'] / (1 << 20):,.0f} MiB"
+    stream_target, iceberg_target = (f"at most {target} × the time" for target in (STREAM_TARGET, ICEBERG_TARGET))
     return [
-        Figure(
-            f"`jobs/export_delta.py`, raw table, {times['files']} files of {times['file_bytes'] / (1 << 20):,.0f} MiB",
-            f"{times['bytes'] / batch / 1e6:,.0f} MB/s",
-            f"{TARGET} × Spark",
-            rewrite / batch >= TARGET,
-            f"{times['bytes'] / rewrite / 1e6:,.0f} MB/s (Spark, Parquet to Delta)",
-            rewrite / batch,
+        throughput_figure(name, batch, rewrite, TARGET, f"{TARGET} × Spark", " (Spark, Parquet to Delta)"),
+        throughput_figure(
+            "the same, `--mode available-now`", stream, batch, 1 / STREAM_TARGET, stream_target, " (ours, batch)"
         ),
-        Figure(
-            "the same, `--mode available-now`",
-            f"{times['bytes'] / stream / 1e6:,.0f} MB/s",
-            "at most 1.2 × the time",
-            stream <= STREAM_TARGET * batch,
-            f"{times['bytes'] / batch / 1e6:,.0f} MB/s (ours, batch)",
-            batch / stream,
-        ),
-        Figure(
-            "the same, `--format iceberg`",
-            f"{times['bytes'] / iceberg / 1e6:,.0f} MB/s",
-            "at most 1.1 × the time",
-            iceberg <= ICEBERG_TARGET * batch,
-            f"{times['bytes'] / batch / 1e6:,.0f} MB/s (ours, Delta)",
-            batch / iceberg,
+        throughput_figure(
+            "the same, `--format iceberg`", iceberg, batch, 1 / ICEBERG_TARGET, iceberg_target, " (ours, Delta)"
         ),
     ]
 
 
 def main(store: str, lake: str) -> None:
-    """Measure all of it in one session; prints one JSON object."""
+    """Measure all modes in one session; print one JSON object."""
     spark = session("bench", master="local[2]")
     directory = Path(lake)
     parquet, delta, iceberg = directory / "parquet", directory / "delta", directory / "iceberg"
@@ -86,19 +72,22 @@ def main(store: str, lake: str) -> None:
         seconds_by_mode["rewrite"].append(seconds(lambda: rewrite.save(str(delta))))  # noqa: B023 # called at once
         shutil.rmtree(delta)
         for mode in ("batch", "available-now"):
-            arguments = export_delta.parser().parse_args(["--store", store, "--table", str(delta), "--mode", mode])
-            report, _ = export_delta.main(export_delta.check(arguments), spark)
+            report = _export(spark, "--store", store, "--table", str(delta), "--mode", mode)
             seconds_by_mode[mode].append(report["seconds"])
             bytes_ = report["bytes"]
             sizes = [path.stat().st_size for path in delta.glob("*=*/**/*.parquet")]
             shutil.rmtree(delta)
-        arguments = ["--store", store, "--table", str(iceberg / "messages"), "--format", "iceberg"]
-        report, _ = export_delta.main(export_delta.check(export_delta.parser().parse_args(arguments)), spark)
+        report = _export(spark, "--store", store, "--table", str(iceberg / "messages"), "--format", "iceberg")
         seconds_by_mode["iceberg"].append(report["seconds"])
         shutil.rmtree(iceberg)
     spark.stop()
     shutil.rmtree(directory)
     print(json.dumps({**seconds_by_mode, "bytes": bytes_, "files": len(sizes), "file_bytes": statistics.median(sizes)}))
+
+
+def _export(spark: SparkSession, *arguments: str) -> dict[str, Any]:
+    report, _ = export_delta.main(export_delta.check(export_delta.parser().parse_args(arguments)), spark)
+    return report
 
 
 def first_result_figures(work: Path) -> list[Figure]:
@@ -108,7 +97,7 @@ def first_result_figures(work: Path) -> list[Figure]:
     rmq = [str(Path(sys.executable).parent / "rmq"), "export"]
     command = min(_cost([*rmq, "--store", str(store)], work / "small-lake") for _ in range(_COMMAND_RUNS))
     spark = [sys.executable, "jobs/export_delta.py"]
-    job, _ = _cost([*spark, "--store", str(store)], work / "small-lake")  # its processors are the JVM's, not counted
+    job, _ = _cost([*spark, "--store", str(store)], work / "small-lake")  # without the JVM's processor time
     return [
         Figure(
             f"`rmq export` of {FIRST_MESSAGES:,} messages of 1 KiB, from the command to the prompt",
@@ -122,7 +111,7 @@ def first_result_figures(work: Path) -> list[Figure]:
 
 
 def _cost(words: Sequence[str], table: Path) -> tuple[float, float]:
-    """Return the seconds of a command that makes a new table, on the clock and of processors."""
+    """Return the wall-clock seconds and the processor seconds of a command that creates a table."""
     shutil.rmtree(table, ignore_errors=True)
     begin, before = time.perf_counter(), os.times()
     subprocess.run([*words, "--table", str(table)], check=True, capture_output=True)

@@ -1,11 +1,11 @@
 """Benchmarks rebuild and verification of other layouts: a DLedger CommitLog beside a classic one, queues in RocksDB."""
 
-import json
 import os
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from benchmarks import offline
 from benchmarks.broker import PEER, build_peer
-from benchmarks.measure import Figure, run_rmq, seconds, warm_page_cache
+from benchmarks.measure import Figure, last_line_json, run_rmq, seconds, throughput_figure, warm_page_cache
 from rmq_formats.codecs import paths
 from rmq_formats.codecs.dledger import (
     ENTRY_HEAD_BYTES,
@@ -35,18 +35,14 @@ from rmq_offline.verify.job import verify_store
 from rmq_offline.verify.phases.plan import VerifyOptions
 
 MESSAGES: Final = 1_000_000
-RUNS: Final = 3  # of each, in turns; the best counts, as others may use the machine
-PROCESSOR_RUNS: Final = 9  # of those by processor time
+RUNS: Final = 3  # in turns; the best counts, as other work may use the machine
+PROCESSOR_RUNS: Final = 9  # likewise, by processor time
 SHARE: Final = 0.8  # of the classic log's rate
 _WORD: Final = 4
 
 
 def figures(work: Path, messages: int) -> list[Figure]:
-    """Measure on a separate store; Java's rebuild of that store lasts a minute.
-
-    Args:
-        messages: records of the store, at most.
-    """
+    """Measure on a separate store of at most so many messages; Java's rebuild lasts a minute."""
     directory = work / "layouts"
     directory.mkdir(exist_ok=True)
     store = offline.warm_store(directory, min(messages, MESSAGES))
@@ -56,50 +52,35 @@ def figures(work: Path, messages: int) -> list[Figure]:
     warm_page_cache(dledger / "dledger-n0" / "data")
     run_rmq("rebuild", str(store), "--json")
     run_rmq("rebuild", str(dledger), "--json")
-    return [
-        *_rates("rebuild", store, dledger, work), *_rates("verify", store, dledger, work),
-        _verified_in_turns(store, dledger), _rocksdb(store, work),
-    ]  # fmt: skip
+    commands = []
+    for command in ("rebuild", "verify"):
+        measure_rate = partial(_command_rate, command, work / "rebuilt")
+        commands.append(_compare(f"`rmq {command}` of a DLedger CommitLog", store, dledger, RUNS, measure_rate))
+    name = "the same on one processor, by processor time"
+    return [*commands, _compare(name, store, dledger, PROCESSOR_RUNS, _processor_rate), _rocksdb(store, work)]
 
 
-def _rates(command: str, store: Path, dledger: Path, work: Path) -> Iterator[Figure]:
-    """Compare bytes a second of a command over both logs, in turns."""
+def _compare(name: str, store: Path, dledger: Path, runs: int, measure_rate: Callable[[Path], float]) -> Figure:
+    """Compare the best rates of both logs, measured in turns."""
     best = {store: 0.0, dledger: 0.0}
-    for _ in range(RUNS):
+    for _ in range(runs):
         for root, rate in list(best.items()):
-            out = work / "rebuilt"
-            options = ["--out", str(out)] if command == "rebuild" else []
-            report = json.loads(run_rmq(command, str(root), "--json", *options).splitlines()[-1])
-            shutil.rmtree(out, ignore_errors=True)
-            best[root] = max(rate, report["bytes"] / report["seconds"])
-    ratio = best[dledger] / best[store]
-    yield Figure(
-        f"`rmq {command}` of a DLedger CommitLog",
-        f"{best[dledger] / 1e6:,.0f} MB/s",
-        "0.8 of the classic log's",
-        ratio >= SHARE,
-        f"{best[store] / 1e6:,.0f} MB/s (classic)",
-        ratio,
-    )
+            best[root] = max(rate, measure_rate(root))
+    return throughput_figure(name, best[dledger], best[store], SHARE, f"{SHARE} of the classic log's", " (classic)")
 
 
-def _verified_in_turns(store: Path, dledger: Path) -> Figure:
-    """Compare bytes a processor second of verifications in this process: other work on the machine counts less."""
-    best = {store: 0.0, dledger: 0.0}
-    for _ in range(PROCESSOR_RUNS):
-        for root, rate in list(best.items()):
-            begin = time.process_time()
-            report = verify_store(str(root), VerifyOptions(), ProcessRunner(1))
-            best[root] = max(rate, report.bytes / (time.process_time() - begin))
-    ratio = best[dledger] / best[store]
-    return Figure(
-        "the same on one processor, by processor time",
-        f"{best[dledger] / 1e6:,.0f} MB/s",
-        "0.8 of the classic log's",
-        ratio >= SHARE,
-        f"{best[store] / 1e6:,.0f} MB/s (classic)",
-        ratio,
-    )
+def _command_rate(command: str, out: Path, root: Path) -> float:
+    options = ["--out", str(out)] if command == "rebuild" else []
+    report = last_line_json(run_rmq(command, str(root), "--json", *options))
+    shutil.rmtree(out, ignore_errors=True)
+    return float(report["bytes"] / report["seconds"])
+
+
+def _processor_rate(root: Path) -> float:
+    """Return bytes a processor second of a verification in this process."""
+    begin = time.process_time()
+    report = verify_store(str(root), VerifyOptions(), ProcessRunner(1))
+    return report.bytes / (time.process_time() - begin)
 
 
 def _rocksdb(store: Path, work: Path) -> Figure:
@@ -112,21 +93,14 @@ def _rocksdb(store: Path, work: Path) -> Figure:
             (beside / "commitlog" / path.name).hardlink_to(path)
         if name == "ours":
             make_rocksdb(beside / "consumequeue", {"default": iter(())})
-            report = json.loads(run_rmq("rebuild", str(beside), "--json").splitlines()[-1])
+            report = last_line_json(run_rmq("rebuild", str(beside), "--json"))
             rates.append(report["bytes"] / report["seconds"])
         else:
             (beside / "abort").touch()
             rates.append(_java(beside, report["bytes"]))
         shutil.rmtree(beside)
-    rate, java_rate = rates
-    return Figure(
-        "`rmq rebuild` of queues in RocksDB, and the Index",
-        f"{rate / 1e6:,.0f} MB/s",
-        "1.0 × Java",
-        rate >= java_rate,
-        f"{java_rate / 1e6:,.0f} MB/s",
-        rate / java_rate,
-    )
+    ours, java = rates
+    return throughput_figure("`rmq rebuild` of queues in RocksDB, and the Index", ours, java, 1.0, "1.0 × Java")
 
 
 def _java(store: Path, log_bytes: int) -> float:
@@ -134,12 +108,12 @@ def _java(store: Path, log_bytes: int) -> float:
     build_peer()
     empty = store.with_name(f"{store.name}-empty")
     empty.mkdir()
-    start_s = seconds(lambda: _opened_by_java(empty))
+    start_s = seconds(lambda: _open_with_java(empty))
     shutil.rmtree(empty)
-    return log_bytes / (seconds(lambda: _opened_by_java(store)) - start_s)
+    return log_bytes / (seconds(lambda: _open_with_java(store)) - start_s)
 
 
-def _opened_by_java(store: Path) -> None:
+def _open_with_java(store: Path) -> None:
     subprocess.run(
         ["bash", PEER, "variant-rebuild", str(store), "storeType=defaultRocksDB"],
         check=True,
@@ -180,16 +154,12 @@ def make_dledger(store: Path, root: Path) -> None:
 
 
 class _Entries:
-    """Writes records as entries, in files of one size.
-
-    Attributes:
-        places: position and size of each entry.
-    """
+    """Writer of records as entries, in files of one size; ``places`` has position and size of each entry."""
 
     def __init__(self, directory: Path, file_bytes: int) -> None:
         self._directory, self._file_bytes = directory, file_bytes
         self._at = self._file_begin = 0
-        self._file = self._made()
+        self._file = self._create_file()
         self.places: list[tuple[int, int]] = []
 
     def append(self, record: bytearray) -> None:
@@ -200,7 +170,7 @@ class _Entries:
             self._file.write(b"".join(word.to_bytes(_WORD, "big", signed=True) for word in (FILE_END_MAGIC, remaining)))
             self._file.close()
             self._at = self._file_begin = self._file_begin + self._file_bytes
-            self._file = self._made()
+            self._file = self._create_file()
         place = self._at + ENTRY_HEAD_BYTES
         record[RECORD_PHYSICAL_OFFSET_AT : RECORD_PHYSICAL_OFFSET_AT + 8] = place.to_bytes(8, "big")
         head = EntryHead(ENTRY_MAGIC, size, len(self.places), 0, self._at, 0, 0, 0, len(record))
@@ -208,7 +178,7 @@ class _Entries:
         self.places.append((self._at, size))
         self._at += size
 
-    def _made(self) -> BinaryIO:
+    def _create_file(self) -> BinaryIO:
         file = (self._directory / paths.segment_name(self._file_begin)).open("wb", buffering=1 << 20)
         file.truncate(self._file_bytes)
         return file

@@ -1,6 +1,6 @@
 """Benchmarks the export of a running broker of ours to a typed Delta table: JSON messages of 1 KiB.
 
-From the command to the prompt, the export stands beside Spark's own reading of the same lines out of a text file.
+From the command to the prompt, the export is compared with Spark's reading of the same lines of a text file.
 """
 
 import asyncio
@@ -12,9 +12,10 @@ import time
 from pathlib import Path
 from typing import Final
 
-from benchmarks.measure import Figure, run, seconds
+from benchmarks.client import create_topic
+from benchmarks.measure import Figure, last_line_json, rate_figure, run, seconds
 from jobs import export_delta
-from rmq_core.client import Admin, Message, Producer
+from rmq_core.client import Message, Producer
 from rmq_core.remoting.loop import run as run_loop
 from rmq_formats.spark import session
 from tools.processes import standalone
@@ -24,7 +25,7 @@ TARGET: Final = 80_000
 _TOPIC: Final = "Live"
 _QUEUES: Final = 8
 _BATCH: Final = 100
-_RUNS: Final = 3  # the first is the JVM's to compile in; the mean of the others counts
+_RUNS: Final = 3  # in the first the JVM compiles; the mean of the others counts
 _COMMAND_RUNS: Final = 3  # the fastest counts
 _SCHEMA: Final = "order_id STRING, amount DECIMAL(12,2), note STRING"
 _SPEC: Final = f"""[[topics]]
@@ -51,11 +52,11 @@ def figures(work: Path) -> list[Figure]:
             shutil.rmtree(lake / "live")
             spark_s.append(seconds(lambda: run("-m", "benchmarks.live_export", str(lines), str(lake), "text")))
             shutil.rmtree(lake / "text")
-    rate = MESSAGES / statistics.mean(json.loads(output.splitlines()[-1])[1:])
+    rate = MESSAGES / statistics.mean(last_line_json(output)[1:])
     name = "`jobs/export_delta.py --namesrv`, typed table, JSON messages of 1 KiB"
     ours_s, theirs_s = min(job_s), min(spark_s)
     return [
-        Figure(name, f"{rate:,.0f}/s", f"{TARGET:,}/s", rate >= TARGET),
+        rate_figure(name, rate, TARGET),
         Figure(
             f"the same, {MESSAGES:,} messages from the command to the prompt",
             f"{ours_s:.1f} s",
@@ -68,10 +69,7 @@ def figures(work: Path) -> list[Figure]:
 
 
 async def _fill(namesrv: str) -> None:
-    async with Admin(namesrv) as admin:
-        await admin.create_topic(_TOPIC, queues=_QUEUES)
-        while _TOPIC not in await admin.topics():
-            await asyncio.sleep(0.1)
+    await create_topic(namesrv, _TOPIC, _QUEUES)
     async with Producer(namesrv, "bench") as producer:
         for begin in range(0, MESSAGES, _BATCH * _QUEUES):
             batches = range(begin, min(begin + _BATCH * _QUEUES, MESSAGES), _BATCH)

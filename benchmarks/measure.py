@@ -1,5 +1,6 @@
 """Measuring tools of the benchmarks: figures, timers, memory, page cache."""
 
+import json
 import subprocess
 import sys
 import threading
@@ -8,19 +9,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One row of the table.
-
-    Attributes:
-        value: the figure with its unit.
-        peer: the peer's figure with its unit, from the same run; empty if there is none.
-        ratio: ours by the peer's; None if there is no peer.
-    """
+    """Row of the table, with our figure and a peer's figure of the same run."""
 
     name: str
     value: str
@@ -30,9 +26,19 @@ class Figure:
     ratio: float | None = None
 
 
+def rate_figure(name: str, per_second: float, target: int) -> Figure:
+    return Figure(name, f"{per_second:,.0f}/s", f"{target:,}/s", per_second >= target)
+
+
+def throughput_figure(name: str, rate: float, peer_rate: float, least: float, target: str, peer: str = "") -> Figure:
+    """Make the figure of bytes a second that have to be ``least`` times the peer's."""
+    ratio = rate / peer_rate
+    return Figure(name, f"{rate / 1e6:,.0f} MB/s", target, ratio >= least, f"{peer_rate / 1e6:,.0f} MB/s{peer}", ratio)
+
+
 @contextmanager
 def peak_worker_memory(result: list[int]) -> Iterator[None]:
-    """Append the peak resident size, in bytes, of any Python process below this one meanwhile."""
+    """Append the peak resident size, in bytes, of any Python process below this process."""
     stop = threading.Event()
     peak = [0]
 
@@ -57,20 +63,24 @@ def peak_worker_memory(result: list[int]) -> Iterator[None]:
 
 
 def peak_bytes() -> int:
-    """Return the most memory of this process; ``getrusage`` counts that of the process that started it, too."""
+    """Return the peak memory of this process; ``getrusage`` includes the parent's memory before the start."""
     lines = Path("/proc/self/status").read_text("ascii").splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM:"))
 
 
+def processor_seconds(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
 def seconds(action: Callable[[], object]) -> float:
-    """Return the seconds of an action."""
     begin = time.perf_counter()
     action()
     return time.perf_counter() - begin
 
 
 def warm_page_cache(directory: Path) -> None:
-    """Read files once, so that all who are measured find them in memory."""
+    """Read files once, so that no measurement reads from the disk."""
     for path in sorted(directory.iterdir()):
         with path.open("rb", buffering=0) as file:
             while file.read(16 << 20):
@@ -86,3 +96,7 @@ def run_rmq(*arguments: str) -> str:
     """Run the command line; return its stdout."""
     rmq = Path(sys.executable).parent / "rmq"
     return subprocess.run([str(rmq), *arguments], check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def last_line_json(output: str) -> Any:
+    return json.loads(output.splitlines()[-1])

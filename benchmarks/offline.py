@@ -14,7 +14,16 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from benchmarks.broker import PEER, build_peer
-from benchmarks.measure import Figure, peak_worker_memory, run, run_rmq, seconds, warm_page_cache
+from benchmarks.measure import (
+    Figure,
+    last_line_json,
+    peak_worker_memory,
+    run,
+    run_rmq,
+    seconds,
+    throughput_figure,
+    warm_page_cache,
+)
 from rmq_formats.spark import session
 from rmq_formats.spark.commitlog.batch import CommitLogReader
 from rmq_formats.storage.store_files import open_store
@@ -30,38 +39,19 @@ _ROWS = "ceilingRows"  # of a task
 def figures(work: Path, messages: int) -> list[Figure]:
     """Measure all figures of the offline part, on one generated store."""
     store = work / "store"
-    return [
-        generate(store, messages),
-        *_rebuild(store, work),
-        *_scans(store, messages),
-    ]
+    return [generate(store, messages), *_rebuild(store, work), *_scans(store, messages)]
 
 
 def generate(store: Path, messages: int) -> Figure:
-    """Generate the store that all is measured on."""
-    report = json.loads(
-        run_rmq(
-            "generate",
-            str(store),
-            "--messages",
-            str(messages),
-            "--body-bytes",
-            "1024",
-            "--topics",
-            "TopicA,TopicB",
-            "--queues",
-            "256",
-            "--keys",
-            "--tags",
-            "--json",
-        ).splitlines()[-1]
-    )
+    """Generate the store of the offline benchmarks."""
+    options = ["--body-bytes", "1024", "--topics", "TopicA,TopicB", "--queues", "256", "--keys", "--tags", "--json"]
+    report = last_line_json(run_rmq("generate", str(store), "--messages", str(messages), *options))
     rate = report["bytes"] / report["seconds"] / 1e6
     return Figure("`rmq generate`", f"{rate:,.0f} MB/s", "300 MB/s", rate >= 300)
 
 
 def warm_store(work: Path, messages: int) -> Path:
-    """Return the store that all is measured on, made where it is not there, its log in the page cache."""
+    """Return the store of the offline benchmarks with the log in the page cache; generate a missing store."""
     store = work / "store"
     if not store.exists():
         generate(store, messages)
@@ -70,14 +60,14 @@ def warm_store(work: Path, messages: int) -> Path:
 
 
 def _java_rebuild(store: Path, work: Path) -> float:
-    """Measure bytes a second of Apache's rebuild: its store opened on the same CommitLog, linked beside."""
+    """Measure bytes a second of Apache's rebuild on hard links of the same CommitLog."""
     build_peer()
     beside = work / "java"
     (beside / "commitlog").mkdir(parents=True)
     for path in (store / "commitlog").iterdir():
         (beside / "commitlog" / path.name).hardlink_to(path)
     output = subprocess.run(["bash", PEER, "rebuild", str(beside)], check=True, stdout=subprocess.PIPE, text=True)
-    report = json.loads(output.stdout.splitlines()[-1])
+    report = last_line_json(output.stdout)
     shutil.rmtree(beside)
     return float(report["bytes"] / report["rebuild_s"])
 
@@ -90,22 +80,19 @@ def _rebuild(store: Path, work: Path) -> list[Figure]:
     peaks: list[int] = []
     with peak_worker_memory(peaks):
         output = run(str(ROOT / "jobs/rebuild.py"), "--store", str(store), "--out", str(out))
-    report = json.loads(output.splitlines()[-1])
+    rate = last_line_json(output)["bytes_per_second"]
     shutil.rmtree(out)
-    rate = report["bytes_per_second"]
     memory = peaks[0] / (1 << 20)
+    name = "`jobs/rebuild.py`, ConsumeQueue and Index, local[2]"
     return [
-        Figure(
-            "`jobs/rebuild.py`, ConsumeQueue and Index, local[2]", f"{rate / 1e6:,.0f} MB/s", "3 × Java, aim 5 ×",
-            rate >= 3 * java_rate, f"{java_rate / 1e6:,.0f} MB/s", rate / java_rate,
-        ),
+        throughput_figure(name, rate, java_rate, 3, "3 × Java, aim 5 ×"),
         Figure("its largest Python process", f"{memory:,.0f} MiB", "1,024 MiB", memory < 1024),
-    ]  # fmt: skip
+    ]
 
 
 def _scans(store: Path, messages: int) -> list[Figure]:
     arguments = [str(store), DISPATCH_COLUMNS, str(messages)]
-    report = json.loads(run("-m", "benchmarks.offline", *arguments).splitlines()[-1])
+    report = last_line_json(run("-m", "benchmarks.offline", *arguments))
     few, everything = report["dispatch_s"], report["all_s"]
     rows, most_rows = (messages / statistics.mean(few[name][1:]) for name in ("ours", "ceiling"))
     rate, most = (report["bytes"] / statistics.mean(everything[name][1:]) for name in ("ours", "ceiling"))
@@ -131,7 +118,7 @@ def _scans(store: Path, messages: int) -> list[Figure]:
 
 
 class CeilingReader(CommitLogReader):
-    """Reader that reads the first batch of a task, and repeats the batch up to the task's number of rows."""
+    """Reader that repeats the first batch of a task up to the task's number of rows."""
 
     rows = 0
 
@@ -145,10 +132,7 @@ class CeilingReader(CommitLogReader):
 
 
 class CeilingSource(CommitLogSource):
-    """The source ``ceiling``, of the same schema and tasks as ``rmq_commitlog``, which repeats one batch a task.
-
-    What is left is Spark's own work, the most that any Python source can reach.
-    """
+    """The source ``ceiling``, with schema and tasks of ``rmq_commitlog``, which measures Spark's own work."""
 
     def __init__(self, options: dict[str, str]) -> None:
         self._rows = int(options[_ROWS])
@@ -167,22 +151,20 @@ class CeilingSource(CommitLogSource):
 
 
 def main(store: str, dispatch_columns: str, messages: str) -> None:
-    """Scan few columns, then all columns, each by both sources; print one JSON object."""
+    """Scan few columns, then all columns by both sources; print one JSON object."""
     spark = session("bench", master="local[2]")
     spark.dataSource.register(CeilingSource)
     few = scans_s(spark, store, int(messages), {"columns": dispatch_columns})
     everything = scans_s(spark, store, int(messages), {})
     spark.stop()
-    segments = open_store(store).segments
-    size = sum(segment.size_bytes for segment in segments)
+    size = sum(segment.size_bytes for segment in open_store(store).segments)
     print(json.dumps({"dispatch_s": few, "all_s": everything, "bytes": size}))
 
 
 def scans_s(spark: SparkSession, store: str, messages: int, options: dict[str, str]) -> dict[str, list[float]]:
-    """Return the seconds of three scans by each source, in turns: the first, then the others, whose mean counts.
+    """Return the seconds of three scans by each source, in turns.
 
-    During the first, the JVM compiles what Spark generated for it, which costs five to ten seconds of processor time
-    however long the log is.
+    During the first, the JVM compiles Spark's generated code, in five to ten seconds of processor time for any log.
     """
     ours = spark.read.format("rmq_commitlog").options(**options).load(store)
     tasks = ours.rdd.getNumPartitions()

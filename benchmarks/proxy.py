@@ -13,7 +13,7 @@ from typing import Final
 
 import uvloop
 
-from benchmarks.broker import Rates, beside_java_in_turn, build_peer, java_proxy, loaded
+from benchmarks.broker import Rates, beside_java_in_turn, build_peer, java_proxy, load_program
 from benchmarks.measure import Figure
 from rmq_core.client import Admin
 from tools.processes import running
@@ -39,8 +39,8 @@ def figures(work: Path) -> list[Figure]:
             for mode in modes:
                 for name, (_, proxy, pid) in servers.items():
                     amount = THREADS if mode == "send" else min(CONSUMED, sent[name])
-                    run = partial(loaded, proxy, mode, TOPIC, amount, program="load5")
-                    # The first is for warming up: Java compiles meanwhile.
+                    run = partial(load_program, "load5", proxy, mode, TOPIC, amount)
+                    # The first round is a warm-up: Java compiles.
                     count = rates[name, mode].measure(pid, run) if number else run()[1]
                     sent[name] += count * (mode == "send")
     titles = {"send": f"sends through the proxy, {THREADS} threads", "consume": "receives and acknowledgements there"}
@@ -52,7 +52,7 @@ def figures(work: Path) -> list[Figure]:
 
 @contextmanager
 def our_proxy(store: Path) -> Iterator[tuple[str, str, int]]:
-    """Run ``rmq standalone --proxy`` on a new store; the addresses of name server and proxy, and its pid."""
+    """Run ``rmq standalone --proxy`` on a new store: addresses of name server and proxy, and pid."""
     free = ("--listen", "127.0.0.1:0", "--broker-listen", "127.0.0.1:0", "--proxy", "127.0.0.1:0")
     log = store.with_suffix(".log")
     with running(log, "standalone", "--store", str(store), *free, stdout=subprocess.PIPE) as process:

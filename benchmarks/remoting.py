@@ -1,8 +1,8 @@
-"""Benchmarks the remoting layer in requests a second: an echo server in a process of its own, one thread.
+"""Benchmarks the remoting layer in requests a second: an echo server in a separate process, with one thread.
 
-The load is what a Java producer sends with 1 KiB bodies (code 310, 13 fields); the handler reads the fields as
-a broker does and answers as a broker does. Two clients: one that only writes prepared bytes and counts bytes that
-come back, so that the server is what is measured; and ``RemotingClient``.
+The load is that of a Java producer with bodies of 1 KiB (code 310, 13 fields); the handler reads fields and responds as
+a broker. One client only writes prepared bytes and counts response bytes, to measure the server; the other client is
+``RemotingClient``.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from typing import cast
 
 import psutil
 
-from benchmarks.measure import Figure
+from benchmarks.measure import Figure, processor_seconds
 from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.codes import JSON, ROCKETMQ, RequestCode
 from rmq_core.remoting.connection import Connection
@@ -36,7 +36,7 @@ FIELDS = {
 
 
 def send_message(request: RemotingCommand, _connection: Connection) -> RemotingCommand:
-    """Answer as a broker does, without storing anything."""
+    """Respond as a broker, without storing the message."""
     message = read_fields(request, SendMessageV2)
     fields = {
         "msgId": "7F00000100002A9F0000011F71FB04CB",
@@ -50,7 +50,6 @@ def send_message(request: RemotingCommand, _connection: Connection) -> RemotingC
 
 
 async def serve() -> None:
-    """Serve until stdin ends."""
     server = RemotingServer({RequestCode.SEND_MESSAGE_V2: send_message})
     _, port = await server.listen("127.0.0.1", 0)
     print(port, flush=True)
@@ -59,7 +58,7 @@ async def serve() -> None:
 
 
 class _Pump(asyncio.Protocol):
-    """Sender of requests with a constant number in flight; counts answers by their bytes."""
+    """Sender of requests with a constant number in flight, which counts responses by bytes."""
 
     def __init__(self, frame: bytes, answer_bytes: int, depth: int, count: int) -> None:
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -90,7 +89,7 @@ def _request(serialize_type: int) -> RemotingCommand:
 
 
 async def pump(port: int, serialize_type: int, connections: int, depth: int, count: int) -> float:
-    """Return the requests a second that the server answers."""
+    """Measure the responses a second of the server."""
     command = _request(serialize_type)
     answer_bytes = len(encode_frame(send_message(command, None)))  # type: ignore[arg-type] # it is not looked at
     loop = asyncio.get_running_loop()
@@ -108,7 +107,7 @@ async def pump(port: int, serialize_type: int, connections: int, depth: int, cou
 
 
 async def invoke(port: int, serialize_type: int, depth: int, count: int) -> float:
-    """Return the answered requests a second of ``RemotingClient``, with ``depth`` in flight."""
+    """Measure the responses a second of ``RemotingClient``, with ``depth`` requests in flight."""
     async with RemotingClient() as client:
         remaining = count
 
@@ -140,7 +139,7 @@ LOADS = (
 
 
 def figures(count: int = 100_000) -> list[Figure]:
-    """Measure requests a second of server and client; the server's also by its processor time alone."""
+    """Measure requests a second of server and client, and a processor second of the server."""
     command = [sys.executable, "-m", "benchmarks.remoting", "serve"]
     rows = []
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
@@ -149,10 +148,9 @@ def figures(count: int = 100_000) -> list[Figure]:
         port = int(server.stdout.readline())
         process = psutil.Process(server.pid)
         for load in LOADS:
-            before = process.cpu_times()
+            before_s = processor_seconds(process)
             rate = run(pump(port, load.serialize_type, load.connections, load.depth, count))
-            after = process.cpu_times()
-            busy_s = after.user + after.system - before.user - before.system
+            busy_s = processor_seconds(process) - before_s
             value = f"{rate:,.0f} requests/s ({count / busy_s:,.0f} a processor second)"
             rows.append(Figure(load.name, value, f"{load.target:,}", rate >= load.target))
         rate = run(invoke(port, JSON, 64, count // 2))

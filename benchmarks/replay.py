@@ -1,6 +1,5 @@
 """Benchmarks a replay of messages of 1 KiB to our broker, and to Apache's."""
 
-import asyncio
 import sys
 import time
 from pathlib import Path
@@ -8,8 +7,8 @@ from pathlib import Path
 import psutil
 
 from benchmarks.broker import build_peer, java_broker, our_broker
-from benchmarks.measure import Figure
-from rmq_core.client import Admin
+from benchmarks.client import create_topic
+from benchmarks.measure import Figure, processor_seconds
 from rmq_core.remoting.loop import run
 from rmq_formats.read.query import Query
 from rmq_offline.generate import generate_store
@@ -39,20 +38,12 @@ def figures(work: Path) -> list[Figure]:
 
 
 def per_second(store: Path, namesrv: str) -> float:
-    """Return messages a second of one replay, the pass that counts included."""
-
-    async def make_topic() -> None:
-        async with Admin(namesrv) as admin:
-            await admin.create_topic(_TOPIC, queues=_QUEUES)
-            while _TOPIC not in await admin.topics():
-                await asyncio.sleep(0.1)
-
-    run(make_topic())
+    """Return messages a second of one replay with its counting pass."""
+    run(create_topic(namesrv, _TOPIC, _QUEUES))
     replay = Replay(str(store), "bench", build_selection(Query(), None, None), namesrv)
-    begin, begin_cpu_s = time.perf_counter(), psutil.Process().cpu_times()
+    begin, begin_cpu_s = time.perf_counter(), processor_seconds(psutil.Process())
     counts = count(replay)
     run(send(replay, counts))
-    seconds, end_cpu_s = time.perf_counter() - begin, psutil.Process().cpu_times()
-    spent_s = end_cpu_s.user + end_cpu_s.system - begin_cpu_s.user - begin_cpu_s.system
+    seconds, spent_s = time.perf_counter() - begin, processor_seconds(psutil.Process()) - begin_cpu_s
     print(f"replay to {namesrv}: {seconds:.1f} s, of which {spent_s:.1f} s of a processor are ours", file=sys.stderr)
     return counts.messages / seconds

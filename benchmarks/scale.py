@@ -43,7 +43,7 @@ def _rebuild(uri: str) -> int:
 
 
 def _until_scan(steps: JobSteps[Any]) -> int:
-    """Run a job's waves up to the scan; return the scan's number of tasks."""
+    """Run a job's task batches up to the scan; return the scan's number of tasks."""
     runner = ProcessRunner()
     wave = next(steps)
     while getattr(wave.function, "func", None) not in {check_split, scan_split}:
@@ -53,7 +53,7 @@ def _until_scan(steps: JobSteps[Any]) -> int:
 
 
 def _measure(plan: Callable[[str], int], segments: int) -> tuple[float, int, int]:
-    """Seconds, peak resident bytes of the planning process, and tasks."""
+    """Measure seconds and peak memory of the planning process; count the tasks."""
     with SimulatedStore(segments).at_uri() as uri:
         begin = time.perf_counter()
         tasks = plan(uri)
@@ -61,7 +61,7 @@ def _measure(plan: Callable[[str], int], segments: int) -> tuple[float, int, int
 
 
 def figures(segments: int = SEGMENTS) -> list[Figure]:
-    """Measure each plan in a process of its own."""
+    """Measure each plan in a separate process."""
     rows = []
     for name, plan in {"scan": _scan, "verify": _verify, "rebuild": _rebuild}.items():
         with ProcessPoolExecutor(1, get_context("spawn")) as pool:

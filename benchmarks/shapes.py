@@ -32,7 +32,7 @@ QUEUES: Final = 1_000_000  # a tenth of those that are simulated
 LIGHT_QUEUES: Final = 100_000  # a tenth of 1,000,000
 INDEX_FILES: Final = 10_000
 LARGEST_BYTES: Final = 2 << 30
-MOST_TASKS: Final = 1024  # of a wave: no task for each queue or file, but for an IndexFile's, which is its own
+MOST_TASKS: Final = 1024  # of a batch: no task for each queue; each IndexFile has a task
 _SIZES: Final = StoreSizes(
     consumequeue_file_bytes=400,
     index_slots=50,
@@ -45,29 +45,20 @@ _TIME_MS: Final = 1_700_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """Time, memory and results of both jobs.
-
-    Attributes:
-        queues: that the verification has compared.
-        index_files: that there are.
-        findings: codes of what it has found, but for information.
-        tasks: of the largest wave.
-        driver_bytes: the most memory of the process that planned.
-        task_bytes: the most memory of a process that had tasks.
-    """
+    """Time, peak memory and results of both jobs."""
 
     rebuild_s: float
     verify_s: float
     queues: int
     index_files: int
-    findings: frozenset[str]
-    tasks: int
+    findings: frozenset[str]  # codes, without information
+    tasks: int  # of the largest batch
     driver_bytes: int
     task_bytes: int
 
 
 class _Counting(ProcessRunner):
-    """Counts the tasks of the largest wave."""
+    """Counter of the tasks of the largest batch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,7 +70,7 @@ class _Counting(ProcessRunner):
 
 
 def figures(work: Path) -> list[Figure]:
-    """Measure each shape on a store of its own, which is made and removed."""
+    """Measure each shape on a separate store."""
     shapes: dict[str, tuple[Callable[[str], None], StoreSizes]] = {
         f"{QUEUES:,} queues": (_many_queues, _SIZES),
         f"{LIGHT_QUEUES:,} light queues": (_light_queues, _SIZES),
@@ -136,7 +127,7 @@ def _many_keys(store: str) -> None:
 
 
 def _light_queues(store: str) -> None:
-    """Write a message for each light queue; the message belongs to the next light queue, too."""
+    """Write a message for each light queue, which is also in the next light queue."""
     host, at, places = Host.parse("127.0.0.1:10911"), 0, [0] * LIGHT_QUEUES
     directory = Path(paths.commitlog_dir(store))
     directory.mkdir(parents=True)

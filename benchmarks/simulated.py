@@ -1,7 +1,7 @@
 """Measures rebuild and verification of simulated stores of ten million queues, and of a million light queues.
 
-A driver plans, all of the log is scanned, and one of the tasks over queues is run: tasks in other processes than the
-driver, as executors have none of its memory. What tells is processor time: other work of the machine adds little to it.
+A driver plans, the log is scanned, and a single task over queues is run. Tasks run in other processes than the driver,
+as in executors. Processor time counts, which other work on the machine hardly changes.
 """
 
 import multiprocessing
@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -43,13 +43,7 @@ _SPAWN: Final = multiprocessing.get_context("spawn")
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """Time, memory and requests of one task.
-
-    Attributes:
-        seconds: of one processor.
-        own_bytes: the most memory of its process, which may have had tasks of the same wave before.
-        open_files: of the store, the most at once.
-    """
+    """Result, processor seconds, peak memory of the process, requests, and most open files of a task."""
 
     result: Any
     seconds: float
@@ -60,26 +54,16 @@ class _Task:
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """Time, memory and requests of a job.
+    """Processor seconds, peak memory and requests of a job's driver, and the tasks."""
 
-    Attributes:
-        plan_s: of a processor, in the driver, until the log's scan.
-        notes_s: likewise, from there until the tasks over queues.
-        driver_bytes: the most memory of the driver.
-        lists: all tasks that listed queues, without their results.
-        scans: those of the scan, likewise.
-        tasks: over queues.
-        task: one of them.
-    """
-
-    plan_s: float
-    notes_s: float
+    plan_s: float  # until the log's scan
+    after_scan_s: float  # until the tasks over queues
     driver_bytes: int
     requests: int
-    lists: list[_Task]
-    scans: list[_Task]
-    tasks: int
-    task: _Task
+    lists: list[_Task]  # that list queues, without results
+    scans: list[_Task]  # without results
+    tasks: int  # over queues
+    task: _Task  # a single one of these
 
 
 def figures(work: Path, queues: int, light_queues: int) -> list[Figure]:
@@ -102,14 +86,16 @@ def _figure(name: str, make: Callable[[], ManyQueues], job: Callable[..., JobSte
         measured = pool.submit(_measure, make, job, str(work)).result()
     scans, task = measured.scans, measured.task
     value = (
-        f"driver {measured.plan_s:,.0f} s to plan and {measured.notes_s:,.0f} s after the scan, "
+        f"driver {measured.plan_s:,.0f} s to plan and {measured.after_scan_s:,.0f} s after the scan, "
         f"{measured.driver_bytes >> 20:,} MiB, {measured.requests:,} requests; {_most('lists', measured.lists)}"
         f"{_most('scan', scans)}one of {measured.tasks:,} tasks over queues: {task.result.queue_count:,} queues, "
         f"{task.seconds:,.1f} s, {task.own_bytes >> 20:,} MiB, {task.requests:,} requests, {task.open_files} open files"
     )
     largest = max(measured.driver_bytes, *(each.own_bytes for each in (*measured.lists, *scans, task)))
     is_bounded = (
-        largest <= LARGEST_BYTES and measured.plan_s + measured.notes_s <= LONGEST_S and measured.tasks <= MOST_TASKS
+        largest <= LARGEST_BYTES
+        and measured.plan_s + measured.after_scan_s <= LONGEST_S
+        and measured.tasks <= MOST_TASKS
     )
     return Figure(name, value, "driver 300 s, 2 GiB, sound", is_bounded and not _faults(task.result))
 
@@ -150,22 +136,22 @@ def _measure(make: Callable[[], ManyQueues], job: Callable[..., JobSteps[Any]], 
         steps = job(uri, area, sizes)
         wave = next(steps)
         plan_s = time.process_time() - begin
-        while not scans:  # its results go to the driver, which lists the queues before and works on after it
+        while not scans:  # the driver lists queues before the scan, and gets the scan's results
             is_scan = getattr(wave.function, "func", None) in _SCANS
-            done = _run(make, wave)
-            costs = [_Task(None, each.seconds, each.own_bytes, each.requests, each.open_files) for each in done]
+            tasks = _run(make, wave)
+            costs = [replace(each, result=None) for each in tasks]
             begin = time.process_time()
-            wave = steps.send([each.result for each in done])
-            del done
+            wave = steps.send([each.result for each in tasks])
+            del tasks
             spent_s = time.process_time() - begin
             if is_scan:
-                scans, notes_s = costs, spent_s
+                scans, after_scan_s = costs, spent_s
             else:
                 lists, plan_s = costs, plan_s + spent_s
         driver_bytes, requests = peak_bytes(), store.requests.count
         (task,) = _run(make, TaskBatch(wave.function, wave.arguments[:1]))
         steps.close()
-    return _Job(plan_s, notes_s, driver_bytes, requests, lists, scans, len(wave.arguments), task)
+    return _Job(plan_s, after_scan_s, driver_bytes, requests, lists, scans, len(wave.arguments), task)
 
 
 def _publication_figure(queues: int) -> Figure:
@@ -182,7 +168,7 @@ def _publication_figure(queues: int) -> Figure:
 
 
 def _publish(queues: int) -> tuple[int, float, int, int]:
-    """Publish, but for the copies; tasks, processor seconds, the most memory, and bytes of the manifest."""
+    """Publish without copies: tasks, processor seconds, peak memory, and bytes of the manifest."""
     target = SimulatedTarget(queues=queues)
     with target.at_uri() as uri:
         begin = time.process_time()
@@ -209,7 +195,7 @@ def _run(make: Callable[[], ManyQueues], wave: TaskBatch) -> list[_Task]:
 
 
 def _serve(make: Callable[[], ManyQueues]) -> None:
-    """Serve a store for good, so that a task which has its storage with it can be unpickled."""
+    """Serve a store in a process of tasks, so that a task with its storage can be unpickled."""
     _SERVED.enter_context(make().at_uri())
 
 

@@ -1,7 +1,7 @@
 """Simulated object stores of ten million queues with one message each, and of a million light queues (LMQ).
 
-Listings, log and queue files are computed. ``ArrowStorage`` and all above it are the product's own; no request takes
-time, they are counted.
+Listings, log and queue files are computed. The product's ``ArrowStorage`` and the layers above read them; requests are
+counted and take no time.
 """
 
 import re
@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow.fs as pafs
 from numpy.typing import NDArray
 
-from benchmarks.simulated_store import LOG, ROOT, SimulatedStore
+from benchmarks.simulated_store import LOG, ROOT, OpenFile, SimulatedStore
 from rmq_formats.codecs import paths
 from rmq_formats.codecs.consumequeue import Unit
 from rmq_formats.codecs.hosts import Host
@@ -46,7 +46,7 @@ _LIGHT_PROPERTIES: Final = {"INNER_MULTI_DISPATCH": f"{_LIGHT_FIRST},{_LIGHT_FIR
 
 
 def record_image(topic: str, properties: dict[str, str]) -> bytes:
-    """Encode the record that all of a simulated log are like."""
+    """Encode the record that a simulated log repeats."""
     host = Host.parse("127.0.0.1:10911")
     message = MessageToStore(
         topic=topic,
@@ -60,30 +60,9 @@ def record_image(topic: str, properties: dict[str, str]) -> bytes:
     return encode_record(message, queue_offset=0, physical_offset=0, store_timestamp_ms=_TIME_MS)
 
 
-class _Open:
-    """An open file whose bytes are computed; it is counted until it is closed."""
-
-    def __init__(self, store: "ManyQueues", path: str, size_bytes: int) -> None:
-        self._store, self._path, self._size_bytes = store, path, size_bytes
-        store.open_files += 1
-        store.most_open_files = max(store.most_open_files, store.open_files)
-
-    def size(self) -> int:
-        return self._size_bytes
-
-    def read_at(self, size: int, offset: int) -> bytes:
-        with self._store.requests.one(0):
-            if self._path.startswith(LOG):
-                return self._store.log(offset, size)
-            return self._store.queue(self._path)[offset : offset + size]
-
-    def close(self) -> None:
-        self._store.open_files -= 1
-
-
 @dataclass
 class ManyQueues(SimulatedStore):
-    """A store of one CommitLog file, whose records are all of one size, and of queues with a file each."""
+    """A store of one CommitLog file with records of the same size, and of queues with a file each."""
 
     IMAGE: ClassVar[NDArray[np.uint8]]  # of a record
     TOPIC: ClassVar[re.Pattern[str]]  # directories of topics
@@ -115,9 +94,19 @@ class ManyQueues(SimulatedStore):
         is_directory = name in {ROOT, LOG, QUEUES} or self.TOPIC.fullmatch(name) or self.QUEUE.fullmatch(name)
         return pafs.FileInfo(name, pafs.FileType.Directory if is_directory else pafs.FileType.NotFound)
 
-    def opened(self, path: str, size_bytes: int) -> _Open:
-        """Return an open file."""
-        return _Open(self, path, size_bytes)
+    def opened(self, path: str, size_bytes: int) -> OpenFile:
+        """Return an open file, which is counted."""
+        self.open_files += 1
+        self.most_open_files = max(self.most_open_files, self.open_files)
+
+        def read_at(size: int, offset: int) -> bytes:
+            with self.requests.one(0):
+                return self.log(offset, size) if path.startswith(LOG) else self.queue(path)[offset : offset + size]
+
+        def close() -> None:
+            self.open_files -= 1
+
+        return OpenFile(size_bytes, read_at, close)
 
     def log(self, offset: int, size: int) -> bytes:
         """Return bytes of the log, zeros after the last record."""
@@ -131,7 +120,7 @@ class ManyQueues(SimulatedStore):
         return rows.tobytes()[skipped : skipped + size].ljust(min(size, self.segment_bytes - offset), b"\0")
 
     def fill(self, rows: NDArray[np.uint8], numbers: NDArray[np.int64]) -> None:
-        """Make records, uint8[n, size], those of the messages of these numbers, int64[n]."""
+        """Write the fields of messages with these numbers, int64[n], into records, uint8[n, size]."""
         raise NotImplementedError
 
     def queue(self, path: str) -> bytes:
@@ -147,7 +136,7 @@ class ManyQueues(SimulatedStore):
 
 @dataclass
 class SimulatedQueues(ManyQueues):
-    """A store of a queue for each of its messages: number n is that of topic n % TOPICS and queue n // TOPICS."""
+    """A store with a queue for each message: message n is in topic n % TOPICS and queue n // TOPICS."""
 
     IMAGE = np.frombuffer(record_image(f"Topic{0:0{_DIGITS}}", {}), dtype=np.uint8)
     TOPIC, QUEUE = _TOPIC, _QUEUE
@@ -187,9 +176,9 @@ def put_number(rows: NDArray[np.uint8], at: int, values: NDArray[np.int64], widt
 
 @dataclass
 class SimulatedLightQueues(ManyQueues):
-    """A store of a light queue for each of its messages: number n is in those of n and n + 1, and in queue n % 1000.
+    """A store with a light queue for each message: message n is in light queues n and n + 1, and in queue n % 1000.
 
-    Each light queue has a topic's directory of its own, as in the store that ``shapes`` makes of a tenth of them.
+    Each light queue has its own directory of a topic, as in the smaller store of ``shapes``.
     """
 
     IMAGE = np.frombuffer(record_image(_LIGHT_TOPIC, _LIGHT_PROPERTIES), dtype=np.uint8)

@@ -8,7 +8,7 @@ import io
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -28,12 +28,12 @@ ROOT: Final = "bucket/store"
 LOG: Final = f"{ROOT}/commitlog"
 _CHANGED_NS: Final = 1_760_000_000_000_000_000
 QUEUE_FILE_BYTES: Final = 400
-_NOTES: Final = f"{ROOT}/{WORK_DIRECTORY}/files"
+_WORK_FILES: Final = f"{ROOT}/{WORK_DIRECTORY}/files"
 
 
 @dataclass
 class Requests:
-    """Counter of the store's requests: their number, and the largest number in flight."""
+    """Counter of the store's requests, in all and in flight."""
 
     count: int = 0
     most_at_once: int = 0
@@ -54,29 +54,25 @@ class Requests:
             self._under_way -= 1
 
 
-class _Segment:
-    """An open segment whose bytes are all 1: what is not read does not exist."""
+@dataclass(frozen=True, slots=True)
+class OpenFile:
+    """Open file whose bytes are computed, with the methods of a ``pyarrow.NativeFile`` that reads need."""
 
-    def __init__(self, store: "SimulatedStore") -> None:
-        self._store = store
+    size_bytes: int
+    read_at: Callable[[int, int], bytes]  # size and offset
+    close: Callable[[], None] = lambda: None
 
     def size(self) -> int:
-        return self._store.segment_bytes
-
-    def read_at(self, size: int, _offset: int) -> bytes:
-        with self._store.requests.one(self._store.round_trip_s):
-            return b"\1" * size
-
-    def close(self) -> None:
-        pass
+        """Return the size in bytes."""
+        return self.size_bytes
 
 
 @dataclass
 class SimulatedStore:
-    """A store of nothing but a CommitLog, with those methods of a ``pyarrow.fs.FileSystem`` that reads need.
+    """A store of only a CommitLog, with the methods of a ``pyarrow.fs.FileSystem`` that reads need.
 
     Attributes:
-        round_trip_s: seconds that a request takes; a listing takes one for each page.
+        round_trip_s: seconds of a request; a listing takes a request for each page.
     """
 
     segments: int
@@ -114,20 +110,25 @@ class SimulatedStore:
         return pafs.FileInfo(name, pafs.FileType.NotFound)
 
     def open_input_file(self, path: str) -> Any:
-        """Open a file; like S3's client, request the file's size."""
+        """Open a file; request the size first, as the client of S3."""
         with self.requests.one(self.round_trip_s):
             info = self.info(path)
             if info.type != pafs.FileType.File:
                 raise FileNotFoundError(path)
         return self.opened(path, info.size)
 
-    def opened(self, _path: str, _size_bytes: int) -> Any:
-        """Return an open file."""
-        return _Segment(self)
+    def opened(self, _path: str, size_bytes: int) -> OpenFile:
+        """Return an open segment, whose bytes are all 1."""
+
+        def read_at(size: int, _offset: int) -> bytes:
+            with self.requests.one(self.round_trip_s):
+                return b"\1" * size
+
+        return OpenFile(size_bytes, read_at)
 
     @contextmanager
     def at_uri(self) -> Iterator[str]:
-        """Serve it at a URI, in this process."""
+        """Serve the store at a URI in this process."""
 
         def connect(storage: Any) -> None:
             storage._location, storage._root, storage.file_system = URI, ROOT, self
@@ -137,7 +138,7 @@ class SimulatedStore:
 
 
 class _Put(io.BytesIO):
-    """An object that is being written."""
+    """Object that is being written."""
 
     def __init__(self, target: "SimulatedTarget", path: str) -> None:
         super().__init__()
@@ -154,23 +155,9 @@ class _Put(io.BytesIO):
         super().close()
 
 
-class _Object:
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-
-    def size(self) -> int:
-        return len(self._data)
-
-    def read_at(self, size: int, offset: int) -> bytes:
-        return self._data[offset : offset + size]
-
-    def close(self) -> None:
-        pass
-
-
-@functools.lru_cache(maxsize=1)  # for it is asked for its size before it is read
-def _note(task: int, queues: int) -> bytes:
-    """Return the note of a task: a file of each of its queues."""
+@functools.lru_cache(maxsize=1)  # the size is requested before the bytes
+def _work_file(task: int, queues: int) -> bytes:
+    """Return the work file of a task, with a file of each of its queues."""
     numbers = range(task, queues, MAX_PARTITIONS)
     names = (f"consumequeue/Topic{number % 1000:04d}/{number // 1000}/{0:020d}" for number in numbers)
     return json.dumps(dict.fromkeys(names, QUEUE_FILE_BYTES)).encode()
@@ -178,14 +165,10 @@ def _note(task: int, queues: int) -> bytes:
 
 @dataclass
 class SimulatedTarget(SimulatedStore):
-    """A store into which a rebuild has put a file of each of its queues: all is there but the publication.
+    """A store after a rebuild of all queues, before the publication.
 
-    Names of objects and the notes of tasks are computed; copies are counted. Objects that the driver puts are kept, but
-    for the manifest, of which the size is.
-
-    Attributes:
-        manifest_bytes: of the manifest that was put.
-        objects: that were put, by path.
+    Names of objects and the work files of tasks are computed; copies are counted. Objects that the driver puts are
+    stored, but of the manifest only the size.
     """
 
     segments: int = 0
@@ -193,25 +176,27 @@ class SimulatedTarget(SimulatedStore):
     queues: int = 0
     copies: int = 0
     manifest_bytes: int = 0
-    objects: dict[str, bytes] = field(default_factory=dict)
+    objects: dict[str, bytes] = field(default_factory=dict)  # by path
 
     def listed(self, directory: str) -> list[pafs.FileInfo]:
-        """List the tasks' notes, the only entries that a rebuild lists."""
-        names = [f"{_NOTES}/queues-{number:06d}" for number in range(MAX_PARTITIONS)] if directory == _NOTES else []
+        """List the work files of tasks, the only entries that a rebuild lists."""
+        numbers = range(MAX_PARTITIONS if directory == _WORK_FILES else 0)
+        names = [f"{_WORK_FILES}/queues-{number:06d}" for number in numbers]
         return [pafs.FileInfo(name, pafs.FileType.File, size=0) for name in names]
 
     def info(self, name: str) -> pafs.FileInfo:
         """Describe an object."""
-        if name in self.objects or name.startswith(f"{_NOTES}/"):
+        if name in self.objects or name.startswith(f"{_WORK_FILES}/"):
             return pafs.FileInfo(name, pafs.FileType.File, size=len(self._data(name)))
         return pafs.FileInfo(name, pafs.FileType.NotFound)
 
-    def opened(self, path: str, _size_bytes: int) -> _Object:
+    def opened(self, path: str, size_bytes: int) -> OpenFile:
         """Return an open object."""
-        return _Object(self._data(path))
+        data = self._data(path)
+        return OpenFile(size_bytes, lambda size, offset: data[offset : offset + size])
 
     def _data(self, path: str) -> bytes:
-        return self.objects[path] if path in self.objects else _note(int(path[-6:]), self.queues)
+        return self.objects[path] if path in self.objects else _work_file(int(path[-6:]), self.queues)
 
     def open_output_stream(self, path: str) -> _Put:
         """Begin to put an object."""

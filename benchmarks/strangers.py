@@ -1,6 +1,6 @@
-"""Benchmarks a healthy sender beside strangers at the same broker: each of the three in a process of its own.
+"""Benchmarks a healthy sender beside strangers at the same broker, in three processes.
 
-Windows alone and beside strangers are measured in turn, so that other work on the machine is in both.
+Windows alone and beside strangers are measured in turn, so that other work on the machine slows both.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from typing import Final
 import psutil
 import uvloop
 
-from benchmarks.measure import Figure
+from benchmarks.measure import Figure, processor_seconds
 from rmq_core.remoting.bodies.clients import ConsumerData, HeartbeatData, SubscriptionData
 from rmq_core.remoting.bodies.codec import encode_body
 from rmq_core.remoting.client import RemotingClient
@@ -39,18 +39,13 @@ _TIMEOUT_S: Final = 60.0
 _BODY: Final = b"x" * 1024
 _PIECE: Final = bytes(64)  # of a slow sender, each second
 _CLAIMED_BYTES: Final = (16 << 20) - 4  # the largest frame, without its length
-_BROUGHT_BYTES: Final = 16 << 10  # of what is claimed: all together take less than maxHeldBytes
+_SENT_BYTES: Final = 16 << 10  # of each claimed frame: all together less than maxHeldBytes
 _Stranger = Callable[[str, str], AbstractAsyncContextManager[None]]
 
 
 @dataclass(slots=True)
 class _Windows:
-    """Measurements in windows of one kind.
-
-    Attributes:
-        latencies_ms: of sends.
-        broker_cpu_s: processor time of the broker.
-    """
+    """Measurements of sends in windows, alone or beside strangers."""
 
     latencies_ms: list[float] = field(default_factory=list)
     broker_cpu_s: float = 0.0
@@ -61,29 +56,29 @@ class _Windows:
 
     @property
     def cpu_us(self) -> float:
-        """Processor time of the broker by send."""
+        """Processor time of the broker for a send."""
         return self.broker_cpu_s / len(self.latencies_ms) * 1e6
 
 
 def figures(work: Path) -> list[Figure]:
     """Measure the p99 of a sender alone and beside each kind of stranger, on new stores under ``work``."""
-    return [_figure(work / kind, kind) for kind in STRANGERS]
+    return [_figure(work / kind, kind, title) for kind, (title, _) in STRANGERS.items()]
 
 
-def _figure(work: Path, kind: str) -> Figure:
+def _figure(work: Path, kind: str, title: str) -> Figure:
     alone, beside = _Windows(), _Windows()
     with standalone(work, "") as broker, _process("send", broker.broker) as sender:
-        _measure_latencies(sender, "0.5")  # all is loaded then
+        _measure_latencies(sender, "0.5")  # a warm-up
         for pair in range(PAIRS):
             _measure(broker, sender, alone)
             with _process(kind, broker.broker, str(pair)) as stranger:
                 assert stranger.stdout is not None
-                stranger.stdout.readline()  # it is there
+                stranger.stdout.readline()  # until the stranger has begun
                 _measure(broker, sender, beside)
     ratio = beside.p99_ms / alone.p99_ms
     cpu = f"the broker's processor {beside.cpu_us:.0f} µs a send, alone {alone.cpu_us:.0f}"
     return Figure(
-        f"p99 of a sender beside strangers: {_TITLES[kind]} ({cpu})",
+        f"p99 of a sender beside strangers: {title} ({cpu})",
         f"{beside.p99_ms:.2f} ms",
         f"at most {MOST:g} × alone",
         ratio <= MOST,
@@ -94,10 +89,9 @@ def _figure(work: Path, kind: str) -> Figure:
 
 def _measure(broker: Standalone, sender: "subprocess.Popen[str]", into: _Windows) -> None:
     process = psutil.Process(broker.pid)
-    before = process.cpu_times()
+    before_s = processor_seconds(process)
     into.latencies_ms += _measure_latencies(sender, f"{WINDOW_S}")
-    after = process.cpu_times()
-    into.broker_cpu_s += after.user + after.system - before.user - before.system
+    into.broker_cpu_s += processor_seconds(process) - before_s
 
 
 def _measure_latencies(sender: "subprocess.Popen[str]", seconds: str) -> list[float]:
@@ -111,7 +105,7 @@ def _measure_latencies(sender: "subprocess.Popen[str]", seconds: str) -> list[fl
 
 @contextmanager
 def _process(*arguments: str) -> Iterator["subprocess.Popen[str]"]:
-    """Run a part of this module in a process; it ends when its stdin does."""
+    """Run a part of this module in a process, which ends when its stdin is closed."""
     command = [sys.executable, "-m", "benchmarks.strangers", *arguments]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         yield process
@@ -123,10 +117,10 @@ def _process(*arguments: str) -> Iterator["subprocess.Popen[str]"]:
 
 
 async def _send(broker: str) -> None:
-    """For each line of stdin send for so many seconds, and print the latencies.
+    """For each line of stdin, a number of seconds, send for that time and print the latencies.
 
-    Sends are due at a fixed rate, and late ones count from then: who waited for each answer would send one message
-    while the broker stands, and count that once.
+    Sends are due at a fixed rate, and latencies count from the due time: a sender that waits for each response would
+    send one message while the broker hangs, and count the delay once.
     """
     async with RemotingClient() as client:
         await client.invoke(broker, _message_command(TOPIC), _TIMEOUT_S)
@@ -163,7 +157,7 @@ async def _silent(broker: str, _: str) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def _slow(broker: str, _: str) -> AsyncIterator[None]:
-    """Each connection brings a message piece by piece, one a second."""
+    """Send a message on each connection piece by piece, one piece a second."""
     command = _message_command("Slow")
     command.body = bytes(1 << 20)
     async with _connections(broker) as writers, _pieces(writers, bytes(frame_head(command))):
@@ -172,9 +166,9 @@ async def _slow(broker: str, _: str) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def _claiming(broker: str, _: str) -> AsyncIterator[None]:
-    """Each connection claims a frame of the largest size, and brings some of it."""
+    """Send the begin of a frame that claims the largest size on each connection."""
     head = bytes(frame_head(_message_command("Slow")))
-    begin = _CLAIMED_BYTES.to_bytes(4, "big") + head[4:] + bytes(_BROUGHT_BYTES)
+    begin = _CLAIMED_BYTES.to_bytes(4, "big") + head[4:] + bytes(_SENT_BYTES)
     async with _connections(broker) as writers, _pieces(writers, begin):
         yield
 
@@ -206,7 +200,7 @@ async def _pieces(writers: list[asyncio.StreamWriter], begin: bytes) -> AsyncIte
 
 @asynccontextmanager
 async def _new_groups(broker: str, name: str) -> AsyncIterator[None]:
-    """Send pulls of unknown groups, all at once."""
+    """Send pulls of unknown groups at once."""
     async with RemotingClient() as client:
         pulls = [client.invoke(broker, _pull(f"g{name}-{n}"), _TIMEOUT_S) for n in range(NEW_GROUPS)]
         answers = asyncio.gather(*pulls)
@@ -237,34 +231,23 @@ async def _heartbeat(broker: str, name: str) -> AsyncIterator[None]:
         await answer
 
 
-STRANGERS: Final[dict[str, _Stranger]] = {
-    "silent": _silent,
-    "slow": _slow,
-    "claiming": _claiming,
-    "groups": _new_groups,
-    "heartbeat": _heartbeat,
-}
-_TITLES: Final = {
-    "silent": f"{CONNECTIONS:,} idle connections",
-    "slow": f"{CONNECTIONS:,} slow senders",
-    "claiming": f"{CONNECTIONS:,} frames that claim 16 MiB",
-    "groups": f"{NEW_GROUPS:,} pulls with new group names",
-    "heartbeat": f"a heartbeat with {HEARTBEAT_GROUPS:,} new groups",
+STRANGERS: Final[dict[str, tuple[str, _Stranger]]] = {
+    "silent": (f"{CONNECTIONS:,} idle connections", _silent),
+    "slow": (f"{CONNECTIONS:,} slow senders", _slow),
+    "claiming": (f"{CONNECTIONS:,} frames that claim 16 MiB", _claiming),
+    "groups": (f"{NEW_GROUPS:,} pulls with new group names", _new_groups),
+    "heartbeat": (f"a heartbeat with {HEARTBEAT_GROUPS:,} new groups", _heartbeat),
 }
 
 
-async def _be_strange(kind: str, broker: str, name: str) -> None:
-    """Be a stranger until stdin ends."""
-    async with STRANGERS[kind](broker, name):
-        print("here", flush=True)
+async def _run_stranger(kind: str, broker: str, name: str) -> None:
+    """Run a stranger until stdin ends."""
+    _, stranger = STRANGERS[kind]
+    async with stranger(broker, name):
+        print("begun", flush=True)
         await asyncio.to_thread(sys.stdin.readline)
 
 
-def main() -> None:
-    """Be one of the processes."""
-    kind, *rest = sys.argv[1:]
-    uvloop.run(_send(*rest) if kind == "send" else _be_strange(kind, *rest))
-
-
 if __name__ == "__main__":
-    main()
+    kind, *arguments = sys.argv[1:]
+    uvloop.run(_send(*arguments) if kind == "send" else _run_stranger(kind, *arguments))

@@ -2,18 +2,18 @@
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
 import uvloop
 
 from benchmarks.client import consume
-from benchmarks.measure import Figure
+from benchmarks.measure import Figure, rate_figure
 from rmq_core.client import Message, Producer
 from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.codes import RequestCode
-from rmq_core.remoting.header import request
+from rmq_core.remoting.header import RemotingCommand, request
 from rmq_core.store.config import StoreConfig
 from rmq_core.store.store import MessageStore
 from rmq_formats.codecs.layout import PROPERTY_REAL_QUEUE_ID, PROPERTY_REAL_TOPIC, PROPERTY_UNIQ_KEY
@@ -26,9 +26,9 @@ from tools.processes import Standalone, standalone
 TOPIC: Final = "TimerLoad"
 COUNT: Final = 30_000
 CONCURRENT: Final = 256
-AHEAD_MS: Final = 30_000  # all are sent before
+AHEAD_MS: Final = 30_000  # longer than the time of the sends
 PENDING: Final = 1_000_000
-DUE: Final = 10_000  # of these
+DUE: Final = 10_000
 _HOUR_S: Final = 3600
 _DUE_IN_S: Final = 20
 _PATIENCE_S: Final = 900
@@ -41,8 +41,7 @@ def figures(work: Path) -> list[Figure]:
         uvloop.run(_send(broker.namesrv))
         per_second = uvloop.run(consume(broker.namesrv, TOPIC, COUNT))
     name = f"{COUNT:,} timer messages of one second, delivered and consumed"
-    delivered = Figure(name, f"{per_second:,.0f}/s", "10,000/s", per_second >= 10_000)
-    return [delivered, *pending(work / "pending", PENDING, DUE)]
+    return [rate_figure(name, per_second, 10_000), *pending(work / "pending", PENDING, DUE)]
 
 
 async def _send(namesrv: str) -> None:
@@ -59,27 +58,25 @@ async def _send(namesrv: str) -> None:
         raise RuntimeError("the messages were due before all were sent")
 
 
-# --- many that wait -----------------------------------------------------------------
 def pending(store: Path, count: int, due_count: int) -> list[Figure]:
-    """Measure the cost of waiting timer messages.
-
-    Args:
-        count: so many, due in the seconds of a day.
-        due_count: so many more, due in one second soon after a start.
-    """
+    """Measure the cost of timer messages due within a day, and of further ``due_count`` due soon after a start."""
     now_s = time.time_ns() // 1_000_000_000
     _put(store, (now_s + _HOUR_S + number % (23 * _HOUR_S) for number in range(count)))
     with standalone(store, "timerStopEnqueue=true\n") as broker:
         idle_bytes = _own_bytes(broker.pid)
     with standalone(store, "") as broker:
-        asyncio.run(_wait_until_enqueued(broker))
+        info = request(RequestCode.GET_BROKER_RUNTIME_INFO)
+        asyncio.run(_wait_until(broker, info, lambda response: b'"timerOffsetBehind":"0"' in bytes(response.body)))
         waiting_bytes = _own_bytes(broker.pid) - idle_bytes
     due_s = time.time_ns() // 1_000_000_000 + _DUE_IN_S
     _put(store, (due_s for _ in range(due_count)))
     begin = time.perf_counter()
     with standalone(store, "") as broker:
         start_s = time.perf_counter() - begin
-        asyncio.run(_wait_until_delivered(broker, due_count))
+        max_offset = request(RequestCode.GET_MAX_OFFSET, {"topic": TOPIC, "queueId": "0"})
+        asyncio.run(
+            _wait_until(broker, max_offset, lambda response: int(response.ext_fields.get("offset", "0")) >= due_count)
+        )
         again_bytes = _own_bytes(broker.pid) - idle_bytes
     late_ms = [message.store_timestamp_ms - (due_s + 1) * 1000 for message in Store(store).messages(topic=TOPIC)]
     first_ms, last_ms = min(late_ms), max(late_ms)
@@ -119,20 +116,8 @@ def _own_bytes(pid: int) -> int:
     return (int(numbers["Pss_Anon"]) + int(numbers["Pss_Shmem"])) << 10
 
 
-async def _wait_until_enqueued(broker: Standalone) -> None:
+async def _wait_until(broker: Standalone, command: RemotingCommand, is_done: Callable[[RemotingCommand], bool]) -> None:
+    """Send a request again and again until the response fulfils a condition."""
     async with asyncio.timeout(_PATIENCE_S), RemotingClient() as client:
-        while True:
-            answer = await client.invoke(broker.broker, request(RequestCode.GET_BROKER_RUNTIME_INFO))
-            if b'"timerOffsetBehind":"0"' in bytes(answer.body):
-                return
-            await asyncio.sleep(0.2)
-
-
-async def _wait_until_delivered(broker: Standalone, count: int) -> None:
-    async with asyncio.timeout(_PATIENCE_S), RemotingClient() as client:
-        while True:
-            command = request(RequestCode.GET_MAX_OFFSET, {"topic": TOPIC, "queueId": "0"})
-            answer = await client.invoke(broker.broker, command)
-            if int(answer.ext_fields.get("offset", "0")) >= count:
-                return
+        while not is_done(await client.invoke(broker.broker, command)):
             await asyncio.sleep(0.2)

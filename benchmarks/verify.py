@@ -1,28 +1,26 @@
 """Benchmarks the verification of a whole store, the cost of its checksums, and how a rebuild grows with its log."""
 
-import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from benchmarks import offline
-from benchmarks.measure import Figure, run_rmq, seconds
+from benchmarks.measure import Figure, last_line_json, run_rmq, seconds
 from rmq_formats.scan.splits import plan_splits, split_frames
 from rmq_formats.storage.store_files import open_store
 
-QUARTER: Final = 4  # of the store's files: the small one of two logs whose times are compared
+QUARTER: Final = 4  # the smaller log has a quarter of the files
 
 
 def figures(work: Path, messages: int) -> list[Figure]:
-    """Measure on the store of the offline part, which is made where it is not there."""
+    """Measure on the store of the offline part; create a missing store."""
     store = offline.warm_store(work, messages)
     return [*_verify(store), _growth(store, work)]
 
 
 def _verify(store: Path) -> list[Figure]:
     run_rmq("rebuild", str(store), "--json")
-    report = json.loads(run_rmq("verify", str(store), "--json").splitlines()[-1])
+    report = last_line_json(run_rmq("verify", str(store), "--json"))
     rate = report["bytes"] / report["seconds"]
     phases = ", ".join(f"{phase} {phase_s:.2f} s" for phase, phase_s in report["phases"].items())
     share = checksum_seconds(store) / (report["phases"]["scan"] + report["phases"]["compare"])
@@ -37,16 +35,13 @@ def checksum_seconds(store: Path) -> float:
     files = open_store(str(store))
     splits = plan_splits(files.storage, files.segments)
 
-    def scan(verify_crc: bool) -> Callable[[], None]:
-        def work() -> None:
-            for split in splits:
-                with files.storage.open(split.path) as file:
-                    for _ in split_frames(file, split, verify_crc=verify_crc):
-                        pass
+    def scan(verify_crc: bool) -> None:
+        for split in splits:
+            with files.storage.open(split.path) as file:
+                for _ in split_frames(file, split, verify_crc=verify_crc):
+                    pass
 
-        return work
-
-    return max(0.0, (seconds(scan(True)) - seconds(scan(False))) / 2)
+    return max(0.0, (seconds(lambda: scan(True)) - seconds(lambda: scan(False))) / 2)
 
 
 def _growth(store: Path, work: Path) -> Figure:
@@ -68,6 +63,6 @@ def _growth(store: Path, work: Path) -> Figure:
 def _rebuild(store: Path, work: Path) -> tuple[int, float]:
     """Rebuild a log; return its bytes, and the seconds that a byte took."""
     out = work / "growth"
-    report = json.loads(run_rmq("rebuild", str(store), "--out", str(out), "--json").splitlines()[-1])
+    report = last_line_json(run_rmq("rebuild", str(store), "--out", str(out), "--json"))
     shutil.rmtree(out)
     return report["bytes"], report["seconds"] / report["bytes"]

@@ -8,18 +8,18 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from benchmarks.measure import Figure, run, seconds
+from benchmarks.measure import Figure, last_line_json, run, seconds
 from rmq_formats.spark import session
 
 TARGET_BYTES_PER_S = 200e6
 BODY_BYTES = 1024
-MAX_MESSAGES = 2_000_000  # a store of two files and more says it all
+MAX_MESSAGES = 2_000_000  # a store of some files
 
 
 def figures(work: Path, messages: int) -> list[Figure]:
     """Measure the write of that many messages, in a session of its own."""
     count = min(messages, MAX_MESSAGES)
-    measured = json.loads(run("-m", "benchmarks.write", str(work / "written"), str(count)).splitlines()[-1])
+    measured = last_line_json(run("-m", "benchmarks.write", str(work / "written"), str(count)))
     shutil.rmtree(work / "written", ignore_errors=True)
     rate = measured["bytes"] / measured["write_s"]
     without = measured["bytes"] / measured["noop_s"]
@@ -34,9 +34,9 @@ def figures(work: Path, messages: int) -> list[Figure]:
 
 
 def rows(spark: SparkSession, count: int) -> DataFrame:
-    """Build messages of two topics with four queues each, a tag and a key each.
+    """Build messages of two topics with four queues, a tag and a key, in a small part of the measured time.
 
-    What makes the rows is a small part of what is measured: bodies are cast, for ``encode`` looks at each byte.
+    Bodies are cast, since ``encode`` would process each byte.
     """
     number = F.col("id")
     return spark.range(0, count, 1, 4).select(
@@ -49,7 +49,7 @@ def rows(spark: SparkSession, count: int) -> DataFrame:
 
 
 def main(store: str, count: int) -> None:
-    """Print one JSON object. Each is done twice, and the second counts: in the first the JVM compiles."""
+    """Measure both writes; print one JSON object."""
     spark = session("bench", master="local[2]", delta=False)
     frame = rows(spark, count)
     noop_s, write_s = (second_write_s(frame, kind, store) for kind in ("noop", "rmq_commitlog"))
@@ -58,7 +58,7 @@ def main(store: str, count: int) -> None:
 
 
 def second_write_s(frame: DataFrame, kind: str, store: str) -> float:
-    """Return the seconds of a write that is done for the second time."""
+    """Return the seconds of the second write: during the first, the JVM compiles."""
     write_s = 0.0
     for _ in range(2):
         shutil.rmtree(store, ignore_errors=True)
