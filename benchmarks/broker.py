@@ -51,17 +51,12 @@ POP_ROUNDS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A running broker.
-
-    Attributes:
-        start_s: seconds from the start to the response to the first send; of Apache's broker, until it listens.
-        idle_bytes: resident memory after the consumption of the first message.
-    """
+    """A running broker."""
 
     namesrv: str
     broker: str
-    start_s: float
-    idle_bytes: int
+    start_s: float  # until the response to the first send; of Apache's broker, until it listens
+    idle_bytes: int  # resident memory after the consumption of the first message
     pid: int
 
 
@@ -137,14 +132,10 @@ def _measure(broker: Running, flush: str) -> dict[str, float]:
 
 @dataclass(slots=True)
 class Rates:
-    """Rounds of a load at one server.
-
-    Attributes:
-        cpu_us: the server's processor time for a message, which other work on the machine hardly changes.
-    """
+    """Rounds of a load at one server."""
 
     per_second: list[float] = field(default_factory=list)
-    cpu_us: list[float] = field(default_factory=list)
+    cpu_us: list[float] = field(default_factory=list)  # of the server for a message; other work hardly changes that
 
     def measure(self, pid: int, run: Callable[[], tuple[float, int]]) -> int:
         """Run a load, which returns rate and number of messages, at the server with a pid."""

@@ -69,15 +69,11 @@ class OpenFile:
 
 @dataclass
 class SimulatedStore:
-    """A store of only a CommitLog, with the methods of a ``pyarrow.fs.FileSystem`` that reads need.
-
-    Attributes:
-        round_trip_s: seconds of a request; a listing takes a request for each page.
-    """
+    """A store of only a CommitLog, with the methods of a ``pyarrow.fs.FileSystem`` that reads need."""
 
     segments: int
     segment_bytes: int = 1 << 30
-    round_trip_s: float = 0.02
+    round_trip_s: float = 0.02  # of a request; a listing takes a request for each page
     requests: Requests = field(default_factory=Requests)
 
     def get_file_info(self, name_or_selector: str | pafs.FileSelector) -> pafs.FileInfo | list[pafs.FileInfo]:

@@ -19,7 +19,7 @@ from rmq_formats.errors import FormatError, OptionError
 from rmq_formats.html_text import bytes_text, card, counted
 from rmq_formats.kernels.scan import POSITION
 from rmq_formats.read.dirty import dirty_queues_reason
-from rmq_formats.read.index_lookup import QueueSearch
+from rmq_formats.read.index_lookup import first_unit_since
 from rmq_formats.read.log_end import readable_segments
 from rmq_formats.read.plan import ReadPlan, plan_read
 from rmq_formats.read.point_reads import Points, read_points
@@ -319,9 +319,8 @@ class Store(Records):
         units = []
         for queue in queues:
             if queue_id in {None, queue.queue_id}:
-                search = QueueSearch(self._storage, segments, ConsumeQueue(self._storage, queue))
                 try:
-                    unit = search.first_since(time_ms)
+                    unit = first_unit_since(self._storage, segments, ConsumeQueue(self._storage, queue), time_ms)
                 except FormatError:
                     return self._scan_since(topic, query, on_plan)
                 units += [] if unit is None else [(unit.physical_offset, unit.size)]

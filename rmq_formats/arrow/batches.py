@@ -178,16 +178,10 @@ def error_batch(ranges: Sequence[tuple[int, int, str]], schema: pa.Schema) -> pa
 def pulled_frames(
     answers: Sequence[bytes | memoryview], begin: int, end: int, *, verify_crc: bool = True
 ) -> FrameBatch:
-    """Find the records ``[begin, end)`` in pull responses of one queue, whose bodies are consecutive CommitLog records.
+    """Find the records ``[begin, end)`` in bodies of pull responses of one queue. Raises FormatError.
 
-    A broker may return more records than were requested.
-
-    Args:
-        answers: bodies of pull responses, each of whole records.
-        verify_crc: check the sums; a record with a wrong sum remains, with the CODE.
-
-    Raises:
-        FormatError: bytes that are no records.
+    A body has whole CommitLog records, perhaps more than were requested. A record with a wrong sum remains, with the
+    CODE.
     """
     data = np.frombuffer(bytearray().join(answers), dtype=np.uint8)
     points = np.empty((len(data) // RECORD_FIXED_BYTES_V1, select.POINT_COLUMNS), dtype=np.int64)
@@ -210,8 +204,8 @@ def unit_batch(
     """Convert units of one queue to a record batch.
 
     Args:
-        queue_offsets: int64[n], of the units.
-        units: of ``rmq_formats.codecs.consumequeue.UNIT_DTYPE``, or units of RocksDB or of a batch queue, n of them.
+        queue_offsets: int64[n].
+        units: UNIT_DTYPE[n], or units of RocksDB or of a batch queue.
     """
     count, is_batch = len(units), units.dtype == BATCH_UNIT_DTYPE
     columns: dict[str, Callable[[], pa.Array]] = {
@@ -229,13 +223,7 @@ def unit_batch(
 def index_batch(
     name: str, first: int, begin_timestamp_ms: int, slots: int, entries: NDArray[np.void], schema: pa.Schema
 ) -> pa.RecordBatch:
-    """Convert entries of one IndexFile to a record batch.
-
-    Args:
-        first: number of the first entry.
-        begin_timestamp_ms: of the file's header; entries count seconds from there.
-        entries: of ``rmq_formats.codecs.index.ENTRY_DTYPE``.
-    """
+    """Convert entries of one IndexFile, ENTRY_DTYPE[n], of which ``first`` is the first number, to a record batch."""
     count = len(entries)
     hashes = entries["key_hash"].astype(np.int32)
     columns: dict[str, Callable[[], pa.Array]] = {

@@ -45,15 +45,11 @@ class Comparison(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """Condition on one column.
-
-    Attributes:
-        values: a text or an integer, or with IN several; times are in µs since 1970.
-    """
+    """Condition on one column."""
 
     column: str
     comparison: Comparison
-    values: tuple[str | int, ...]
+    values: tuple[str | int, ...]  # a single value, or with IN several; times are in µs since 1970
 
 
 def conditions(expression: Any, schema: pa.Schema) -> list[Condition]:
@@ -162,12 +158,7 @@ def _first(message: _Message, field: int) -> Any:
 
 
 def _message(data: bytes) -> _Message:
-    """Read a protobuf message: the values of each field, which are integers or bytes.
-
-    Raises:
-        ValueError: the bytes are no protobuf message.
-        IndexError: the bytes are cut off.
-    """
+    """Read the values of each field of a protobuf message, integers or bytes. Raises ValueError, IndexError."""
     if not isinstance(data, bytes):
         raise ValueError("a number where a message should be")
     fields: dict[int, list[Any]] = {}

@@ -38,6 +38,12 @@ _MS: Final = 1000  # microseconds
 _NAME: Final = "[%|a-zA-Z0-9_-]+"  # TopicValidator#validateTopic
 _TOPIC: Final = re.compile(rf"{_NAME}|%RETRY%{_NAME}\+{_NAME}")  # the last is KeyBuilder#buildPopRetryTopicV2
 _NO_ORDER: Final = np.iinfo(np.int64).max  # key of a row without the ordering column, which goes to the end
+_UNIT_COLUMNS: Final = {
+    "queue_offset": dispatch.UNIT_QUEUE_OFFSET,
+    "physical_offset": dispatch.UNIT_PHYSICAL_OFFSET,
+    "size": dispatch.UNIT_SIZE,
+    "tags_code": dispatch.UNIT_TAGS_CODE,
+}
 _REASONS: Final = {
     kernel.NO_TOPIC: "it has no topic",
     kernel.NO_BODY: "it has no body",
@@ -87,11 +93,7 @@ def numbers(array: pa.Array, default: int) -> Table:
 
 
 def check_topic(topic: str) -> None:
-    """Refuse a topic name that no broker would create, but for the length, for which version 2 records have room.
-
-    Raises:
-        StoreError: naming the topic.
-    """
+    """Refuse a topic name that no broker would create, but for its length. Raises StoreError."""
     if not paths.is_safe_topic(topic):
         raise StoreError(f"topic {topic!r} cannot name a directory")
     if _TOPIC.fullmatch(topic) is None:
@@ -100,31 +102,20 @@ def check_topic(topic: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class EncodeOptions:
-    """Options of the encoder.
+    """Options of the encoder."""
 
-    Attributes:
-        now_ms: time of rows without a time.
-        crc_way: CRC_AS_GIVEN, CRC_ALWAYS or CRC_NEVER of ``rmq_formats.kernels.encode.rows``.
-        keep_offsets: the rows retain their physical offsets, queue offsets and sizes.
-    """
-
-    now_ms: int
-    crc_way: int = kernel.CRC_AS_GIVEN
-    keep_offsets: bool = False
+    now_ms: int  # time of rows without a time
+    crc_way: int = kernel.CRC_AS_GIVEN  # or CRC_ALWAYS, CRC_NEVER
+    keep_offsets: bool = False  # retain physical offsets, queue offsets and sizes
     max_record_bytes: int = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """Encoded records of some rows, and the table of their numbers.
+    """Encoded records of some rows, and the table of their numbers."""
 
-    Attributes:
-        records: uint8[n], consecutive records; valid until the next piece.
-        rows: int64[rows, ENCODED_COLUMNS]; QUEUE is a row of ``RowEncoder.queue_names``.
-    """
-
-    records: NDArray[np.uint8]
-    rows: Table
+    records: NDArray[np.uint8]  # uint8[n], consecutive records; valid until the next piece
+    rows: Table  # int64[rows, ENCODED_COLUMNS]; QUEUE is a row of ``RowEncoder.queue_names``
 
 
 class RowEncoder(QueueTable):
@@ -139,11 +130,7 @@ class RowEncoder(QueueTable):
         self._checked_queues = 0
 
     def encode(self, batch: pa.RecordBatch) -> Iterator[Encoded]:
-        """Encode a batch into records, in pieces, without rows with a ``record_error``.
-
-        Raises:
-            StoreError: a row that no store can hold.
-        """
+        """Encode a batch in pieces, without rows with a ``record_error``. Raises StoreError: a row is no record."""
         if "record_error" in batch.schema.names and batch.column("record_error").null_count < len(batch):
             batch = batch.filter(pc.is_null(batch.column("record_error")))
         columns = _Columns(batch, self._options)
@@ -225,12 +212,8 @@ class _Columns:
         else:
             self.numbers[:, kernel.ORDER] = self._number("queue_offset", _NO_ORDER)
         self.texts = np.empty((count, kernel.TEXT_COLUMNS), dtype=np.int64)
-        for at, name in (
-            (kernel.TOPIC, "topic"),
-            (kernel.BODY, "body"),
-            (kernel.TAGS, "tags"),
-            (kernel.UNIQ_KEY, "uniq_key"),
-        ):
+        columns = {"topic": kernel.TOPIC, "body": kernel.BODY, "tags": kernel.TAGS, "uniq_key": kernel.UNIQ_KEY}
+        for name, at in columns.items():
             if name in self._names:
                 fill_texts(batch.column(name), self.texts[:, at : at + 2])
             else:
@@ -337,21 +320,15 @@ class UnitRows:
     def table(self, batch: pa.RecordBatch) -> Table:
         """Convert rows of ``rmq_consumequeue``'s columns to units, int64[rows, UNIT_COLUMNS].
 
-        Raises:
-            StoreError: a null, an impossible number, or a batch queue's unit.
+        Raises StoreError: a null, an impossible number, or a batch queue's unit.
         """
         if "batch_size" in batch.schema.names and pc.any(pc.not_equal(batch.column("batch_size"), 1)).as_py():
             raise StoreError("column batch_size: a unit of a batch queue (BatchConsumeQueue), which is made of the log")
-        for name in ("topic", "queue_id", "queue_offset", "physical_offset", "size", "tags_code"):
+        for name in ("topic", "queue_id", *_UNIT_COLUMNS):
             _refuse_nulls(batch, name)
         units = np.zeros((len(batch), dispatch.UNIT_COLUMNS), dtype=np.int64)
         units[:, dispatch.UNIT_QUEUE] = self._queues(batch)
-        for at, name in (
-            (dispatch.UNIT_QUEUE_OFFSET, "queue_offset"),
-            (dispatch.UNIT_PHYSICAL_OFFSET, "physical_offset"),
-            (dispatch.UNIT_SIZE, "size"),
-            (dispatch.UNIT_TAGS_CODE, "tags_code"),
-        ):
+        for name, at in _UNIT_COLUMNS.items():
             units[:, at] = numbers(batch.column(name), 0)
             if name != "tags_code" and len(units) and units[:, at].min() < 0:
                 raise StoreError(f"column {name}: {units[:, at].min()} is negative")
@@ -383,8 +360,7 @@ def check_keys(keys: pa.Array) -> None:
 def key_table(batch: pa.RecordBatch) -> Table:
     """Convert rows with ``topic``, ``key``, ``physical_offset``, ``store_timestamp`` to keys, int64[rows, KEY_COLUMNS].
 
-    Raises:
-        StoreError: a null, or a negative physical offset.
+    Raises StoreError: a null, or a negative physical offset.
     """
     for name in ("topic", "key", "physical_offset", "store_timestamp"):
         _refuse_nulls(batch, name)

@@ -57,10 +57,7 @@ def body_crcs(bodies: pa.Array) -> pa.Array:
 def plain_bodies(bodies: pa.Array, sys_flags: pa.Array) -> pa.Array:
     """Decompress bodies that are compressed by their ``sys_flag``, binary; null for null and for damaged bodies.
 
-    Source: ``MessageDecoder#decode``.
-
-    Raises:
-        OptionError: more bytes than a column of Arrow can have.
+    Raises OptionError: more bytes than a column of Arrow can have. Source: ``MessageDecoder#decode``.
     """
     bodies = bodies.cast(pa.binary())
     compressed = pc.not_equal(pc.bit_wise_and(sys_flags.cast(pa.int32()), FLAG_COMPRESSED), 0)

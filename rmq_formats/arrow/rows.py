@@ -145,11 +145,7 @@ class FrameRows:
     def inflate(self, max_bytes: int) -> int:
         """Inflate compressed bodies and clear their compression bits in ``sys_flag``; damaged bodies stay compressed.
 
-        Args:
-            max_bytes: stop after the row with which the bodies exceed so many bytes.
-
-        Returns:
-            Number of inflated rows; the other rows are removed.
+        After the row with which the bodies exceed ``max_bytes``, rows are removed. Return the number of remaining rows.
         """
         compressed = self.sys_flags & FLAG_COMPRESSED != 0
         if not compressed.any():

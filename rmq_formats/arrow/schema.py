@@ -140,11 +140,7 @@ class Mode(StrEnum):
 
 
 def schema_of(columns: Sequence[str], schema: pa.Schema = COMMITLOG) -> pa.Schema:
-    """Select columns of an Arrow schema, in the order of ``columns``.
-
-    Raises:
-        OptionError: an unknown column, a repeated column, or no column.
-    """
+    """Select columns of an Arrow schema in order. Raises OptionError: an unknown or repeated column, or no column."""
     for name in columns:
         if name not in schema.names:
             raise OptionError(f"unknown column {name!r}; there are {', '.join(schema.names)}")

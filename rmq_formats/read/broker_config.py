@@ -57,11 +57,7 @@ def stored_groups(store: StoreFiles) -> dict[str, StoredGroupConfig]:
 
 
 def stored_offsets(store: StoreFiles) -> dict[TopicAndGroup, dict[int, int]]:
-    """Read the consumer offsets of a store, by topic and group, and queue id; raises as ``stored_topics``.
-
-    Raises:
-        StoreLayoutError: see ``offsets_file``.
-    """
+    """Read the consumer offsets, by topic and group, and queue id; raises as ``stored_topics`` and ``offsets_file``."""
     name = offsets_file(store)
     is_light = name == LIGHT_OFFSETS
     parse = consumer_offsets_json.light_consumer_offsets if is_light else consumer_offsets_json.consumer_offsets
@@ -115,10 +111,8 @@ def _load_table(
 def read_config(store: StoreFiles, name: str, parse: Callable[[str], _Parsed]) -> _Parsed | None:
     """Read a config file, or its ``.bak`` if the file is missing, empty or does not parse; None without both files.
 
-    A broker that is killed while it writes a config file may leave only the ``.bak``.
-
-    Raises:
-        StoreError: neither file parses, or one cannot be read.
+    A broker that is killed while it writes a config file may leave only the ``.bak``. Raises StoreError: neither file
+    parses, or a file cannot be read.
     """
     faults = []
     for path in (f"{paths.config_dir(store.root)}/{name}", f"{paths.config_dir(store.root)}/{name}.bak"):

@@ -23,19 +23,12 @@ Document = dict[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Kind of a document.
+    """Kind of a document."""
 
-    Attributes:
-        files: names of the document's JSON files; a broker has one of them.
-        table: the main member, by name of a topic, of a group, or ``topic@group``.
-        database: the directory in RocksDB v1.
-        numbered: the table in RocksDB v2.
-    """
-
-    files: tuple[str, ...]
-    table: str
-    database: str
-    numbered: Table
+    files: tuple[str, ...]  # JSON files, of which a broker has one
+    table: str  # the main member, by name of a topic, of a group, or ``topic@group``
+    database: str  # directory in RocksDB v1
+    numbered: Table  # in RocksDB v2
 
 
 LIGHT_TABLE: Final = "lmqOffsetTable"

@@ -30,22 +30,16 @@ from rmq_formats.storage.store_files import StoreFiles
 
 @dataclass(frozen=True, slots=True)
 class UnitRange:
-    """Range ``[low, high)`` of units in one file of a queue, or of queue offsets of a queue in RocksDB.
-
-    Attributes:
-        path: of the file, or of the database.
-        base: queue offset of a ConsumeQueue file's first unit.
-        bounds: selected queue offsets of a batch queue, in which a unit's number does not tell the offset.
-    """
+    """Range ``[low, high)`` of units in one file of a queue, or of queue offsets of a queue in RocksDB."""
 
     topic: str
     queue_id: int
     layout: type[FileQueue | DatabaseQueue]
-    path: str
+    path: str  # of the file or the database
     low: int
     high: int
-    base: int = 0
-    bounds: QueueBounds = EVERYTHING
+    base: int = 0  # queue offset of a ConsumeQueue file's first unit
+    bounds: QueueBounds = EVERYTHING  # of a batch queue, in which a unit's number does not tell the queue offset
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,26 +42,16 @@ _INTEGERS_PER_ENTRY: Final = INDEX_ENTRY_BYTES // INDEX_SLOT_BYTES
 
 @dataclass(frozen=True, slots=True)
 class IndexFile:
-    """An open IndexFile.
-
-    Attributes:
-        header: as at the time of the opening.
-        slots: ``maxHashSlotNum``; 0 in a file without entries, which show the number.
-        entries: ``maxIndexNum``: the largest number of entries, entry 0 included.
-    """
+    """An open IndexFile, with the header at the time of the opening."""
 
     file: OpenRange
     header: IndexHeader
-    slots: int
-    entries: int
+    slots: int  # ``maxHashSlotNum``; 0 in a file without entries, which show the number
+    entries: int  # ``maxIndexNum``: the largest number of entries, entry 0 included
 
     @classmethod
     def read(cls, file: OpenRange, path: str) -> "IndexFile":
-        """Read the header of a file, and find the number of slots; ``path`` is for errors.
-
-        Raises:
-            FormatError: no header, or no number of slots fits it.
-        """
+        """Read the header of a file, and find the number of slots; ``path`` is for errors. Raises FormatError."""
         header = IndexHeader.decode(read_range(file, 0, INDEX_HEADER_BYTES))
         for slots in chain([INDEX_SLOTS], _candidates(file, header)):
             entries, rest = divmod(file.size_bytes - index_file_bytes(slots, 0), INDEX_ENTRY_BYTES)
@@ -144,44 +134,29 @@ def _candidates(file: OpenRange, header: IndexHeader) -> Iterator[int]:
         slots_to_skip -= len(used)
 
 
-class QueueSearch:
-    """Binary search of a store time in one queue, through the records that its units point to."""
+def first_unit_since(storage: Storage, log: Sequence[Segment], queue: ConsumeQueue, time_ms: int) -> QueueUnit | None:
+    """Bisect for the first unit whose message was stored at a time or later; None without such a unit.
 
-    def __init__(self, storage: Storage, log: Sequence[Segment], queue: ConsumeQueue) -> None:
-        """Create a search; ``log`` has the files of the CommitLog by offset, at least one."""
-        self._storage = storage
-        self._log = log
-        self._queue = queue
-        self._end_offset = queue.max_offset()
+    Units of records that were deleted with the oldest files count as earlier. The log has at least one file.
+    Source: ``ConsumeQueue#getOffsetInQueueByTime``.
 
-    def first_since(self, time_ms: int) -> QueueUnit | None:
-        """Find the first unit whose message was stored at a time or later; None without such a unit.
+    Raises:
+        FormatError: a unit points to no record: the queue cannot be searched.
+    """
+    first, end = queue.files.first_offset, queue.max_offset()
 
-        Units of records that were deleted with the oldest files count as earlier.
-        Source: ``ConsumeQueue#getOffsetInQueueByTime``.
-
-        Raises:
-            FormatError: a unit points to no record: the queue cannot be searched.
-        """
-        first = self._queue.files.first_offset
-        offsets = range(first, self._end_offset)
-        queue_offset = first + bisect_left(offsets, True, key=lambda offset: self._is_since(offset, time_ms))
-        return self._queue.first_message(queue_offset, self._end_offset)
-
-    def _is_since(self, queue_offset: int, time_ms: int) -> bool:
-        unit = self._queue.first_message(queue_offset, self._end_offset)
+    def is_since(queue_offset: int) -> bool:
+        unit = queue.first_message(queue_offset, end)
         if unit is None:
             return True
-        stored_ms = read_store_timestamp_ms(self._storage, self._log, unit.physical_offset)
+        stored_ms = read_store_timestamp_ms(storage, log, unit.physical_offset)
         return (-1 if stored_ms is None else stored_ms) >= time_ms
+
+    return queue.first_message(first + bisect_left(range(first, end), True, key=is_since), end)
 
 
 def read_store_timestamp_ms(storage: Storage, log: Sequence[Segment], physical_offset: int) -> int | None:
-    """Read the store time of the record that a unit points to; None for a deleted record.
-
-    Raises:
-        FormatError: the unit points to no record.
-    """
+    """Read the store time of a unit's record; None for a deleted record. Raises FormatError: there is no record."""
     if physical_offset < log[0].start_offset:
         return None
     segment = segment_at(log, physical_offset)

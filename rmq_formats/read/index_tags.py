@@ -42,11 +42,7 @@ class IndexTags(NamedTuple):
 
 
 def find_index_tags(store: StoreFiles, segments: Sequence[Segment] | None = None) -> IndexTags:
-    """Find the physical offset from which the Index of a store has entries for TAGS.
-
-    Args:
-        segments: files of the CommitLog; None lists the files.
-    """
+    """Find the physical offset from which the Index of a store has entries for TAGS; None lists the segments."""
     with suppress(StoreError, OSError):
         log = store.segments if segments is None else segments
         index_tags = _index_tags_by_entries(_Index(store.storage, log, index_paths(store)))
@@ -56,7 +52,8 @@ def find_index_tags(store: StoreFiles, segments: Sequence[Segment] | None = None
 
 
 def _index_tags_by_entries(index: "_Index") -> IndexTags | None:
-    first, last = is_first_indexed(index.forwards()), is_last_indexed(index.backwards())
+    first = is_first_indexed(index.messages(is_backwards=False))
+    last = is_last_indexed(index.messages(is_backwards=True))
     if first is None or last is None:
         return None
     if first == last:
@@ -88,17 +85,12 @@ class _Index:
         self._files = files
         self._reads_left = 0
 
-    def forwards(self) -> Iterator[TaggedMessage]:
-        """Read messages with TAGS from the begin on, of at most _MAX_READ records."""
+    def messages(self, *, is_backwards: bool) -> Iterator[TaggedMessage]:
+        """Read messages with TAGS from one end on, of at most _MAX_READ records."""
         self._reads_left = _MAX_READ
-        for number in range(len(self._files)):
-            yield from self._file(number)
-
-    def backwards(self) -> Iterator[TaggedMessage]:
-        """Read messages with TAGS from the end on, of at most _MAX_READ records."""
-        self._reads_left = _MAX_READ
-        for number in range(len(self._files) - 1, -1, -1):
-            yield from self._file(number, is_backwards=True)
+        numbers = range(len(self._files))
+        for number in reversed(numbers) if is_backwards else numbers:
+            yield from self._file(number, is_backwards=is_backwards)
 
     def first_with_tags(self) -> int:
         """Search the physical offset of the first message with an entry for its TAGS."""

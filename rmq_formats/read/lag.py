@@ -144,18 +144,11 @@ def read_lag(path: str, task: LagTask) -> pa.RecordBatch:
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """Ends of a queue, and two store times for a consumer group.
+    """Ends of a queue, and two store times for a consumer group, None if nothing waits, or if a time is unknown."""
 
-    Attributes:
-        min_offset: queue offset of the first message that is still stored.
-        max_offset: queue offset one past the newest message.
-        next_ms: store time of the group's next message; None if nothing waits, or if the time is unknown.
-        newest_ms: store time of the newest message; None likewise.
-    """
-
-    min_offset: int
-    max_offset: int
-    next_ms: int | None
+    min_offset: int  # of the first message that is still stored
+    max_offset: int  # one past the newest message
+    next_ms: int | None  # of the group's next message
     newest_ms: int | None
 
 
@@ -183,23 +176,15 @@ def _valid_time(time_ms: int | None) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Undispatched:
-    """Messages that were stored since the checkpoint; the units of earlier messages are on disk.
+    """Messages that were stored since the checkpoint; the units of earlier messages are on disk."""
 
-    Attributes:
-        log_end: physical offset one past the log's data.
-        ends: by queue, the queue offset one past the last of these messages.
-    """
-
-    log_end: int
-    ends: dict[Queue, int]
+    log_end: int  # physical offset one past the log's data
+    ends: dict[Queue, int]  # queue offsets one past the last of these messages
     _messages: pa.Table
 
     @classmethod
     def read(cls, store: StoreFiles, topics: Set[str]) -> "Undispatched":
-        """Scan the end of the log for messages of some topics; raises as ``plan_read``.
-
-        Source: ``CommitLog#recoverAbnormally``.
-        """
+        """Scan the end of the log for messages of some topics, as ``CommitLog#recoverAbnormally``."""
         segments = readable_segments(store)
         checkpoint = read_checkpoint(store)
         query = Query(topics=frozenset(topics), first_ms=checkpoint.min_timestamp_ms if checkpoint else 0)

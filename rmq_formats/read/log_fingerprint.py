@@ -26,10 +26,7 @@ def fingerprint_log(storage: Storage, segments: Sequence[Segment], end: int) -> 
 
 
 def differing_range(storage: Storage, segments: Sequence[Segment], fingerprint: str | None) -> Range | None:
-    """Return the range of bytes that differ from a fingerprint; None for equal, deleted or not comparable bytes.
-
-    Raises StoreError.
-    """
+    """Return the range that differs from a fingerprint; None for equal, deleted or not comparable bytes."""
     try:
         end, begin, crc32 = (int(json.loads(fingerprint or "")[name]) for name in _FIELDS)
     except (ValueError, TypeError, KeyError):  # another program's metadata

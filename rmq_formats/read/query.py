@@ -50,34 +50,24 @@ class Query:
 
     Names of light queues (LMQ) count as topics: queue offsets are places in the light queue.
 
-    Attributes:
-        topic_pattern: a regular expression that the whole topic matches.
-        bounds: ranges of queues, in queue offsets as consumers count; a queue without a range is selected whole.
-        first_ms: smallest store timestamp.
-        end_ms: one past the largest.
-        tags: any of these tags; None also selects messages without a tag.
-        key: one of the parts of KEYS.
-        msg_id: store host and physical offset of an offset message id.
-        include: None is LIVE in a query by topics, else LOG.
-        with_damage: damaged ranges become rows although conditions compare fields, which a damaged range lacks.
-        topic_values: topics in Spark's filters; unlike ``topics`` they do not make a query by topics.
+    Ends of ranges are exclusive.
     """
 
     topics: frozenset[str] | None = None
-    topic_pattern: str | None = None
+    topic_pattern: str | None = None  # regular expression that the whole topic matches
     queues: Mapping[str, frozenset[int]] | None = None
-    bounds: Mapping[Queue, QueueBounds] = field(default_factory=dict)
-    first_ms: int | None = None
+    bounds: Mapping[Queue, QueueBounds] = field(default_factory=dict)  # a queue without bounds is selected whole
+    first_ms: int | None = None  # store timestamps
     end_ms: int | None = None
     first_physical_offset: int = 0
     end_physical_offset: int = MAX_LONG
-    tags: frozenset[str] | None = None
-    key: str | None = None
+    tags: frozenset[str] | None = None  # any of these; None also selects messages without a tag
+    key: str | None = None  # one of the parts of KEYS
     uniq_key: str | None = None
-    msg_id: tuple[Host, int] | None = None
-    topic_values: frozenset[str] | None = None
-    include: Include | None = None
-    with_damage: bool = False
+    msg_id: tuple[Host, int] | None = None  # store host and physical offset of an offset message id
+    topic_values: frozenset[str] | None = None  # in Spark's filters; these do not make a query by topics
+    include: Include | None = None  # None is LIVE in a query by topics, else LOG
+    with_damage: bool = False  # damaged ranges become rows although conditions compare fields
 
     def __post_init__(self) -> None:
         """Refuse a text in the place of a set of texts: its letters would be the names. Raises OptionError."""
@@ -191,8 +181,7 @@ class Logs:
     def of(cls, kind: LogKind | str | None, tier: str | None) -> "Logs":
         """Return the logs of the options ``log`` and ``tier``; without a kind, a tier is joined with the CommitLog.
 
-        Raises:
-            OptionError: an unknown kind, a kind of a tier without its path, or a path with another kind.
+        Raises OptionError: an unknown kind, a kind of a tier without its path, or a path with another kind.
         """
         try:
             log_kind = LogKind(kind or (LogKind.COMMITLOG if tier is None else LogKind.JOINED))
@@ -211,20 +200,15 @@ COMMITLOG_ONLY: Final = Logs()
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """Options of a read.
+    """Options of a read."""
 
-    Attributes:
-        columns: names, of ``rmq_formats.arrow.schema.COMMITLOG``.
-        by_topic: whether batches have rows of one topic, see ``record_batches``.
-    """
-
-    columns: tuple[str, ...]
+    columns: tuple[str, ...]  # of ``rmq_formats.arrow.schema.COMMITLOG``
     query: Query = Query()
     mode: Mode = Mode.PERMISSIVE
     verify_crc: bool = True
     decompress: bool = False
     logs: Logs = COMMITLOG_ONLY
-    by_topic: bool = False
+    by_topic: bool = False  # see ``record_batches``
 
     @property
     def verifies_crc(self) -> bool:

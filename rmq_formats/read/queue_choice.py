@@ -36,14 +36,11 @@ _log = logging.getLogger("rmq_formats.read")
 class QueueChoice:
     """Choice of the files or the databases from which a store's queues are read.
 
-    Attributes:
-        database: directory of the RocksDB with the queues; None if files have the queues.
-        light_database: directory of a RocksDB beside files, with light queues (LMQ) that files lack: a broker with
-            ``combineCQUseRocksdbForLmq=true`` writes these only there.
+    With ``combineCQUseRocksdbForLmq=true``, a broker with queue files writes light queues (LMQ) only to a RocksDB.
     """
 
-    database: str | None = None
-    light_database: str | None = None
+    database: str | None = None  # directory of the RocksDB with the queues; None if files have the queues
+    light_database: str | None = None  # directory of a RocksDB beside files, with the light queues
 
 
 def choose_queues(store: StoreFiles, *, wants_light: bool = False) -> QueueChoice:
@@ -146,11 +143,7 @@ def queue_file_topics(store: StoreFiles) -> list[str]:
 
 
 def dispatched_end_of_files(store: StoreFiles, enough: int) -> int:
-    """Find the physical offset up to which all records are dispatched to files.
-
-    Args:
-        enough: the search ends with a queue whose units go so far.
-    """
+    """Find the physical offset up to which all records are dispatched to files; ``enough`` ends the search."""
     end = 0
     for queue in walk_queues(store.storage, paths.consumequeue_dir(store.root)):
         last = ConsumeQueue(store.storage, queue).last_unit()
@@ -188,13 +181,9 @@ def _is_absent(store: StoreFiles, config: StoredTopicConfig | None, queue: Queue
 
 
 def check_queues(queues_by_store: Mapping[str, Collection[Queue]], *, fails: bool) -> None:
-    """Refuse queues that a read bounds and no store has; without ``fails``, log a warning.
+    """Refuse bounded queues, by path of the store, that no store has; without ``fails``, log a warning.
 
-    Args:
-        queues_by_store: the bounded queues by path of the store.
-
-    Raises:
-        OptionError: naming the queues.
+    Raises OptionError, which names the queues.
     """
     absent: set[Queue] = set()
     present: set[Queue] = set()
@@ -213,11 +202,7 @@ def check_queues(queues_by_store: Mapping[str, Collection[Queue]], *, fails: boo
 
 
 def warn_of_absent(queries: Mapping[str, Query]) -> None:
-    """Log a warning for topics and queues that a read of live messages selects and no store has.
-
-    Args:
-        queries: query of each store, by path.
-    """
+    """Log a warning for topics and queues that reads of live messages, by path of the store, select in vain."""
     selected_names: set[str] = set()
     existing_names: set[str] = set()
     for path, query in queries.items():

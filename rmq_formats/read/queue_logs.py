@@ -40,31 +40,22 @@ _HEAD: Final = head_struct("magic", "queue_offset", "physical_offset")
 
 @dataclass(frozen=True, slots=True)
 class QueueLogPart:
-    """Split of a queue's log, with the selected range of queue offsets.
-
-    Attributes:
-        begin: file position of the first record; None searches for a record.
-    """
+    """Split of a queue's log, with the selected range of queue offsets."""
 
     topic: str
     queue_id: int
     split: Split
-    begin: int | None
+    begin: int | None  # file position of the first record; None searches for a record
     first_offset: int
     end_offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class QueueLogsTask:
-    """Task: scan parts of queues' logs, one after the other.
+    """Task: scan parts of queues' logs, one after the other."""
 
-    Attributes:
-        root: path or URI of the files' storage.
-        parts: in the order of topic, queue and offset.
-    """
-
-    root: str
-    parts: tuple[QueueLogPart, ...]
+    root: str  # path or URI of the files' storage
+    parts: tuple[QueueLogPart, ...]  # in the order of topic, queue and offset
 
     @property
     def size_bytes(self) -> int:
@@ -259,12 +250,7 @@ def part_frames(storage: Storage, part: QueueLogPart, *, verify_crc: bool = True
 
 
 def queue_log_messages(task: QueueLogsTask, query: Query, mode: Mode) -> Iterator[StoredMessage]:
-    """Decode the messages of a task without damaged records.
-
-    Raises:
-        FormatError: in FAILFAST, at the first damage.
-        StoreError: a file that cannot be read.
-    """
+    """Decode the messages of a task without damaged records. Raises FormatError: in FAILFAST, the first damage."""
     storage, _ = open_storage(task.root)
     for part in task.parts:
         selector = PartSelector(part, query)

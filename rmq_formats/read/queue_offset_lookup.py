@@ -42,19 +42,13 @@ _NO_LONGS: Final = np.zeros(0, dtype=np.int64)
 
 @dataclass(slots=True)
 class _ReadQueue:
-    """Units of a queue.
-
-    Attributes:
-        records: physical offsets of the records that units name, int64[n].
-        places: queue offsets of these units, int64[n].
-        dispatched_up_to: physical offset up to which a record without a unit is in no queue; None before the read.
-    """
+    """Units of a queue: physical offsets of their records, and queue offsets, int64[n] each."""
 
     topic: str
     queue_id: int
     records: Longs
     places: Longs
-    dispatched_up_to: int | None = None
+    dispatched_up_to: int | None = None  # physical offset up to which a record without a unit is in no queue
 
 
 class QueueOffsetLookup:

@@ -12,20 +12,13 @@ from rmq_formats.storage.segments import OpenRange, read_range
 
 @dataclass(frozen=True, slots=True)
 class QueueUnit:
-    """Unit of a queue, with the queue offsets of its messages and the place of its record in the log.
+    """Unit of a queue, with the queue offsets of its messages and the place of its record in the log."""
 
-    Attributes:
-        queue_offset: of the first message.
-        end_offset: one past the last message.
-        size: of the record, in bytes.
-        store_timestamp_ms: of the record; None in a layout whose units have no time.
-    """
-
-    queue_offset: int
-    end_offset: int
+    queue_offset: int  # of the first message
+    end_offset: int  # one past the last message
     physical_offset: int
-    size: int
-    store_timestamp_ms: int | None = None
+    size: int  # of the record, in bytes
+    store_timestamp_ms: int | None = None  # of the record; None in a layout whose units have no time
     is_placeholder: bool = False
 
 
@@ -53,8 +46,7 @@ class QueueUnits(Protocol):
     def first_message(self, first_offset: int, end_offset: int) -> QueueUnit | None:
         """Find the first unit of a message within ``[first_offset, end_offset)``; None without such a unit.
 
-        Raises:
-            FormatError: no file reaches to the unit, or a database is damaged.
+        Raises FormatError: no file reaches to the unit, or a database is damaged.
         """
 
     def named_records(self, begin: int, end: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -44,11 +44,7 @@ def segment_at(segments: Sequence[Segment], physical_offset: int) -> Segment | N
 def range_splits(
     segments: Sequence[Segment], ranges: Sequence[Range], log_end: int, split_bytes: int, min_splits: int = 1
 ) -> list[Split]:
-    """Cut some ranges of the log into splits, in log order, see ``usual_split_bytes``.
-
-    Args:
-        ranges: physical offsets, ascending and disjoint, each end exclusive, of the records' begins.
-    """
+    """Cut ranges of the log, ascending and disjoint, into splits of the records that begin there, in log order."""
     pieces = []
     for begin, end in ranges:
         for segment in segments:
@@ -128,11 +124,7 @@ def segment_timestamp_ms(file: OpenRange, segment: Segment) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class BatchLimit:
-    """Maximum of log bytes and of records in one batch; None is no limit.
-
-    Attributes:
-        max_records: records of the log, whether a query selects them or not.
-    """
+    """Maximum of log bytes and of records in one batch, selected or not; None is no limit."""
 
     max_bytes: int | None = None
     max_records: int | None = None
@@ -142,11 +134,7 @@ NO_LIMIT = BatchLimit()
 
 
 def batch_end(storage: Storage, segments: Sequence[Segment], start: int, end: int, limit: BatchLimit) -> int:
-    """Find the end of a batch of the records that begin from ``start`` on, all of them before ``end``.
-
-    Args:
-        end: physical offset one past the last sound record.
-    """
+    """Find the end of a batch from ``start`` on, at most ``end``, which is one past the last sound record."""
     if limit.max_bytes is not None:
         end = min(end, start + limit.max_bytes)
     if limit.max_records is None:

@@ -24,15 +24,10 @@ Offsets = dict[TopicAndGroup, dict[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class StoredTable(Generic[_Rows]):
-    """A table of config in RocksDB.
-
-    Attributes:
-        counter: of the data version; a config file with a higher counter is newer. None in v2, for which brokers read
-            no files.
-    """
+    """A table of config in RocksDB. A config file with a higher counter of the data version is newer."""
 
     rows: _Rows
-    counter: int | None = None
+    counter: int | None = None  # None in v2, for which brokers read no files
 
 
 def stored_topics(store: StoreFiles) -> StoredTable[dict[str, StoredTopicConfig]] | None:

@@ -31,8 +31,7 @@ class QueueDatabase:
     def queues(self, only_topic: str | None = None) -> Iterator[tuple[str, int]]:
         """List the queues that have units, of one topic or of all: by length of the topic, topic and queue id.
 
-        Raises:
-            FormatError: a damaged file, or a key that is no unit's key.
+        Raises FormatError: a damaged file, or a key that is no unit's key.
         """
         key_prefix = b"" if only_topic is None else codec.topic_prefix(only_topic)
         pair = self._database.first_from(codec.UNITS_FAMILY, key_prefix)
@@ -54,8 +53,7 @@ class QueueDatabase:
     ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.void]]]:
         """Read units ``[first_offset, end_offset)`` of a queue in pieces: offsets, int64[n], and UNIT_VALUE_DTYPE[n].
 
-        Raises:
-            FormatError: a damaged file, or a pair that is no unit.
+        Raises FormatError: a damaged file, or a pair that is no unit.
         """
         prefix = codec.queue_prefix(topic, queue_id)
         end = codec.key_after_queue(prefix)
@@ -182,9 +180,7 @@ def find_unit_records(
 ) -> UnitRecords | None:
     """Look up the records of some topics' units within a query's queue offsets; None for more than ``most`` units.
 
-    Raises:
-        FormatError: a damaged database.
-        StoreError: the database cannot be opened.
+    Raises FormatError: a damaged database; StoreError: the database cannot be opened.
     """
     offset_arrays = [np.empty(0, dtype=np.int64)]
     size_bytes = count = 0

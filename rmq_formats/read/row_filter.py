@@ -134,11 +134,7 @@ class _BoundsTable:
         self._arrays: list[NDArray[np.int64]] = []
 
     def within(self, queues: QueueTable, numbers: _Longs, offsets: _Longs, times_ms: _Longs) -> NDArray[np.bool_]:
-        """Return whether queue offsets and store timestamps are within the bounds of their queues, bool[n].
-
-        Args:
-            queues: the table that numbers the queues; it may have grown since the last call.
-        """
+        """Return whether queue offsets and store timestamps are within the bounds of their queues, bool[n]."""
         self._add_new_queues(queues)
         keep = np.ones(len(numbers), dtype=np.bool_)
         if len(numbers):
@@ -165,11 +161,7 @@ class _BoundsTable:
             ]
 
     def overlap(self, numbers: _Longs, batches: _Longs, times_ms: _Longs) -> NDArray[np.bool_]:
-        """Return whether a message of inner batches is selected, bool[n]; only for queues of earlier ``within`` calls.
-
-        Args:
-            batches: int64[n, BATCH_COLUMNS].
-        """
+        """Return whether a message of inner batches, int64[n, BATCH_COLUMNS], is selected, after a ``within`` call."""
         first, end, first_ms, end_ms = (bounds[numbers] for bounds in self._arrays)
         bases, counts = batches[:, BATCH_BASE_OFFSET], batches[:, BATCH_MESSAGES]
         overlaps: NDArray[np.bool_] = (
@@ -224,10 +216,7 @@ class _IncludedQueueOffsets:
     ) -> tuple[_Longs, NDArray[np.bool_]]:
         """Find the queue offsets that consumers count, int64[n], and whether records of wanted queues are included.
 
-        Args:
-            bounds: of the queues; queues without any selected offset are not looked up.
-            numbers: number of each record's queue.
-            queue_offsets: as recorded.
+        Queues without any selected offset are not looked up. ``numbers`` has the number of each record's queue.
         """
         included = bounds.wanted(queues, numbers)
         if self._lookup is None or not included.any():

@@ -76,12 +76,7 @@ class UnqueuedSum:
 
 
 def unqueued_sums(store: StoreFiles) -> list[UnqueuedSum]:
-    """Sum up the messages that no queue has, by topic and reason.
-
-    Raises:
-        StoreLayoutError: the store has no queues.
-        StoreError: a file cannot be read.
-    """
+    """Sum up the messages that no queue has, by topic and reason. Raises StoreLayoutError: a store without queues."""
     query = Query(include=Include.UNQUEUED)
     refuse_log_alone(store)
     reasons = UnqueuedReasons(store)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rmq_formats.codecs.index import IndexHeader
 from rmq_formats.codecs.layout import INDEX_ENTRIES, INDEX_SLOTS, index_file_bytes
 from rmq_formats.errors import FormatError
-from rmq_formats.read.index_lookup import IndexFile, QueueSearch
+from rmq_formats.read.index_lookup import IndexFile, first_unit_since
 from rmq_formats.read.queues import ConsumeQueue
 from rmq_formats.storage.queue_files import QueueFiles
 from rmq_formats.storage.segments import LocalStorage, Segment
@@ -91,9 +91,8 @@ def test_a_unit_that_points_nowhere_ends_the_search(tmp_path: Path) -> None:
     for offset in (500, 5000):  # where there is no record, and where there is no file
         queue.write_bytes(offset.to_bytes(8, "big") + (100).to_bytes(4, "big") + bytes(8))
         files = QueueFiles("T", 0, (Segment(str(queue), 0, 20),))
-        search = QueueSearch(LocalStorage(), [Segment(str(log), 0, 1000)], ConsumeQueue(LocalStorage(), files))
         with pytest.raises(FormatError):
-            search.first_since(1)
+            first_unit_since(LocalStorage(), [Segment(str(log), 0, 1000)], ConsumeQueue(LocalStorage(), files), 1)
 
 
 def test_a_file_that_a_broker_writes_meanwhile_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
