@@ -26,6 +26,7 @@ All conditions hold at once (in Kafka's source, an option may take precedence ov
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from rmq_formats.arrow.schema import BROKER_NAME, CLUSTER, Mode
@@ -33,7 +34,6 @@ from rmq_formats.codecs.message_id import decode_message_id
 from rmq_formats.errors import OptionError, RmqError
 from rmq_formats.read.query import (
     MAX_LONG,
-    MIN_LONG,
     AccessPath,
     Include,
     LogKind,
@@ -55,38 +55,23 @@ _Value = TypeVar("_Value")
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """Parsed options of a read.
+    """Parsed options of a read."""
 
-    Attributes:
-        path: root of the store, absolute or a URI; of several stores the first argument.
-        stores: paths, patterns and TOML files of several stores; None for a single store.
-        names_brokers: whether rows have the columns ``cluster`` and ``broker_name``.
-        by_broker: queries of the brokers with their own offsets or queues; the other brokers have ``query``.
-        missing_are_rows: whether a missing store becomes a row, rather than an error.
-        columns: names in order; None is all.
-        split_bytes: bytes that a partition reads, about.
-        min_partitions: least number of partitions, about.
-        starting: ``startingOffsets`` as a word, EARLIEST or LATEST.
-        max_trigger_bytes: log bytes of a stream's micro batch.
-        max_trigger_offsets: records of a stream's micro batch.
-        fail_on_data_loss: whether offsets of absent queues, and in streams deleted records, are errors.
-    """
-
-    path: str
-    stores: tuple[str, ...] | None = None
-    names_brokers: bool = False
-    by_broker: Mapping[str, Query] = field(default_factory=dict)
-    missing_are_rows: bool = False
+    path: str  # of the store, absolute or a URI; of several stores the first argument
+    stores: tuple[str, ...] | None = None  # paths, patterns and TOML files of several stores; None for a single store
+    names_brokers: bool = False  # rows have the columns ``cluster`` and ``broker_name``
+    by_broker: Mapping[str, Query] = field(default_factory=dict)  # of brokers with their own offsets or queues
+    missing_are_rows: bool = False  # a missing store becomes a row, rather than an error
     columns: tuple[str, ...] | None = None
     read: ReadOptions = field(default_factory=lambda: ReadOptions(columns=()))
     access_path: AccessPath = AccessPath.AUTO
-    split_bytes: int = DEFAULT_SPLIT_BYTES
+    split_bytes: int = DEFAULT_SPLIT_BYTES  # of a partition, about
     min_partitions: int = 1
     pushdown: bool = False
-    starting: int = EARLIEST
-    max_trigger_bytes: int | None = None
-    max_trigger_offsets: int | None = None
-    fail_on_data_loss: bool = True
+    starting: int = EARLIEST  # ``startingOffsets`` as a word, EARLIEST or LATEST
+    max_trigger_bytes: int | None = None  # log bytes of a stream's micro batch
+    max_trigger_offsets: int | None = None  # records of a stream's micro batch
+    fail_on_data_loss: bool = True  # offsets of absent queues, and in streams deleted records, are errors
 
     @property
     def query(self) -> Query:
@@ -103,9 +88,13 @@ class SourceOptions:
         return replace(self, read=replace(self.read, query=narrow(self.query)), by_broker=by_broker)
 
 
-_BY_QUEUE: Final = (
-    "assign", "startingOffsets", "endingOffsets", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp",
-)  # fmt: skip
+# Fields of ``QueueBounds``, each with an option by queue and its parser.
+_BOUNDS: Final[Mapping[str, tuple[str, Callable[[str], dict[Queue, int]]]]] = {
+    "first_offset": ("startingOffsets", values.offsets(EARLIEST)),
+    "end_offset": ("endingOffsets", values.offsets(LATEST)),
+    "first_ms": ("startingOffsetsByTimestamp", values.times),
+    "end_ms": ("endingOffsetsByTimestamp", values.times),
+}
 _COMMON: Final = ("path", "paths", "stores", "columns", "mode", "splitBytes", "minPartitions")
 _QUEUES: Final = ("subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets", "failOnDataLoss")
 COMMITLOG_OPTIONS: Final = (
@@ -256,7 +245,7 @@ def _names_several(path: str) -> bool:
 def _with_queues(options: SourceOptions, parser: OptionParser) -> SourceOptions:
     """Add the options of queues: the query, a query for each named broker, the starting word, data loss."""
     named: set[str] = set()
-    for name in _BY_QUEUE:
+    for name in ("assign", *(name for name, _ in _BOUNDS.values())):
         named |= parser.get(name, values.brokers_named) or frozenset()
     if named and not options.names_brokers:
         raise OptionError(f"queues of broker {min(named)}: name brokers where several stores are read")
@@ -280,29 +269,18 @@ def _queue_query(parser: OptionParser, broker: str | None) -> Query:
         topic_pattern=parser.get("subscribePattern", values.pattern),
         queues=parser.get("assign", lambda text: values.assignment(values.for_broker(text, broker))),
     )
-    starts = _by_queue(parser, "startingOffsets", values.offsets(EARLIEST), broker)
-    ends = _by_queue(parser, "endingOffsets", values.offsets(LATEST), broker)
-    first_times = _by_queue(parser, "startingOffsetsByTimestamp", values.times, broker)
-    end_times = _by_queue(parser, "endingOffsetsByTimestamp", values.times, broker)
-    queues = starts.keys() | ends.keys() | first_times.keys() | end_times.keys()
-    for topic, queue_id in sorted(queues):
+    bounds: dict[Queue, dict[str, int]] = {}
+    for bound, (name, parse) in _BOUNDS.items():
+        by_queue: dict[Queue, int] = parser.get_or(name, partial(_parse_by_queue, parse, broker), {})
+        for queue, value in by_queue.items():
+            bounds.setdefault(queue, {})[bound] = value
+    for topic, queue_id in sorted(bounds):
         if not query.reads_queues:
             raise OptionError("offsets of queues need subscribe, subscribePattern or assign")
         if query.queue_bounds(topic, queue_id).first_offset == query.queue_bounds(topic, queue_id).end_offset:
             raise OptionError(f"offsets are given for queue {queue_id} of {topic!r}, which is not subscribed to")
-    bounds = {
-        queue: QueueBounds(
-            starts.get(queue, MIN_LONG),
-            ends.get(queue, MAX_LONG),
-            first_times.get(queue, MIN_LONG),
-            end_times.get(queue, MAX_LONG),
-        )
-        for queue in sorted(queues)
-    }
-    return replace(query, bounds=bounds)
+    return replace(query, bounds={queue: QueueBounds(**bounds[queue]) for queue in sorted(bounds)})
 
 
-def _by_queue(
-    parser: OptionParser, name: str, parse: Callable[[str], dict[Queue, int]], broker: str | None
-) -> dict[Queue, int]:
-    return parser.get_or(name, lambda text: parse(values.for_broker(text, broker)), {})
+def _parse_by_queue(parse: Callable[[str], dict[Queue, int]], broker: str | None, text: str) -> dict[Queue, int]:
+    return parse(values.for_broker(text, broker))

@@ -2,14 +2,16 @@
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from rmq_formats.arrow.schema import Mode
 from rmq_formats.read.query import AccessPath, LogKind, Queue
 from rmq_formats.times import bound_ms, check_milliseconds, is_day
+
+_Value = TypeVar("_Value")
 
 EARLIEST: Final = -2  # Kafka's numbers for the two ends of a queue
 LATEST: Final = -1
@@ -194,13 +196,6 @@ def toml_path(text: str) -> str:
     return path(text)
 
 
-def missing_stores(text: str) -> bool:
-    """Parse whether missing stores become rows."""
-    if text.lower() not in {"fail", "row"}:
-        raise ValueError("expected fail or row")
-    return text.lower() == "row"
-
-
 def path(text: str) -> str:
     """Parse a local path, made absolute, or a URI; a store's ``commitlog`` stands for the store."""
     if not text:
@@ -209,11 +204,22 @@ def path(text: str) -> str:
     return absolute.rstrip("/").removesuffix("/commitlog") or "/"
 
 
-def boolean(text: str) -> bool:
-    """Parse ``true`` or ``false``."""
-    if text.lower() not in {"true", "false"}:
-        raise ValueError("expected true or false")
-    return text.lower() == "true"
+def _choice(expected: str, choices: Mapping[str, _Value]) -> Callable[[str], _Value]:
+    """Make a parser of words in lower case to their values."""
+
+    def parse(text: str) -> _Value:
+        if text.lower() not in choices:
+            raise ValueError(f"expected {expected}")
+        return choices[text.lower()]
+
+    return parse
+
+
+_ACCESS_PATHS: Final = [path for path in AccessPath if path is not AccessPath.MESSAGE_ID]
+boolean: Final = _choice("true or false", {"true": True, "false": False})
+missing_stores: Final = _choice("fail or row", {"fail": False, "row": True})
+mode: Final = _choice(f"one of {', '.join(Mode)}", {mode.lower(): mode for mode in Mode})
+access_path: Final = _choice(f"one of {', '.join(_ACCESS_PATHS)}", {path.value: path for path in _ACCESS_PATHS})
 
 
 def natural(text: str) -> int:
@@ -247,19 +253,3 @@ def timestamp_ms(text: str) -> int:
     except ValueError:
         raise ValueError("expected milliseconds, or a time as 2026-03-01T08:00:00Z") from None
     return bound_ms(moment)
-
-
-def mode(text: str) -> Mode:
-    """Parse a ``Mode``."""
-    try:
-        return Mode(text.upper())
-    except ValueError:
-        raise ValueError(f"expected one of {', '.join(Mode)}") from None
-
-
-def access_path(text: str) -> AccessPath:
-    """Parse an ``AccessPath`` that users may choose."""
-    choices = {path.value: path for path in AccessPath if path is not AccessPath.MESSAGE_ID}
-    if text.lower() not in choices:
-        raise ValueError(f"expected one of {', '.join(choices)}")
-    return choices[text.lower()]
