@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import struct
 import subprocess
 import time
 from collections.abc import Callable
@@ -14,17 +15,7 @@ import numpy as np
 from benchmarks import offline
 from benchmarks.broker import PEER, build_peer
 from benchmarks.measure import Figure, last_line_json, run_rmq, seconds, throughput_figure, warm_page_cache
-from rmq_formats.codecs import paths
-from rmq_formats.codecs.dledger import (
-    ENTRY_HEAD_BYTES,
-    ENTRY_MAGIC,
-    FILE_END_BYTES,
-    FILE_END_MAGIC,
-    INDEX_FILE_BYTES,
-    INDEX_UNIT_BYTES,
-    INDEX_UNIT_DTYPE,
-    EntryHead,
-)
+from rmq_formats.codecs import dledger, paths
 from rmq_formats.codecs.record_layout import RECORD_PHYSICAL_OFFSET_AT
 from rmq_formats.kernels import scan as kernel
 from rmq_formats.scan.segment import scan_segment
@@ -38,7 +29,6 @@ MESSAGES: Final = 1_000_000
 RUNS: Final = 3  # in turns; the best counts, as other work may use the machine
 PROCESSOR_RUNS: Final = 9  # likewise, by processor time
 SHARE: Final = 0.8  # of the classic log's rate
-_WORD: Final = 4
 
 
 def figures(work: Path, messages: int) -> list[Figure]:
@@ -140,14 +130,14 @@ def make_dledger(store: Path, root: Path) -> None:
                 for at, size in zip(sound[:, kernel.POSITION].tolist(), sound[:, kernel.SIZE].tolist(), strict=True):
                     writer.append(bytearray(view[at : at + size]))
     writer.close()
-    units = np.zeros(len(writer.places), dtype=INDEX_UNIT_DTYPE)
-    units["magic"], units["index"] = ENTRY_MAGIC, np.arange(len(units))
+    units = np.zeros(len(writer.places), dtype=dledger.INDEX_UNIT_DTYPE)
+    units["magic"], units["index"] = dledger.ENTRY_MAGIC, np.arange(len(units))
     units["pos"], units["size"] = np.array(writer.places, dtype=np.int64).T
-    per_file = INDEX_FILE_BYTES // INDEX_UNIT_BYTES
+    per_file = dledger.INDEX_FILE_BYTES // dledger.INDEX_UNIT_BYTES
     for begin in range(0, len(units), per_file):
-        with (index / paths.segment_name(begin * INDEX_UNIT_BYTES)).open("wb") as out:
+        with (index / paths.segment_name(begin * dledger.INDEX_UNIT_BYTES)).open("wb") as out:
             out.write(units[begin : begin + per_file].tobytes())
-            out.truncate(INDEX_FILE_BYTES)
+            out.truncate(dledger.INDEX_FILE_BYTES)
     last = len(units) - 1
     (root / "dledger-n0" / "checkpoint").write_text(f"committedIndex={last}\nendIndex={last}\n", "ascii")
     (root / "dledger-n0" / "currterm").write_text("voteLeader=n0\ncurrTerm=0\n", "ascii")
@@ -164,16 +154,16 @@ class _Entries:
 
     def append(self, record: bytearray) -> None:
         """Append a record, and set the record's physical offset."""
-        size = ENTRY_HEAD_BYTES + len(record)
+        size = dledger.ENTRY_HEAD_BYTES + len(record)
         remaining = self._file_begin + self._file_bytes - self._at
-        if size + FILE_END_BYTES > remaining:
-            self._file.write(b"".join(word.to_bytes(_WORD, "big", signed=True) for word in (FILE_END_MAGIC, remaining)))
+        if size + dledger.FILE_END_BYTES > remaining:
+            self._file.write(struct.pack(">ii", dledger.FILE_END_MAGIC, remaining))
             self._file.close()
             self._at = self._file_begin = self._file_begin + self._file_bytes
             self._file = self._create_file()
-        place = self._at + ENTRY_HEAD_BYTES
+        place = self._at + dledger.ENTRY_HEAD_BYTES
         record[RECORD_PHYSICAL_OFFSET_AT : RECORD_PHYSICAL_OFFSET_AT + 8] = place.to_bytes(8, "big")
-        head = EntryHead(ENTRY_MAGIC, size, len(self.places), 0, self._at, 0, 0, 0, len(record))
+        head = dledger.EntryHead(dledger.ENTRY_MAGIC, size, len(self.places), 0, self._at, 0, 0, 0, len(record))
         self._file.write(head.encode() + record)
         self.places.append((self._at, size))
         self._at += size

@@ -13,17 +13,12 @@ import pyarrow.fs as pafs
 from numpy.typing import NDArray
 
 from benchmarks.simulated_store import LOG, ROOT, OpenFile, SimulatedStore
-from rmq_formats.codecs import paths
+from rmq_formats.codecs import paths, record_layout
 from rmq_formats.codecs.consumequeue import Unit
 from rmq_formats.codecs.hosts import Host
 from rmq_formats.codecs.layout import UNIT_BYTES
 from rmq_formats.codecs.properties import encode_properties
 from rmq_formats.codecs.record import MessageToStore, encode_record
-from rmq_formats.codecs.record_layout import (
-    RECORD_PHYSICAL_OFFSET_AT,
-    RECORD_QUEUE_ID_AT,
-    RECORD_QUEUE_OFFSET_AT,
-)
 
 TOPICS: Final = 1000
 QUEUES: Final = f"{ROOT}/consumequeue"
@@ -114,7 +109,7 @@ class ManyQueues(SimulatedStore):
         first, end = offset // width, min(self.messages, -(-(offset + size) // width))
         numbers = np.arange(first, max(first, end))
         rows = np.tile(self.IMAGE, (len(numbers), 1))
-        put_number(rows, RECORD_PHYSICAL_OFFSET_AT, numbers * width, ">i8")
+        put_number(rows, record_layout.RECORD_PHYSICAL_OFFSET_AT, numbers * width, ">i8")
         self.fill(rows, numbers)
         skipped = offset - first * width
         return rows.tobytes()[skipped : skipped + size].ljust(min(size, self.segment_bytes - offset), b"\0")
@@ -159,7 +154,7 @@ class SimulatedQueues(ManyQueues):
     def fill(self, rows: NDArray[np.uint8], numbers: NDArray[np.int64]) -> None:
         """Write the topics and queues of records."""
         put_digits(rows, self.IMAGE.tobytes().index(b"Topic0") + len("Topic"), numbers % TOPICS, _DIGITS)
-        put_number(rows, RECORD_QUEUE_ID_AT, numbers // TOPICS, ">i4")
+        put_number(rows, record_layout.RECORD_QUEUE_ID_AT, numbers // TOPICS, ">i4")
 
 
 def put_digits(rows: NDArray[np.uint8], at: int, values: NDArray[np.int64], digits: int) -> None:
@@ -210,8 +205,8 @@ class SimulatedLightQueues(ManyQueues):
         """Write the queues and queue offsets of records."""
         image, last = self.IMAGE.tobytes(), self.messages - 1
         places_at = image.index(b"0,0")
-        put_number(rows, RECORD_QUEUE_ID_AT, numbers % OWN_QUEUES, ">i4")
-        put_number(rows, RECORD_QUEUE_OFFSET_AT, numbers // OWN_QUEUES, ">i8")
+        put_number(rows, record_layout.RECORD_QUEUE_ID_AT, numbers % OWN_QUEUES, ">i4")
+        put_number(rows, record_layout.RECORD_QUEUE_OFFSET_AT, numbers // OWN_QUEUES, ">i8")
         put_digits(rows, image.index(_LIGHT_NAME.encode()) + len(_LIGHT_NAME), numbers, _LIGHT_DIGITS)
         put_digits(
             rows, image.rindex(_LIGHT_NAME.encode()) + len(_LIGHT_NAME), (numbers + 1) % self.messages, _LIGHT_DIGITS

@@ -12,22 +12,9 @@ from numpy.typing import NDArray
 
 from rmq_formats.arrow.rows import FrameRows
 from rmq_formats.arrow.schema import TIMESTAMP
+from rmq_formats.codecs import record_layout
 from rmq_formats.codecs.layout import RECORD_VERSIONS
 from rmq_formats.codecs.record_frame import DamageCode
-from rmq_formats.codecs.record_layout import (
-    RECORD_BODY_CRC_AT,
-    RECORD_BORN_TIMESTAMP_AT,
-    RECORD_FLAG_AT,
-    RECORD_HEAD_BYTES,
-    RECORD_MAGIC_AT,
-    RECORD_PHYSICAL_OFFSET_AT,
-    RECORD_PREPARED_OFFSET_AT,
-    RECORD_QUEUE_ID_AT,
-    RECORD_QUEUE_OFFSET_AT,
-    RECORD_RECONSUME_TIMES_AT,
-    RECORD_SIZE_AT,
-    RECORD_SYS_FLAG_AT,
-)
 from rmq_formats.kernels import scan
 from rmq_formats.kernels.columns import gather as kernel
 from rmq_formats.kernels.columns import hosts as host_kernel
@@ -38,20 +25,23 @@ _FIRST_BYTES: Final = 1 << 16
 
 # Anchor and distance, in bytes, of each integer in a record; after the hosts, the anchor is the body.
 _NARROW: Final = {
-    "queue_id": (kernel.ANCHOR_RECORD, RECORD_QUEUE_ID_AT),
-    "size": (kernel.ANCHOR_RECORD, RECORD_SIZE_AT),
-    "flag": (kernel.ANCHOR_RECORD, RECORD_FLAG_AT),
-    "sys_flag": (kernel.ANCHOR_RECORD, RECORD_SYS_FLAG_AT),
-    "reconsume_times": (kernel.ANCHOR_BODY, RECORD_RECONSUME_TIMES_AT - RECORD_HEAD_BYTES),
-    "body_crc": (kernel.ANCHOR_RECORD, RECORD_BODY_CRC_AT),
-    "version": (kernel.ANCHOR_RECORD, RECORD_MAGIC_AT),
+    "queue_id": (kernel.ANCHOR_RECORD, record_layout.RECORD_QUEUE_ID_AT),
+    "size": (kernel.ANCHOR_RECORD, record_layout.RECORD_SIZE_AT),
+    "flag": (kernel.ANCHOR_RECORD, record_layout.RECORD_FLAG_AT),
+    "sys_flag": (kernel.ANCHOR_RECORD, record_layout.RECORD_SYS_FLAG_AT),
+    "reconsume_times": (kernel.ANCHOR_BODY, record_layout.RECORD_RECONSUME_TIMES_AT - record_layout.RECORD_HEAD_BYTES),
+    "body_crc": (kernel.ANCHOR_RECORD, record_layout.RECORD_BODY_CRC_AT),
+    "version": (kernel.ANCHOR_RECORD, record_layout.RECORD_MAGIC_AT),
 }
 _WIDE: Final = {
-    "queue_offset": (kernel.ANCHOR_RECORD, RECORD_QUEUE_OFFSET_AT),
-    "physical_offset": (kernel.ANCHOR_RECORD, RECORD_PHYSICAL_OFFSET_AT),
+    "queue_offset": (kernel.ANCHOR_RECORD, record_layout.RECORD_QUEUE_OFFSET_AT),
+    "physical_offset": (kernel.ANCHOR_RECORD, record_layout.RECORD_PHYSICAL_OFFSET_AT),
     "store_timestamp": (kernel.ANCHOR_STORE_TIMESTAMP, 0),
-    "born_timestamp": (kernel.ANCHOR_RECORD, RECORD_BORN_TIMESTAMP_AT),
-    "prepared_transaction_offset": (kernel.ANCHOR_BODY, RECORD_PREPARED_OFFSET_AT - RECORD_HEAD_BYTES),
+    "born_timestamp": (kernel.ANCHOR_RECORD, record_layout.RECORD_BORN_TIMESTAMP_AT),
+    "prepared_transaction_offset": (
+        kernel.ANCHOR_BODY,
+        record_layout.RECORD_PREPARED_OFFSET_AT - record_layout.RECORD_HEAD_BYTES,
+    ),
 }
 _NULLABLE_COLUMNS: Final = frozenset({"tags", "uniq_key"})
 _LIST_COLUMNS: Final = frozenset({"keys", "properties"})

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 from queue import Queue, SimpleQueue
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -160,16 +160,11 @@ def _unit_points(store: StoreFiles, task: QueuesTask, query: Query) -> Points:
     return Points.of(np.concatenate(offsets), np.concatenate(sizes))
 
 
-class _Output:
+class _Output(NamedTuple):
     """The batches of one task; None or an exception is the last item."""
 
-    def __init__(self, task: Task) -> None:
-        self.task = task
-        self.items: Queue[_Item] = Queue(_BATCHES_AHEAD)
-
-    def drain(self) -> None:
-        while not self.items.empty():
-            self.items.get_nowait()
+    task: Task
+    items: Queue[_Item]
 
 
 def read_tasks(root: str, tasks: Sequence[Task], options: ReadOptions, threads: int) -> Iterator[pa.RecordBatch]:
@@ -179,65 +174,60 @@ def read_tasks(root: str, tasks: Sequence[Task], options: ReadOptions, threads: 
     thread of one task, is the caller's. Raises as ``read_task``.
     """
     if threads > 1 and len(tasks) > 1:
-        yield from _Reading(root, options).batches(tasks, min(threads, len(tasks)))
+        yield from _read_in_threads(root, tasks, options, min(threads, len(tasks)))
         return
     for task in tasks:
         yield from read_task(root, task, options)
 
 
-class _Reading:
-    """One read of tasks by threads of its own."""
-
-    def __init__(self, root: str, options: ReadOptions) -> None:
-        self._root = root
-        self._options = options
-        self._stopped = threading.Event()
-        self._work: SimpleQueue[_Output | None] = SimpleQueue()
-
-    def batches(self, tasks: Sequence[Task], threads: int) -> Iterator[pa.RecordBatch]:
-        # Daemons: a reader that nobody closed must not delay the interpreter's end.
-        workers = [threading.Thread(target=self._run, name="rmq-read", daemon=True) for _ in range(threads)]
-        outputs = map(_Output, tasks)
-        begun: deque[_Output] = deque()
-        for worker in workers:
-            worker.start()
-        try:
-            for output in islice(outputs, threads + _TASKS_AHEAD):
+def _read_in_threads(root: str, tasks: Sequence[Task], options: ReadOptions, threads: int) -> Iterator[pa.RecordBatch]:
+    work: SimpleQueue[_Output | None] = SimpleQueue()
+    stopped = threading.Event()
+    # Daemons: a reader that nobody closed must not delay the interpreter's end.
+    workers = [
+        threading.Thread(target=_work, args=(root, options, work, stopped), name="rmq-read", daemon=True)
+        for _ in range(threads)
+    ]
+    outputs = (_Output(task, Queue(_BATCHES_AHEAD)) for task in tasks)
+    begun: deque[_Output] = deque()
+    for worker in workers:
+        worker.start()
+    try:
+        for output in islice(outputs, threads + _TASKS_AHEAD):
+            begun.append(output)
+            work.put(output)
+        while begun:
+            while (item := begun[0].items.get()) is not None:
+                if isinstance(item, BaseException):
+                    raise item
+                yield item
+            begun.popleft()
+            for output in islice(outputs, 1):
                 begun.append(output)
-                self._work.put(output)
-            while begun:
-                while (item := begun[0].items.get()) is not None:
-                    if isinstance(item, BaseException):
-                        raise item
-                    yield item
-                begun.popleft()
-                for output in islice(outputs, 1):
-                    begun.append(output)
-                    self._work.put(output)
-        finally:
-            self._stop(workers, begun)
-
-    def _stop(self, workers: Sequence[threading.Thread], begun: Sequence[_Output]) -> None:
-        """End each thread at its next batch, and make room in the queues for these batches."""
-        self._stopped.set()
+                work.put(output)
+    finally:
+        stopped.set()  # ends each thread at its next batch
         for _ in workers:
-            self._work.put(None)
+            work.put(None)
         for output in begun:
-            output.drain()
+            while not output.items.empty():  # makes room for the next batch
+                output.items.get_nowait()
         for worker in workers:
             if worker is not threading.current_thread():  # garbage collection may close the reader in any thread
                 worker.join()
 
-    def _run(self) -> None:
-        while (output := self._work.get()) is not None:
-            end: _Item = None
-            try:
-                for batch in read_task(self._root, output.task, self._options):
-                    if self._stopped.is_set():
-                        return
-                    output.items.put(batch)
-            except BaseException as error:  # the reader raises it
-                end = error
-            if self._stopped.is_set():
-                return
-            output.items.put(end)
+
+def _work(root: str, options: ReadOptions, work: "SimpleQueue[_Output | None]", stopped: threading.Event) -> None:
+    """Read tasks in a thread until None comes, or until the reader is closed."""
+    while (output := work.get()) is not None:
+        end: _Item = None
+        try:
+            for batch in read_task(root, output.task, options):
+                if stopped.is_set():
+                    return
+                output.items.put(batch)
+        except BaseException as error:  # the reader raises it
+            end = error
+        if stopped.is_set():
+            return
+        output.items.put(end)

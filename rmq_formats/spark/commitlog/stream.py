@@ -169,11 +169,7 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Return the end of the next micro batch.
-
-        Raises:
-            StoreError: the log ends before ``start``: the checkpoint is another store's, or the log was truncated.
-        """
+        """Return the end of the next micro batch. Raises StoreError: the log ends before ``start``."""
         from rmq_formats.read.ranges import NO_LIMIT, BatchLimit, batch_end  # noqa: PLC0415
 
         log = self._seen = self._snapshot_log()
@@ -199,11 +195,7 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return log.offset(log.end) | self._starting
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Plan the tasks of a micro batch.
-
-        Raises:
-            StoreError: a part was deleted, or the log ends before ``end``, and the option failOnDataLoss is true.
-        """
+        """Plan the tasks of a micro batch; without ``failOnDataLoss=false``, lost records raise StoreError."""
         from rmq_formats.read.plan import scan_tasks  # noqa: PLC0415
         from rmq_formats.read.ranges import missing_ranges, range_splits  # noqa: PLC0415
 
@@ -227,11 +219,7 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return [*(GapPartition(*gap) for gap in gaps), *(BatchPartition(task, query) for task in tasks)]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
-        """Read one task as Arrow batches; a deleted range becomes one row with a record_error.
-
-        Raises:
-            StoreError: the task's segment was deleted, and the option failOnDataLoss is true.
-        """
+        """Read one task as Arrow batches; a deleted range is a row with a record_error, or raises StoreError."""
         from rmq_formats.read.plan import ScanTask  # noqa: PLC0415
         from rmq_formats.read.task import gap_batch, read_task  # noqa: PLC0415
 

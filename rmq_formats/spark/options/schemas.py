@@ -12,20 +12,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    DataType,
-    DoubleType,
-    IntegerType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql import types
+from pyspark.sql.types import StructField, StructType
 
 from rmq_formats.arrow import schema as arrow_schema
 from rmq_formats.arrow.schema import BROKER_NAME, CLUSTER, TIMESTAMP
@@ -34,17 +22,17 @@ from rmq_formats.errors import OptionError
 if TYPE_CHECKING:
     from rmq_formats.spark.options.read import SourceOptions
 
-_STRING = StringType()
-_TYPES: Final[Mapping[pa.DataType, DataType]] = {
+_STRING = types.StringType()
+_TYPES: Final[Mapping[pa.DataType, types.DataType]] = {
     pa.string(): _STRING,
-    pa.binary(): BinaryType(),
-    pa.bool_(): BooleanType(),
-    pa.int32(): IntegerType(),
-    pa.int64(): LongType(),
-    pa.float64(): DoubleType(),
-    TIMESTAMP: TimestampType(),
-    pa.list_(pa.field("element", pa.string())): ArrayType(_STRING),
-    pa.map_(pa.string(), pa.string()): MapType(_STRING, _STRING),
+    pa.binary(): types.BinaryType(),
+    pa.bool_(): types.BooleanType(),
+    pa.int32(): types.IntegerType(),
+    pa.int64(): types.LongType(),
+    pa.float64(): types.DoubleType(),
+    TIMESTAMP: types.TimestampType(),
+    pa.list_(pa.field("element", pa.string())): types.ArrayType(_STRING),
+    pa.map_(pa.string(), pa.string()): types.MapType(_STRING, _STRING),
 }
 _METADATA: Final = "rmq.options"  # name in a column's metadata
 _PREFIX: Final = "option."  # of each option of OPTIONS (…) among the properties of a table
@@ -99,8 +87,7 @@ def check_requested_columns(
 ) -> tuple[str, ...]:
     """Return the columns to produce: those of ``.schema(...)``, or of the option, or all.
 
-    Raises:
-        OptionError: an unknown column, another type, or a schema that does not agree with the option.
+    Raises OptionError: an unknown column, another type, or a schema that does not agree with the option.
     """
     names = full.fieldNames()
     if columns is not None and tuple(requested.fieldNames()) != columns:
@@ -128,8 +115,7 @@ def get_source_options(options: Mapping[str, str]) -> dict[str, str]:
 def with_options(schema: StructType, options: Mapping[str, str]) -> StructType:
     """Return the schema of a new table with its options; the schema of any other read is unchanged.
 
-    Raises:
-        OptionError: an option is a secret, which all who select from the table could read.
+    Raises OptionError: an option is a secret, which all who select from the table could read.
     """
     if _PROVIDER not in options:
         return schema
