@@ -14,12 +14,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.measure import Figure
+from benchmarks.simulated_queues import encode_small_record
 from rmq_formats.codecs import paths
 from rmq_formats.codecs.consumequeue import delay_levels_ms
-from rmq_formats.codecs.hosts import Host
 from rmq_formats.codecs.layout import BLANK_BYTES, DEFAULT_DELAY_LEVELS
-from rmq_formats.codecs.properties import encode_properties
-from rmq_formats.codecs.record import MessageToStore, encode_record
 from rmq_offline.generate import generate_store
 from rmq_offline.rebuild.job import rebuild_store
 from rmq_offline.rebuild.options import RebuildOptions
@@ -40,7 +38,6 @@ _SIZES: Final = StoreSizes(
     delay_levels_ms=delay_levels_ms(DEFAULT_DELAY_LEVELS),
 )
 _TOPICS: Final = 1000
-_TIME_MS: Final = 1_700_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +125,7 @@ def _many_keys(store: str) -> None:
 
 def _light_queues(store: str) -> None:
     """Write a message for each light queue, which is also in the next light queue."""
-    host, at, places = Host.parse("127.0.0.1:10911"), 0, [0] * LIGHT_QUEUES
+    at, places = 0, [0] * LIGHT_QUEUES
     directory = Path(paths.commitlog_dir(store))
     directory.mkdir(parents=True)
     file_bytes = 1 << 30
@@ -141,16 +138,7 @@ def _light_queues(store: str) -> None:
             }
             for queue_number in numbers:
                 places[queue_number] += 1
-            message = MessageToStore(
-                topic="Devices",
-                queue_id=0,
-                body=b"x" * 16,
-                born_timestamp_ms=_TIME_MS,
-                born_host=host,
-                store_host=host,
-                properties_bytes=encode_properties(properties),
-            )
-            record = encode_record(message, queue_offset=number, physical_offset=at, store_timestamp_ms=_TIME_MS)
+            record = encode_small_record("Devices", properties, number, at)
             out.write(record)
             at += len(record)
         assert at < file_bytes - BLANK_BYTES

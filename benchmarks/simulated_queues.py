@@ -40,8 +40,10 @@ _LIGHT_FILE: Final = re.compile(rf"{_LIGHT_QUEUE.pattern}/{FILE}")
 _LIGHT_PROPERTIES: Final = {"INNER_MULTI_DISPATCH": f"{_LIGHT_FIRST},{_LIGHT_FIRST}", "INNER_MULTI_QUEUE_OFFSET": "0,0"}
 
 
-def record_image(topic: str, properties: dict[str, str]) -> bytes:
-    """Encode the record that a simulated log repeats."""
+def encode_small_record(
+    topic: str, properties: dict[str, str], queue_offset: int = 0, physical_offset: int = 0
+) -> bytes:
+    """Encode a record with a body of 16 bytes; simulated logs repeat a single record."""
     host = Host.parse("127.0.0.1:10911")
     message = MessageToStore(
         topic=topic,
@@ -52,7 +54,9 @@ def record_image(topic: str, properties: dict[str, str]) -> bytes:
         store_host=host,
         properties_bytes=encode_properties(properties),
     )
-    return encode_record(message, queue_offset=0, physical_offset=0, store_timestamp_ms=_TIME_MS)
+    return encode_record(
+        message, queue_offset=queue_offset, physical_offset=physical_offset, store_timestamp_ms=_TIME_MS
+    )
 
 
 @dataclass
@@ -133,7 +137,7 @@ class ManyQueues(SimulatedStore):
 class SimulatedQueues(ManyQueues):
     """A store with a queue for each message: message n is in topic n % TOPICS and queue n // TOPICS."""
 
-    IMAGE = np.frombuffer(record_image(f"Topic{0:0{_DIGITS}}", {}), dtype=np.uint8)
+    IMAGE = np.frombuffer(encode_small_record(f"Topic{0:0{_DIGITS}}", {}), dtype=np.uint8)
     TOPIC, QUEUE = _TOPIC, _QUEUE
 
     def names(self, directory: str) -> list[str]:
@@ -176,7 +180,7 @@ class SimulatedLightQueues(ManyQueues):
     Each light queue has its own directory of a topic, as in the smaller store of ``shapes``.
     """
 
-    IMAGE = np.frombuffer(record_image(_LIGHT_TOPIC, _LIGHT_PROPERTIES), dtype=np.uint8)
+    IMAGE = np.frombuffer(encode_small_record(_LIGHT_TOPIC, _LIGHT_PROPERTIES), dtype=np.uint8)
     TOPIC, QUEUE = _LIGHT_DIRECTORY, _LIGHT_QUEUE
 
     def __post_init__(self) -> None:

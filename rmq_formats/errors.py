@@ -52,19 +52,12 @@ class RmqError(Exception):
 
 @dataclass
 class FormatError(RmqError):
-    """Bytes that do not follow the format.
-
-    Attributes:
-        reason: the fault, in words.
-        physical_offset: of the fault, in bytes from the start of the log or file; None if unknown.
-        path: the file; None for bytes in memory.
-        expected: value that the format demands, if known.
-    """
+    """Bytes that do not follow the format, in a file or in memory."""
 
     reason: str
-    physical_offset: int | None = None
+    physical_offset: int | None = None  # of the fault, in bytes from the start of the log or file
     path: str | None = None
-    expected: object = None
+    expected: object = None  # value that the format demands
     actual: object = None
 
     def __str__(self) -> str:
@@ -137,11 +130,7 @@ class OptionError(RmqError):
 
 
 class NotAcceptedError(RmqError):
-    """A change of queues that removes messages or lowers an end, and that the caller has not accepted.
-
-    Attributes:
-        names: of the queues, as for ``--accept``.
-    """
+    """A change of queues, with names as for ``--accept``, that removes messages or lowers an end without acceptance."""
 
     def __init__(self, harm: str, names: tuple[str, ...]) -> None:
         super().__init__(harm)
@@ -151,7 +140,7 @@ class NotAcceptedError(RmqError):
         return f"{super().__str__()}. Nothing was changed. Look with --plan, and accept with {self._options()}"
 
     def with_command(self, arguments: Sequence[str]) -> str:
-        """Return the error's line with the command that accepts the harm: the given command, and the names."""
+        """Return the error's line with the command that accepts the harm."""
         command = f"{shlex.join(arguments)} {self._options()}"
         return without_secrets(f"{super().__str__()}. Nothing was changed. Look with --plan; to accept, run: {command}")
 

@@ -1,4 +1,4 @@
-"""Times in milliseconds since 1970, as options and arguments give them."""
+"""Times of options and arguments, in milliseconds since 1970."""
 
 import re
 from datetime import UTC, datetime, timedelta

@@ -24,9 +24,7 @@ _Parsed = TypeVar("_Parsed")
 
 
 def stored_topics(store: StoreFiles) -> dict[str, StoredTopicConfig] | None:
-    """Read the topics of a store, by name; None for a store without a table of topics.
-
-    Config in RocksDB of v2 lacks some topics, see ``lists_all_topics``.
+    """Read the topics of a store, by name; None for a store without a table. See also ``lists_all_topics``.
 
     Raises:
         StoreNotFoundError: no such store.
@@ -65,12 +63,9 @@ def stored_offsets(store: StoreFiles) -> dict[TopicAndGroup, dict[int, int]]:
 
 
 def offsets_file(store: StoreFiles) -> str:
-    """Return the name of the file of consumer offsets, which need not exist.
+    """Return the name of the file of consumer offsets, which need not exist; a broker with LMQ has another file.
 
-    A broker with light queues (LMQ) writes all consumer offsets to a file of another name.
-
-    Raises:
-        StoreLayoutError: both files exist, of which the setting ``enableLmq`` tells the one that the broker reads.
+    Raises StoreLayoutError: both files exist, of which the setting ``enableLmq`` tells the one that the broker reads.
     """
     light, other = (f"{paths.config_dir(store.root)}/{name}" for name in (LIGHT_OFFSETS, OFFSETS))
     has_light, has_other = (any(store.storage.exists(path + end) for end in ("", ".bak")) for path in (light, other))

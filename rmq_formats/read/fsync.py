@@ -17,13 +17,9 @@ _FSYNC_UNSUPPORTED: Final = (errno.EROFS, errno.EINVAL)  # file systems that nob
 
 
 def fsync_log(storage: Storage, segments: Iterable[Segment], begin: int, end: int) -> None:
-    """Fsync the files of a log that have bytes of a range; objects of an object store are durable already.
+    """Fsync the files with bytes of a log's range, whose end was found before; objects are durable already.
 
-    Args:
-        end: physical offset where the range ends; find the end before this call.
-
-    Raises:
-        StoreError: the disk cannot keep a file.
+    Raises StoreError: the disk fails.
     """
     if not storage.is_local:
         return

@@ -44,11 +44,7 @@ class ScanTask:
 
 
 def scan_tasks(storage: Storage, segments: Sequence[Segment], splits: Sequence[Split], begin: int) -> list["Task"]:
-    """Make scan tasks of splits.
-
-    Args:
-        begin: physical offset at which an earlier read ended; damage that begins there is still to be reported.
-    """
+    """Make scan tasks of splits; damage at ``begin``, where an earlier read ended, is still to be reported."""
     tasks = [ScanTask(split) for split in splits]
     start = walk_start(storage, segments, begin) if splits and splits[0].start else None
     if start is not None and start < splits[0].file_offset + splits[0].limit:

@@ -46,7 +46,7 @@ class Points:
 def read_points(
     storage: Storage, segments: Sequence[Segment], points: Points, *, verify_crc: bool = True
 ) -> Iterator[FrameBatch]:
-    """Read the records at some points; a point without a sound record of its size gives nothing.
+    """Read the records at some points; points without a sound record of that size are skipped.
 
     Yields:
         Batches in log order. Their windows have gaps: only the records themselves tell their physical offsets.

@@ -70,9 +70,8 @@ def range_splits(
 def walk_start(storage: Storage, segments: Sequence[Segment], physical_offset: int) -> int | None:
     """Find the physical offset of the first record, or of damage, for a read that begins at an offset.
 
-    Returns:
-        The offset itself if a record ends there, or the end of the record around the offset. None at a file's begin,
-        and within damage, which belongs to the reader of the range before.
+    That is the offset itself, if a record ends there, or the end of the record around the offset. None at a file's
+    begin, and within damage, which belongs to the reader of the range before.
     """
     for segment in segments:
         position = physical_offset - segment.start_offset

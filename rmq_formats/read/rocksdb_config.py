@@ -62,13 +62,9 @@ def _directory(root: str, name: str) -> str:
 
 
 def config_database(store: StoreFiles, name: str) -> str | None:
-    """Return the RocksDB in which a store has a table of its config; None if a file has the table.
+    """Return the RocksDB with a table, by the name of its database in v1; None if a file has the table.
 
-    Args:
-        name: of the table's database in v1.
-
-    Raises:
-        StoreLayoutError: databases of two kinds, of which a broker's settings tell the one that it uses.
+    Raises StoreLayoutError: databases of two kinds, of which a broker's settings tell the one that it uses.
     """
     kinds = {name: "v1", codec.DATABASE_OF_ALL: "v1 with one database for all", codec.DATABASE_V2: "v2"}
     databases = [database for database in kinds if is_rocksdb(store.storage, _directory(store.root, database))]

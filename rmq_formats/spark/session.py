@@ -184,7 +184,7 @@ def delta_package(spark_version: str | None = None) -> str:
 
 
 def check_class(spark: "SparkSession", name: str, package: str) -> None:
-    """Refuse a session whose JVM lacks a class of a package, given by Maven coordinates. Raises OptionError."""
+    """Refuse a session whose JVM lacks a class of a package (Maven coordinates). Raises OptionError."""
     from py4j.java_gateway import JavaPackage  # noqa: PLC0415
 
     if isinstance(getattr(spark._jvm, name), JavaPackage):  # for Py4J, a missing class is a package
