@@ -1,7 +1,8 @@
 """Builds Arrow record batches from frame rows, column buffer by column buffer.
 
 Windows fit a processor's cache, and batches have a size for Spark: kernels append window by window to each column's
-buffer. Only the columns of the schema are computed.
+buffer. Only the columns of the schema are computed. Buffers come from Arrow's memory pool, which reuses memory; numpy
+requests new memory of the system each time.
 """
 
 from typing import Any, Final
@@ -49,19 +50,14 @@ _PROPERTY_COLUMNS: Final = _NULLABLE_COLUMNS | _LIST_COLUMNS
 _STRING_COLUMNS: Final = _PROPERTY_COLUMNS | {"topic", "msg_id", "body", "born_host", "store_host"}
 
 
-def _allocate_pooled(byte_count: int) -> pa.Buffer:
-    """Allocate from Arrow's memory pool, which reuses memory; numpy requests new memory of the system each time."""
-    return pa.allocate_buffer(byte_count)
-
-
 class _Strings:
     """A growing string or binary array."""
 
     def __init__(self, rows: int, first_bytes: int, *, nullable: bool = False) -> None:
-        self._offsets_buffer = _allocate_pooled(4 * (rows + 1))
+        self._offsets_buffer = pa.allocate_buffer(4 * (rows + 1))
         self.offsets = np.frombuffer(self._offsets_buffer, dtype=np.int32)
         self.offsets[0] = 0
-        self._buffer = _allocate_pooled(first_bytes)
+        self._buffer = pa.allocate_buffer(first_bytes)
         self.out = np.frombuffer(self._buffer, dtype=np.uint8)
         self.valid = np.empty(rows if nullable else 0, dtype=np.bool_)
         self.used = 0
@@ -70,7 +66,7 @@ class _Strings:
         """Grow the value buffer by room for so many more bytes."""
         needed = self.used + byte_count + kernel.SLACK_BYTES
         if needed > len(self.out):
-            buffer = _allocate_pooled(max(needed, 2 * len(self.out)))
+            buffer = pa.allocate_buffer(max(needed, 2 * len(self.out)))
             out = np.frombuffer(buffer, dtype=np.uint8)
             out[: self.used] = self.out[: self.used]
             self._buffer, self.out = buffer, out
@@ -78,7 +74,7 @@ class _Strings:
     def reserve_rows(self, rows: int) -> None:
         """Grow the offsets to room for so many rows in all."""
         if rows >= len(self.offsets):
-            buffer = _allocate_pooled(8 * (rows + 1))
+            buffer = pa.allocate_buffer(8 * (rows + 1))
             offsets = np.frombuffer(buffer, dtype=np.int32)
             offsets[: len(self.offsets)] = self.offsets
             self._offsets_buffer, self.offsets = buffer, offsets
@@ -112,7 +108,7 @@ def arrow_buffer(values: NDArray[Any]) -> pa.Buffer:
 
     A thread of Arrow's that frees numpy's memory needs the interpreter, and aborts the process after its end.
     """
-    buffer = _allocate_pooled(values.nbytes)
+    buffer = pa.allocate_buffer(values.nbytes)
     np.frombuffer(buffer, dtype=values.dtype)[:] = values
     return buffer
 
@@ -161,8 +157,8 @@ class BatchBuilder:
     def _allocate(self) -> None:
         """Allocate buffers for a new batch; the last batch owns its buffers."""
         rows = MAX_ROWS
-        self._narrow_buffer = _allocate_pooled(4 * rows * len(self._narrow) + 8)
-        self._wide_buffer = _allocate_pooled(8 * rows * len(self._wide) + 8)
+        self._narrow_buffer = pa.allocate_buffer(4 * rows * len(self._narrow) + 8)
+        self._wide_buffer = pa.allocate_buffer(8 * rows * len(self._wide) + 8)
         narrow = np.frombuffer(self._narrow_buffer, dtype=np.int32, count=rows * len(self._narrow))
         wide = np.frombuffer(self._wide_buffer, dtype=np.int64, count=rows * len(self._wide))
         self._out_narrow = narrow.reshape(len(self._narrow), rows)

@@ -1,4 +1,7 @@
-"""Pushes the filters of an engine down into a query: rows may be left over, which the engine filters once more."""
+"""Pushes the filters of an engine down into a query.
+
+The query selects at least the rows that match, perhaps more, as the engine filters once more.
+"""
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
