@@ -64,7 +64,8 @@ class PointReadTask:
 class QueuesTask:
     """Task: read the records in a range of the log to which the units of some topics' queues point.
 
-    The task lists the queues' files itself: a busy store has thousands, and there are many tasks.
+    The task lists the queues' files itself: a busy store has thousands, and there are many tasks. Records that are
+    dispatched after planning come after the range.
     """
 
     segments: tuple[Segment, ...]
@@ -203,7 +204,7 @@ class _Planner:
         return tuple(segment for segment in self.segments if segment.start_offset < end and begin < segment.end_offset)
 
     def _is_stored_by(self, host: Host, physical_offset: int) -> bool:
-        """Return whether a host stored the record at an offset, as in one of several stores."""
+        """Return whether a host stored the record at an offset: of several stores, only one has that record."""
         segment = segment_at(self.segments, physical_offset)
         if segment is None:
             return False

@@ -33,7 +33,7 @@ from rmq_formats.storage.queue_files import topic_queues
 from rmq_formats.storage.segments import Storage, open_storage
 from rmq_formats.storage.store_files import StoreFiles, open_store
 
-_BATCHES_AHEAD: Final = 4  # of one task, each of some 8 MiB at most
+_BATCHES_AHEAD: Final = 4  # of one task, each of some 8 MiB at most; the next read waits until one is consumed
 _TASKS_AHEAD: Final = 1  # beside the tasks that threads work on
 
 _Item: TypeAlias = pa.RecordBatch | BaseException | None
