@@ -52,7 +52,15 @@ class RmqError(Exception):
 
 @dataclass
 class FormatError(RmqError):
-    """Bytes that do not follow the format, in a file or in memory."""
+    """Bytes that do not follow the format.
+
+    Attributes:
+        reason: what is wrong, in words.
+        physical_offset: where it is, in bytes from the start of the log or file; None if unknown.
+        path: the file; None for bytes in memory.
+        expected: what the format demands there, if known.
+        actual: what was found.
+    """
 
     reason: str
     physical_offset: int | None = None  # of the fault, in bytes from the start of the log or file
@@ -130,7 +138,11 @@ class OptionError(RmqError):
 
 
 class NotAcceptedError(RmqError):
-    """A change of queues, with names as for ``--accept``, that removes messages or lowers an end without acceptance."""
+    """A change of queues that removes messages or lowers an end, without its acceptance.
+
+    Attributes:
+        names: of the queues, as ``--accept`` takes them.
+    """
 
     def __init__(self, harm: str, names: tuple[str, ...]) -> None:
         super().__init__(harm)
@@ -150,7 +162,14 @@ class NotAcceptedError(RmqError):
 
 @contextmanager
 def os_errors_as_store_errors(place: str | Path) -> Iterator[None]:
-    """Raise errors of the operating system, such as a full disk, as StoreError that names the file, else the place."""
+    """Re-raise errors of the operating system, such as a full disk, as StoreError that names the place.
+
+    Args:
+        place: path or URI for errors that name no file.
+
+    Raises:
+        StoreError: instead of an OSError.
+    """
     try:
         yield
     except OSError as error:

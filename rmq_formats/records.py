@@ -55,7 +55,12 @@ class Records(ds.UnionDataset):  # type: ignore[misc] # pyarrow ships no types
     """
 
     def __init__(self, root: str, options: ReadOptions, condition: pc.Expression | None = None) -> None:
-        """Describe records; ``condition`` is an expression over the columns that is true for all rows.
+        """Describe records.
+
+        Args:
+            root: of the store, a path or URI.
+            options: columns, conditions and damage mode.
+            condition: an expression over the columns, which holds for all rows.
 
         Raises:
             OptionError: an unknown column.
@@ -163,13 +168,21 @@ class Records(ds.UnionDataset):  # type: ignore[misc] # pyarrow ships no types
         return True
 
     def to_pandas(self, columns: Columns | None = None, filter: pc.Expression | None = None) -> "pandas.DataFrame":
-        """Read rows into a DataFrame of pandas; see ``scanner``. Raises OptionError: pandas is not installed."""
+        """Read rows into a DataFrame of pandas; see ``scanner``.
+
+        Raises:
+            OptionError: pandas is not installed.
+        """
         _import("pandas")
         frame: pandas.DataFrame = self.to_table(columns, filter=filter).to_pandas()
         return frame
 
     def to_polars(self, columns: Columns | None = None, filter: pc.Expression | None = None) -> "polars.DataFrame":
-        """Read rows into a DataFrame of Polars; see ``scanner``. Raises OptionError: Polars is not installed."""
+        """Read rows into a DataFrame of Polars; see ``scanner``.
+
+        Raises:
+            OptionError: Polars is not installed.
+        """
         frame: polars.DataFrame = _import("polars").from_arrow(self.to_table(columns, filter=filter))
         return frame
 

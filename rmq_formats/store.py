@@ -99,7 +99,11 @@ class Store(Records):
         return Store(self.path, log=LogKind.COMPACTED)
 
     def segments(self) -> list[Segment]:
-        """List the files of the CommitLog, by offset. Raises StoreNotFoundError."""
+        """List the files of the CommitLog, by offset.
+
+        Raises:
+            StoreNotFoundError: there is no store, or no CommitLog in it.
+        """
         return self._files.segments
 
     def topics(self) -> list[str]:
@@ -127,25 +131,32 @@ class Store(Records):
     ) -> Iterator[StoredMessage]:
         """Iterate over messages in log order. All conditions have to hold; ends are exclusive.
 
-        A read with a topic yields the messages that consumers receive, a read without a topic all records; ``include``
-        overrides that. Queue offsets count as for consumers: places in the ConsumeQueue, which differ from a message's
-        ``queue_offset`` where the broker has closed a gap. The name of a light queue (LMQ) is a topic with queue 0: its
-        messages are yielded as stored, with the topic and the queue offset of the send, but ``from_offset`` and
-        ``to_offset`` are places in the light queue. An inner batch is one record, and is selected if one of its
-        messages is; ``codecs.batch_consumequeue.inner_messages`` decodes the messages.
+        With a topic it yields the messages that its consumers receive; without one, all records; ``include`` chooses
+        otherwise. Queue offsets are those that consumers count: places in the ConsumeQueue, which differ from a
+        message's ``queue_offset`` where the broker has closed a gap. The name of a light
+        queue (LMQ) is a topic with one queue, 0: it yields the messages that stand there, as they were stored, with the
+        topic that they were sent to and their place in its queue; queue offsets that are given are those of the light
+        queue. An inner batch is one record: with a queue id it is chosen if one of its messages is;
+        ``codecs.batch_consumequeue.inner_messages`` takes it apart.
 
         Args:
+            topic: only that one's.
+            queue_id: only that queue of the topic.
             from_offset: smallest queue offset.
+            to_offset: one past the largest.
             tags: any of these; a text is an expression ``a || b``, as of subscriptions.
             from_time: earliest store time, in ms or as a datetime.
-            include: ``live``, the records that consumers get; ``log``, all; ``unqueued``, records without a queue.
-            strict: raise at the first damaged range instead of leaving it out.
+            to_time: end of the store times.
+            from_physical_offset: records that begin there or later.
+            to_physical_offset: records that begin before here.
+            include: ``live``, what consumers get; ``log``, all; ``unqueued``, what no queue has.
+            strict: raise at the first damaged stretch instead of leaving it out.
 
         Raises:
             FormatError: damage, if strict.
-            OptionError: a queue or a queue offset without a topic, an unknown ``include``, or an argument of another
-                type.
-            StoreNotFoundError: no such store, or no CommitLog.
+            OptionError: a queue or a queue offset without what it belongs to, an ``include`` that is none, or an
+                argument of another type.
+            StoreNotFoundError: there is no store, or no CommitLog in it.
         """
         _check_texts(topic=topic)
         _check_integers(
@@ -190,19 +201,23 @@ class Store(Records):
     ) -> Records:
         """Describe records as Arrow, with the columns of the Spark source ``rmq_commitlog``; nothing is read yet.
 
-        A read raises FormatError for damage in FAILFAST, and StoreNotFoundError.
-
         Args:
             columns: names; None is all of ``rmq_formats.arrow.schema.COMMITLOG``.
+            topic: only that one's messages.
             query: all other conditions; None is all records.
-            include: ``live``, the records that consumers get, the default with a topic; ``log``, all; ``unqueued``,
-                records without a queue.
-            mode: PERMISSIVE makes rows of damage with a record_error, DROPMALFORMED leaves damage out, FAILFAST raises.
-            decompress: inflate compressed bodies.
+            include: ``live``, what consumers get, which is the default with a topic; ``log``, all; ``unqueued``, what
+                no queue has.
+            mode: PERMISSIVE gives damage as rows with a record_error, DROPMALFORMED leaves it out,
+                FAILFAST raises.
+            decompress: inflate bodies that the producer compressed.
             verify_crc: check the sums of bodies and records.
 
         Raises:
             OptionError: an unknown column, mode or ``include``, or a topic or an ``include`` beside a query.
+
+            When it is read:
+            FormatError: damage, in FAILFAST.
+            StoreNotFoundError: there is no store, or no CommitLog in it.
         """
         try:
             wanted_mode = Mode(mode)
@@ -230,25 +245,28 @@ class Store(Records):
         include: Include | str | None = None,
         on_plan: OnPlan | None = None,
     ) -> list[StoredMessage]:
-        """Find messages by ConsumeQueue or Index, or by a scan of log ranges that these lack; in log order.
+        """Find messages by ConsumeQueue or Index, or by a scan of the log where these lack something.
 
-        Give ``key`` and ``topic``; ``uniq_key`` and ``topic``; ``msg_id``; ``topic``, ``queue_id`` and ``offset``; or
-        ``topic`` and ``time`` (and ``queue_id``) for each queue's first message of that time or later. The name of a
-        light queue (LMQ) is a topic, see ``messages``.
+        Give ``key`` and ``topic``; ``uniq_key`` and ``topic``; ``msg_id``; ``topic``, ``queue_id`` and
+        ``offset``; or ``topic`` and ``time`` (and ``queue_id``): of each queue, the first message stored then
+        or later. Results are in the order of the log. The name of a light queue (LMQ) is a topic, see ``messages``.
 
         Args:
             key: one part of the KEYS property.
-            uniq_key: the UNIQ_KEY property, which is the producer's id of the message.
+            topic: the topic.
+            uniq_key: the UNIQ_KEY property: the id that the producer gave the message.
             msg_id: the offset message id.
+            queue_id: the queue.
+            offset: the queue offset.
             time: store time, in ms or as a datetime.
-            include: ``live``, the records that consumers get, the default for offset and time; ``log``, all, the
-                default for keys and message ids, as at a broker; ``unqueued``, records without a queue.
+            include: ``live``, what consumers get, the default for offset and time; ``log``, all, the default for keys
+                and message ids, as a broker answers them; ``unqueued``, what no queue has.
             on_plan: called with the plan of the look-up.
 
         Raises:
             DecodeError: not an offset message id.
             OptionError: another combination of arguments.
-            StoreNotFoundError: no such store, or no CommitLog.
+            StoreNotFoundError: there is no store, or no CommitLog in it.
         """
         _check_texts(key=key, topic=topic, uniq_key=uniq_key, msg_id=msg_id)
         _check_integers(queue_id=queue_id, offset=offset)

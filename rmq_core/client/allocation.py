@@ -38,6 +38,7 @@ class ConsistentHash:
         places = sorted(ring)
 
         def owner(queue: MessageQueue) -> str:
+            # ``MessageQueue#toString``: the text that Java hashes decides on the owner.
             java_text = f"MessageQueue [topic={queue.topic}, brokerName={queue.broker_name}, queueId={queue.queue_id}]"
             return ring[places[bisect_left(places, _hash(java_text)) % len(places)]]
 

@@ -25,7 +25,13 @@ _REQUEST_TIMEOUT: Final = 10006  # ClientErrorCode.REQUEST_TIMEOUT_EXCEPTION
 
 
 class BrokerError(ResponseError):
-    """Response of a broker or name server with a code other than success. ``address`` is ``host:port``."""
+    """Response of a broker or name server with a code other than success.
+
+    Attributes:
+        code: the response code.
+        remark: the server's text for people.
+        address: ``host:port`` of the server.
+    """
 
     def __init__(self, address: str, code: int, remark: str | None = None) -> None:
         super().__init__(code, remark)
@@ -50,7 +56,11 @@ class ClientError(ResponseError):
 
 
 class NoRouteError(ClientError):
-    """The topic or the broker is unknown, or has no usable queue."""
+    """The topic or the broker is unknown, or has no usable queue.
+
+    Attributes:
+        name: name of the topic or broker.
+    """
 
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(ResponseCode.TOPIC_NOT_EXIST, f"{name}: {reason}")
@@ -72,7 +82,11 @@ class NoReplyError(ClientError):
 
 
 class SendFailedError(ClientError):
-    """All attempts to send a message have failed. ``brokers`` has their brokers in order."""
+    """All attempts to send a message have failed.
+
+    Attributes:
+        brokers: names of the brokers that were tried, in order.
+    """
 
     def __init__(self, code: int, remark: str, brokers: list[str]) -> None:
         super().__init__(code, remark)

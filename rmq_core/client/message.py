@@ -41,10 +41,15 @@ class Message(msgspec.Struct, frozen=True):
     """A message to send.
 
     Attributes:
+        topic: the topic to send to.
+        body: at least one byte.
+        tags: tags, by which consumers filter.
         keys: keys for queries; one string, or several.
+        properties: properties of the user.
         flag: number of the user, passed through.
         delay_level: level of the delay before the delivery, 1 to 18; 0 for no delay.
         wait_store: the broker waits for flush and replication, if its settings require them.
+        deliver_at_ms: time of the delivery; None for no delay.
         light_queues: light queues (LMQ) that get the message, too, at brokers that have light queues; names begin with
             ``%LMQ%``.
     """
@@ -90,7 +95,11 @@ class Message(msgspec.Struct, frozen=True):
             raise MessageError(f"delay_level {self.delay_level}: is below 0; give 0, or a level from 1 on")
 
     def all_properties(self) -> dict[str, str]:
-        """Return the properties to send; the producer adds the unique key. Raises MessageError."""
+        """Return the properties to send; the producer adds the unique key.
+
+        Raises:
+            MessageError: a property cannot be encoded.
+        """
         properties: dict[str, str] = {}
         if self.properties:
             _check_properties(self.properties)
@@ -183,10 +192,14 @@ class SendResult(msgspec.Struct, frozen=True, gc=False):
     """The result of a send.
 
     Attributes:
+        status: durability of the message.
         msg_id: unique key; for a batch, all unique keys separated by commas. A batch in a topic with batch queues,
             stored as one record, has only its own unique key.
         offset_msg_id: offset message id; for a batch, all ids separated by commas.
+        queue: queue of the message.
         queue_offset: queue offset of the message, or of a batch's first message.
+        transaction_id: id of the transaction of a half message.
+        recall_handle: handle for the recall of a timer message.
     """
 
     status: SendStatus
@@ -205,9 +218,18 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False):
         queue: queue from which the message was pulled; its topic may be the group's retry topic.
         topic: topic to which the message was sent, also if it was pulled from a retry topic.
         body: the body, decompressed.
+        queue_offset: queue offset of the message.
         physical_offset: position of the record in the broker's CommitLog, in bytes.
+        size: bytes of the record.
+        flag: number set by the sender.
+        sys_flag: flag of the stored record.
+        born_timestamp_ms: born time.
+        store_timestamp_ms: store time.
+        reconsume_times: number of failed consumptions.
         prepared_transaction_offset: physical offset of a committed message's half message.
         raw_properties: stored properties, encoded; ``properties`` decodes them.
+        raw_born_host: stored host of the producer; ``born_host`` is its text.
+        raw_store_host: stored host of the broker; ``store_host`` is its text.
     """
 
     queue: MessageQueue

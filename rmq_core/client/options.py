@@ -27,7 +27,10 @@ class ClientOptions:
 
     Attributes:
         instance_name: distinguishes the clients of one machine; DEFAULT stands for the process id and a number.
+        unit_name: appended to the client id.
         route_poll_interval_s: how often the routes of known topics are refreshed.
+        heartbeat_interval_s: how often heartbeats are sent.
+        request_timeout_s: for requests without a timeout of their own.
         tls: TLS settings for name servers and brokers, Java's ``useTLS``; None for plain connections.
         clock_ms: the time of day, ms since 1970, for born timestamps, unique keys, starts by time and traces; waits use
             the event loop's time.
@@ -48,7 +51,9 @@ class Backoff:
 
     Source: ``MQFaultStrategy``, ``latencyMax`` and ``notAvailableDuration``.
 
-    ``steps_ms`` has pairs of a minimal latency and the time of avoiding; ``failure_ms`` is the latency of a failure.
+    Attributes:
+        steps_ms: pairs of a minimal latency and the time of avoiding, by rising latency.
+        failure_ms: latency that stands for a failure.
     """
 
     steps_ms: tuple[tuple[int, int], ...]
@@ -83,10 +88,15 @@ class ProducerOptions(ClientOptions):
         retry_when_not_stored_well: send again to another broker after a status such as FLUSH_DISK_TIMEOUT; the message
             may then be stored twice.
         compress_above_bytes: minimal size of bodies that are compressed; batches are never compressed.
+        compression: codec of the compression.
+        compression_level: 0 to 9.
         max_body_bytes: larger bodies are refused; the broker has a limit of its own.
         create_topic_key: template topic, whose route is used for a topic that does not exist yet.
+        default_topic_queue_nums: number of queues of a topic created by a send.
         send_latency_fault: avoid slow and failing brokers for a while.
         backoff: time of avoiding: ``SHORT_BACKOFF`` of 5.3.3, ``LONG_BACKOFF`` of 4.x, or another one.
+        enable_trace: trace each send.
+        trace_topic: the topic of trace messages.
     """
 
     send_timeout_s: float = 3.0
@@ -138,13 +148,18 @@ class ConsumerOptions(ClientOptions):
     """Settings that all consumers have.
 
     Attributes:
+        start: start position in a queue without a consumer offset of the group.
         start_timestamp_ms: for ``StartPosition.TIMESTAMP``; None for half an hour ago.
         pull_batch_size: maximal messages of a pull; the broker limits them, too.
         pull_batch_bytes: maximal bytes of a pull; 5.3.3 ignores the setting.
         suspend_timeout_s: long polling: maximal time for which a broker parks a pull.
         pull_timeout_s: timeout of a pull, the long polling included.
-        max_cached_messages, max_cached_bytes: a queue with more cached messages or bytes is not pulled.
+        max_cached_messages: number of cached messages above which a queue is not pulled.
+        max_cached_bytes: bytes of cached messages above which a queue is not pulled.
         max_span: difference of the last and the first cached offset above which a queue is not pulled, unless in order.
+        persist_interval_s: how often consumer offsets are committed.
+        rebalance_interval_s: how often rebalance runs, if no member joins or leaves.
+        allocation: strategy that allocates queues to members.
     """
 
     start: StartPosition = StartPosition.LAST
@@ -177,8 +192,9 @@ class ConsumerOptions(ClientOptions):
 class PullOptions(ConsumerOptions):
     """Settings of a pull consumer.
 
-    ``auto_commit`` commits the messages that ``poll`` returned before its last call, on close and every
-    ``persist_interval_s``.
+    Attributes:
+        auto_commit: commit the messages that ``poll`` returned before its last call, every ``persist_interval_s`` and
+            on close.
     """
 
     auto_commit: bool = True
@@ -194,6 +210,7 @@ class PopOptions(ClientOptions):
         in_order: orderly consumption: no further message of a queue is popped while a popped one is neither
             acknowledged nor visible again.
         suspend_timeout_s: long polling: maximal time for which a broker parks a request.
+        concurrency: concurrent listener calls of ``consume``.
         max_reconsume_times: number of failed listener calls after which a message is a dead letter.
         suspend_queue_s: in orderly consumption, pause of a queue after a failed call.
         close_timeout_s: time for running listener calls when ``consume`` is cancelled.
@@ -222,6 +239,7 @@ class PushOptions(ConsumerOptions):
     """Settings of a push consumer.
 
     Attributes:
+        model: clustering or broadcasting.
         in_order: orderly consumption: one message of a queue after the other; a failure blocks only its queue.
         consume_batch_size: maximal messages of a listener call.
         concurrency: concurrent calls of the listener, unless in order; they all run on the event loop.
@@ -231,6 +249,10 @@ class PushOptions(ConsumerOptions):
         suspend_queue_s: in orderly consumption, pause of a queue after a failure.
         pull_interval_s: pause of a queue after a pull with messages.
         lock_interval_s: in order, how often queue locks are renewed; they expire at brokers after 60 s.
+        local_offset_dir: directory of the offsets in broadcasting.
+        close_timeout_s: time for running listener calls when the consumer is closed.
+        enable_trace: trace each listener call.
+        trace_topic: the topic of trace messages.
     """
 
     model: MessageModel = MessageModel.CLUSTERING

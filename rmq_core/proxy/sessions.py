@@ -100,7 +100,7 @@ class Session:
     number: int = 0
     topics: frozenset[str] = frozenset()
     commands: asyncio.Queue[Any] | None = None
-    last_call_s: float = field(default_factory=time.monotonic)
+    last_call_s: float = field(default_factory=time.monotonic)  # by the monotonic clock
     caller: Caller = field(default_factory=Caller)
 
     def send_command(self, command: Any) -> bool:

@@ -162,9 +162,11 @@ def decode_record(
     physical_offset: int | None = None,
     verify_crc: bool = True,
 ) -> StoredMessage:
-    """Decode the record that begins at a position of a buffer, which may have more bytes than the record.
+    """Decode the record that begins at a position.
 
     Args:
+        buffer: bytes that hold the whole record; more may follow.
+        position: where it begins in the buffer.
         physical_offset: where it stands in the log, in bytes, which it must state; None does not check
             and takes what it states.
         verify_crc: check the body's CRC, and the record's own if it has one.
@@ -175,6 +177,8 @@ def decode_record(
         LengthError: a length that is out of bounds or does not add up.
         ChecksumError: a CRC that does not match.
         FormatError: the record states another physical offset.
+
+    Source: ``MessageDecoder#decode``.
     """
     view = memoryview(buffer)
     shape = frame_shape(view, position, physical_offset)
@@ -255,14 +259,21 @@ def encode_record(
     append_crc_property: bool = False,
     max_body_bytes: int = MAX_BODY_BYTES,
 ) -> bytes:
-    """Encode a message as the record at a physical offset. Raises LengthError if a part is larger than its limit.
+    """Encode a message as the record at a physical offset.
 
     An older ``__CRC32#`` property of the message is replaced by the new one; without
     ``append_crc_property`` it stays as it is. Both as in ``CommitLog#asyncPutMessage``.
 
     Args:
+        physical_offset: where the record will stand in the log, in bytes.
+        store_timestamp_ms: the broker's clock.
         append_crc_property: end the properties with the record's own CRC (``enabledAppendPropCRC``).
         max_body_bytes: the broker's ``maxMessageSize``; the record may be 64 KiB larger.
+
+    Raises:
+        LengthError: the topic, the properties, the body, the record or a number is larger than its limit.
+
+    Source: ``MessageExtEncoder#encode``, ``CommitLog.DefaultAppendMessageCallback#doAppend``.
     """
     topic = _topic_bytes(message.topic)
     properties = _properties_before_crc(message.properties_bytes, append_crc_property)

@@ -44,13 +44,29 @@ NOTHING: Final = QueueBounds(first_offset=0, end_offset=0, first_ms=0, end_ms=0)
 class Query:
     """Conditions that select records.
 
-    A query by topics selects the messages that consumers get: a ConsumeQueue names them, or will after dispatch. So it
-    leaves out half messages and rollbacks of transactions (sys_flag). A query by key selects the records of RocketMQ's
-    Index: all but rollbacks. Any other query selects records of the log.
+    A query by topics selects what consumers get: what a ConsumeQueue names, or will name once it is dispatched.
+    That leaves out half messages and rollbacks of transactions (sys_flag), and what ``Include.LIVE`` leaves out.
+    A query by key selects what RocketMQ's Index holds: all records but rollbacks. A query without either reads the log
+    itself.
 
-    Names of light queues (LMQ) count as topics: queue offsets are places in the light queue.
+    Names of light queues (LMQ) count as topics: records that stand in one are selected by their place there.
 
-    Ends of ranges are exclusive.
+    Attributes:
+        topics: the topics; None is any.
+        topic_pattern: a regular expression that the whole topic matches; None is any.
+        queues: the queues of each topic; None is all of them.
+        bounds: ranges of queues, in queue offsets as consumers count them; a queue without one is selected whole.
+        first_ms: smallest store timestamp; None is any.
+        end_ms: one past the largest.
+        first_physical_offset: records that begin here or later.
+        end_physical_offset: records that begin before here.
+        tags: any of these; None is any tag or none.
+        key: one of the parts of KEYS.
+        uniq_key: the UNIQ_KEY.
+        msg_id: store host and physical offset of an offset message id.
+        include: which records; None is LIVE in a query by topics, else LOG.
+        with_damage: whether damaged ranges become rows though conditions look at fields, which a damaged range lacks.
+        topic_values: topics that Spark's filters ask for; unlike ``topics`` they do not make it a query by topics.
     """
 
     topics: frozenset[str] | None = None
@@ -172,16 +188,21 @@ class LogKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Logs:
-    """The logs that are read; ``tier`` is ``tieredStoreFilePath``, a path or URI."""
+    """The logs that are read.
+
+    Attributes:
+        tier: ``tieredStoreFilePath``, a path or URI; None where no tier is read.
+    """
 
     kind: LogKind = LogKind.COMMITLOG
     tier: str | None = None
 
     @classmethod
     def of(cls, kind: LogKind | str | None, tier: str | None) -> "Logs":
-        """Return the logs of the options ``log`` and ``tier``; without a kind, a tier is joined with the CommitLog.
+        """Return the logs that two options name: with a tier and no kind, both joined.
 
-        Raises OptionError: an unknown kind, a kind of a tier without its path, or a path with another kind.
+        Raises:
+            OptionError: a kind that is none, a tier without its place, or a place for another kind.
         """
         try:
             log_kind = LogKind(kind or (LogKind.COMMITLOG if tier is None else LogKind.JOINED))
@@ -200,7 +221,12 @@ COMMITLOG_ONLY: Final = Logs()
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """Options of a read."""
+    """Options of reading: columns, damage mode, and what is done to bodies.
+
+    Attributes:
+        columns: names, of ``rmq_formats.arrow.schema.COMMITLOG``.
+        by_topic: whether batches have rows of one topic, see ``record_batches``.
+    """
 
     columns: tuple[str, ...]  # of ``rmq_formats.arrow.schema.COMMITLOG``
     query: Query = Query()

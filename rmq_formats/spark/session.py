@@ -184,7 +184,11 @@ def delta_package(spark_version: str | None = None) -> str:
 
 
 def check_class(spark: "SparkSession", name: str, package: str) -> None:
-    """Refuse a session whose JVM lacks a class of a package (Maven coordinates). Raises OptionError."""
+    """Refuse a session whose JVM lacks a class; Py4J mistakes a missing class for a package.
+
+    Raises:
+        OptionError: naming the Maven coordinates of what has it, which ``spark-submit`` has to be given.
+    """
     from py4j.java_gateway import JavaPackage  # noqa: PLC0415
 
     if isinstance(getattr(spark._jvm, name), JavaPackage):  # for Py4J, a missing class is a package

@@ -19,7 +19,11 @@ KERNELS: Final = "rmq.spark_kernels"  # modules that load kernels
 
 
 def load_entry_points(group: str) -> list[Any]:
-    """Load the objects of a group. Raises OptionError: the project is not installed in this environment."""
+    """Load the objects of a group.
+
+    Raises:
+        OptionError: the group is empty, as the project is not installed in this environment.
+    """
     objects = [entry.load() for entry in entry_points(group=group)]
     if not objects:
         raise OptionError(
@@ -34,7 +38,11 @@ def data_sources() -> "tuple[type[DataSource], ...]":
 
 
 def register_all(spark: "SparkSession") -> None:
-    """Register the sources and the column functions of ``spark_udfs`` in a session. Raises OptionError."""
+    """Register the sources, and the column functions of ``spark_udfs``, in a session.
+
+    Raises:
+        OptionError: the project is not installed in this environment.
+    """
     from pyspark.errors import AnalysisException  # noqa: PLC0415
 
     for source in data_sources():

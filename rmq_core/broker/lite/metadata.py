@@ -70,6 +70,7 @@ class LiteGroups:
         return {name: self.ttl_minutes_of(name) for name, topic in table.items() if is_lite(topic)}
 
     def ttl_minutes_of(self, parent_of: str) -> int:
+        """Return the idle minutes after which a child of a parent is deleted; -1 for never."""
         return parse_decimal(self._state.topics.table[parent_of].attributes.get(attributes.LITE_EXPIRATION), -1)
 
 

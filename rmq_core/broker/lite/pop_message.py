@@ -46,7 +46,7 @@ _INVALID: Final = ResponseCode.INVALID_PARAMETER
 
 @dataclass(slots=True)
 class LitePopResult:
-    """Result of a pop of lite topics; ``counts`` has the number of earlier pops of each message."""
+    """Result of a pop of lite topics: ``counts`` are earlier pops of each message, ``size`` is in bytes."""
 
     pop_time_ms: int
     bodies: list[memoryview] = field(default_factory=list)

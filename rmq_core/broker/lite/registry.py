@@ -22,6 +22,8 @@ class LiteClient:
         queues: light queues of the children; of a wildcard group ``parent@group``.
         evicted: light queues that another client has taken over, also before the notification of this client.
         events: light queues that may have messages, the oldest first.
+        polled_ms: time of the last request for messages, by the steady clock.
+        has_missed_events: there were more events than the limit.
         avoid_until_ms: end of the time in which other clients are preferred, since this client did not poll.
     """
 

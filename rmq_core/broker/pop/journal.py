@@ -78,7 +78,7 @@ class OutstandingPops:
 
 
 MOST_KEYS: Final = 10_000
-MOST_OFFSETS: Final = 32  # queue offsets of a check point; further acknowledgements name messages outside of it
+MOST_OFFSETS: Final = 32  # queue offsets of a check point; repeated acknowledgements must not fill the memory
 
 
 class EarlyAcks:

@@ -66,7 +66,8 @@ class OrderInfo(BodyStruct, frozen=True, kw_only=True):
     @property
     def next_offset(self) -> int:
         """Queue offset of the first message that is not acknowledged, or one past the last."""
-        return next(iter(self.unacknowledged), self.offsets[-1] + 1)
+        offsets = self.offsets
+        return next((offset for bit, offset in enumerate(offsets) if not self.cm >> bit & 1), offsets[-1] + 1)
 
 
 class OrderInfos(BodyStruct, frozen=True, kw_only=True):

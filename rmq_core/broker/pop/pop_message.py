@@ -62,6 +62,8 @@ class PopResult:
         starts: kind, queue id and start offset of each queue.
         offsets: queue offsets of the messages, by kind and queue id.
         order_counts: texts of ``orderCountInfo``.
+        size: bytes of the messages.
+        rest: number of messages that are left in the queues.
         is_by_priority: queues are read from the highest number on, retry topics last.
     """
 
@@ -239,6 +241,7 @@ class PopMessageProcessor:
             if not self._journal.try_put_checkpoint(point, result.revive_queue_id):
                 result.rest += max(0, get_result.max_offset - offset)
                 return  # the messages of other queues must reach the consumer
+            # After the check point: a kill between them repeats messages, and loses none.
             self._state.offsets.commit(topic, group, queue_id, get_result.next_offset)
         self._add_records(result, fields, kind, queue_id, offset, offsets, records)
         result.rest += max(0, get_result.max_offset - get_result.next_offset)

@@ -247,7 +247,10 @@ class MessageWriter:
         return WriteResult(queue_id, result, properties.get(layout.PROPERTY_UNIQ_KEY), True)
 
     def _is_inner_batch(self, request: RemotingCommand, fields: SendMessage) -> bool:
-        """Return whether a batch becomes one record of a topic with batch queues, as it does with a unique key."""
+        """Return whether a batch becomes one record of a topic with batch queues.
+
+        A batch without a unique key becomes single records, as in the original.
+        """
         if fields.topic in self._state.topics.unwritten:  # a kill could lose the topic, with records of the wrong kind
             raise ResponseError(ResponseCode.SYSTEM_BUSY, f"the topic[{fields.topic}] is being created, try later")
         text = "\x02" + (fields.properties or "")

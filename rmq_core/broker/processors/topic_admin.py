@@ -156,7 +156,7 @@ class TopicAdmin:
         for name in topics:
             check_deletable(state, name)
         configs = [state.topics.table[name] for name in topics if name in state.topics.table]
-        end = state.store.max_physical_offset
+        end = state.store.max_physical_offset  # messages after it are of a topic that was created again
         for name in topics:
             state.topics.remove(name)
             log.info("%(client)s deletes the topic %(topic)s", {"client": connection.remote_address, "topic": name})

@@ -274,7 +274,10 @@ class QueueLocks:
     """Locks on queues, for groups that consume in order."""
 
     def __init__(self, steady_ms: Callable[[], int], max_bytes: int = _MAX_LOCK_BYTES) -> None:
-        """Limit the memory of all locks: the original never removes a lock, so that any client can fill its memory."""
+        """Limit the memory of all locks, above which no further queue is locked.
+
+        The original never removes a lock, so that any client can fill its memory.
+        """
         self.held_bytes = 0
         self._steady_ms = steady_ms
         self._max_bytes = max_bytes

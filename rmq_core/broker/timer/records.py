@@ -40,6 +40,8 @@ class TimerRecord(NamedTuple):
         due_ms: start of the interval in which the message is due.
         recalls: topic and id of the recalled message; None unless this is a recall.
         body: a view of the log.
+        properties_bytes: encoded, as stored.
+        sys_flag: bits of ``rmq_formats.codecs.layout``.
     """
 
     topic: str

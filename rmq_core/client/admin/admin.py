@@ -58,13 +58,27 @@ class Admin(Service):
 
     All methods raise BrokerError with code and remark if a server refuses, NoRouteError if a topic or broker is
     unknown, and TransportError if a server cannot be reached.
-    ``access`` has the credentials and TLS settings, for other clients of the same cluster.
+
+    Attributes:
+        access: credentials and TLS of this client, for other clients of the same cluster.
+        brokers: requests to a single broker.
+        offsets: queries and commits of queue offsets.
+        users: users and policies of a single broker.
     """
 
     def __init__(
         self, namesrv: str, options: ClientOptions = DEFAULT_OPTIONS, *, credentials: Credentials | None = None
     ) -> None:
-        """Create a client; ``namesrv`` has ``host:port``, separated by semicolons. Raises OptionError."""
+        """Create a client without connections.
+
+        Args:
+            namesrv: ``host:port`` of the name servers, separated by semicolons.
+            options: settings of the client.
+            credentials: to sign requests with.
+
+        Raises:
+            OptionError: ``namesrv`` has no valid address, or a TLS file cannot be used.
+        """
         self.access = Access(credentials, options.tls)
         self._cluster = Cluster(namesrv, options, credentials=credentials)
         self._puller = Puller(self._cluster, _GROUP, ConsumerOptions(), sends_subscription=True)
@@ -90,7 +104,14 @@ class Admin(Service):
         return await self._cluster.request_name_servers_body(RequestCode.GET_BROKER_CLUSTER_INFO, ClusterInfo)
 
     async def masters(self, cluster: str | None = None) -> list[str]:
-        """Return the addresses of all masters, or of a cluster's, sorted by broker name. Raises NoRouteError."""
+        """Return the addresses of all masters, sorted by the brokers' names.
+
+        Args:
+            cluster: name of the cluster; by default all clusters.
+
+        Raises:
+            NoRouteError: no master is registered.
+        """
         table = (await self.cluster()).broker_addr_table
         brokers = [table[name] for name in sorted(table) if cluster in (None, table[name].cluster)]
         addresses = [broker.broker_addrs[MASTER_ID] for broker in brokers if MASTER_ID in broker.broker_addrs]
@@ -116,7 +137,11 @@ class Admin(Service):
         return list((await self._cluster.refresh_route(topic)).read_queues)
 
     async def broker_info(self, address: str) -> dict[str, str]:
-        """Fetch a broker's runtime statistics: rates, sizes, times. ``address`` is its ``host:port``."""
+        """Fetch a broker's runtime statistics: rates, sizes, times.
+
+        Args:
+            address: its ``host:port``.
+        """
         return (await self._cluster.request_body(address, RequestCode.GET_BROKER_RUNTIME_INFO, KVTable)).table
 
     async def create_topic(
@@ -134,12 +159,17 @@ class Admin(Service):
         """Create a topic, or change its settings.
 
         Args:
+            topic: name of the topic.
+            queues: number of readable queues on each broker.
+            write_queues: number of writable queues; by default all.
             perm: 4 read, 2 write, together 6.
+            order: create an ordered topic.
             attributes: changes of attributes: ``+message.type=FIFO,-reserve.time``.
             sys_flag: 1 for a unit topic, 2 if units subscribe to the topic.
             broker: address of the only broker that gets it; by default all masters.
 
-        Raises MessageError for an invalid name.
+        Raises:
+            MessageError: the name is invalid.
         """
         check_name("topic", topic, MAX_TOPIC_CHARACTERS)
         fields = CreateTopic(
@@ -181,13 +211,27 @@ class Admin(Service):
         await self._cluster.request_name_servers(RequestCode.DELETE_TOPIC_IN_NAMESRV, fields)
 
     async def create_group(self, config: SubscriptionGroupConfig, *, broker: str | None = None) -> None:
-        """Create or change a consumer group, at the address ``broker`` or at all masters. Raises MessageError."""
+        """Create a consumer group, or change its settings.
+
+        Args:
+            config: name and settings of the group.
+            broker: address of the only broker that gets it; by default all masters.
+
+        Raises:
+            MessageError: the name is invalid.
+        """
         check_name("group", config.group_name, MAX_GROUP_CHARACTERS)
         body = encode_body(config)
         await self._at_masters(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, body, broker=broker)
 
     async def delete_group(self, group: str, *, clean_offsets: bool = False, broker: str | None = None) -> None:
-        """Delete a consumer group at the address ``broker`` or at all masters; ``clean_offsets``: its offsets, too."""
+        """Delete a consumer group.
+
+        Args:
+            group: name of the group.
+            clean_offsets: delete the group's consumer offsets, too.
+            broker: address of the only broker from which it is deleted; by default all masters.
+        """
         fields = DeleteGroup(group_name=group, clean_offset=clean_offsets)
         await self._at_masters(RequestCode.DELETE_SUBSCRIPTIONGROUP, fields, broker=broker)
 
@@ -199,14 +243,23 @@ class Admin(Service):
         return {queue: (offsets.min_offset, offsets.max_offset) for queue, offsets in stats.items()}
 
     async def consume_stats(self, group: str, topic: str | None = None) -> dict[MessageQueue, tuple[int, int]]:
-        """Fetch a group's consumer offset and the max offset of each queue, or of each queue of a topic."""
+        """Fetch a group's consumer offset and the max offset of each queue.
+
+        Args:
+            group: the consumer group.
+            topic: only the queues of this topic.
+        """
         fields = ConsumeStatsOf(consumer_group=group, topic=topic)
         responses = await self._at_masters(RequestCode.GET_CONSUME_STATS, fields)
         stats = _merge_tables(decode_body(response.body, ConsumeStats).offset_table for response in responses)
         return {queue: (offsets.consumer_offset, offsets.broker_offset) for queue, offsets in stats.items()}
 
     async def consumer_connections(self, group: str) -> ConsumerConnection:
-        """List the clients of a group, from the first broker with any. Raises BrokerError (code 206) without any."""
+        """List the clients of a consumer group, from the first broker that has any.
+
+        Raises:
+            BrokerError: code 206: the group has no clients.
+        """
         fields, failed = ConsumerGroupName(consumer_group=group), None
         for address in await self.masters():
             response = await self._cluster.request(
@@ -218,9 +271,18 @@ class Admin(Service):
         raise failed or NoRouteError(group, "no broker is registered")
 
     async def reset_offsets(self, group: str, topic: str, timestamp_ms: int) -> dict[MessageQueue, int]:
-        """Reset a group's consumer offsets of a topic to a store time, -1 for the end; return the new offsets.
+        """Reset a group's consumer offsets of a topic to a store time; its running consumers continue from there.
 
-        Running consumers of the group continue there. Raises OptionError for a time in seconds or microseconds.
+        Args:
+            group: the consumer group.
+            topic: the topic.
+            timestamp_ms: the store time; -1 for the end.
+
+        Returns:
+            The new offset of each queue.
+
+        Raises:
+            OptionError: the time is in seconds or microseconds.
         """
         timestamp = check_time("timestamp_ms", timestamp_ms)
         fields = ResetOffset(group=group, topic=topic, timestamp=timestamp, is_force=True)
@@ -229,7 +291,11 @@ class Admin(Service):
         return _merge_tables(decode_body(response.body, OffsetsBody).offset_table for response in responses)
 
     async def view_message(self, offset_msg_id: str) -> ReceivedMessage:
-        """Fetch a message by its offset message id, from the broker whose address is in the id. Raises DecodeError."""
+        """Fetch a message by its offset message id, from the broker whose address is in the id.
+
+        Raises:
+            DecodeError: the text is no offset message id.
+        """
         host, physical_offset = decode_message_id(offset_msg_id)
         fields = ViewMessage(offset=physical_offset)
         response = await self._cluster.request(host.text, RequestCode.VIEW_MESSAGE_BY_ID, fields)
@@ -249,8 +315,15 @@ class Admin(Service):
     ) -> AsyncIterator[list[ReceivedMessage]]:
         """Read messages of a queue in portions; no offset is committed.
 
-        ``end`` is the offset after the last message; ``group``, to pull as, must exist at the brokers.
-        Raises OptionError.
+        Args:
+            queue: the queue.
+            begin: the first queue offset.
+            end: the queue offset after the last message.
+            tags: only messages with these tags.
+            group: the group to pull as; it must exist at the brokers.
+
+        Raises:
+            OptionError: ``tags`` has no tag.
         """
         await self._cluster.broker_of(queue)
         data = subscription(queue.topic, tags)
@@ -276,8 +349,16 @@ class Admin(Service):
     ) -> list[ReceivedMessage]:
         """Find messages of a topic by a key, in the order of their store times.
 
-        ``route`` is the topic whose brokers are queried, by default ``topic``; it may be a cluster's name.
-        Raises OptionError for a time in seconds or microseconds.
+        Args:
+            topic: the topic.
+            key: one of the messages' keys.
+            max_messages: maximal number of messages.
+            begin_ms: earliest store time.
+            end_ms: latest store time.
+            route: topic whose brokers are queried, by default ``topic``; may be a cluster's name.
+
+        Raises:
+            OptionError: a time is in seconds or microseconds.
         """
         begin, end = check_time("begin_ms", begin_ms), check_time("end_ms", end_ms)
         query = QueryMessage(topic=topic, key=key, max_num=max_messages, begin_timestamp=begin, end_timestamp=end)
@@ -285,7 +366,13 @@ class Admin(Service):
         return [message for message in messages if key in message.keys][:max_messages]
 
     async def query_by_uniq_key(self, topic: str, uniq_key: str, *, route: str | None = None) -> list[ReceivedMessage]:
-        """Find messages of a topic by a unique key; several if a producer retried its send; see ``query_by_key``."""
+        """Find messages of a topic by a unique key; several if a producer retried its send.
+
+        Args:
+            topic: the topic.
+            uniq_key: the unique key.
+            route: as in ``query_by_key``.
+        """
         query = QueryMessage(topic=topic, key=uniq_key, max_num=32, begin_timestamp=0, end_timestamp=_END_OF_TIME_MS)
         messages = await self._query_messages(query, route, by_uniq_key=True)
         return [message for message in messages if message.properties.get(PROPERTY_UNIQ_KEY) == uniq_key]

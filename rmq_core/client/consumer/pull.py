@@ -43,13 +43,28 @@ class PullConsumer(GroupClient):
     """Consumer that polls queues; use it with ``async with``, or start and close it.
 
     The consumer either subscribes to topics, whose queues are shared out in its group, or the caller assigns queues.
-    ``offsets`` queries and commits queue offsets.
+
+    Attributes:
+        group: name of the group, under which consumer offsets are stored.
+        options: settings of the client.
+        offsets: queries and commits of queue offsets.
     """
 
     def __init__(
         self, namesrv: str, group: str, options: PullOptions = _DEFAULTS, *, credentials: Credentials | None = None
     ) -> None:
-        """Create a consumer; ``namesrv`` is ``host:port`` separated by semicolons. Raises OptionError, MessageError."""
+        """Create a consumer without connections.
+
+        Args:
+            namesrv: ``host:port`` of the name servers, separated by semicolons.
+            group: name of the group.
+            options: settings of the client.
+            credentials: to sign requests with.
+
+        Raises:
+            OptionError: ``namesrv`` has no valid address.
+            MessageError: the group's name is invalid.
+        """
         super().__init__(
             "consumer",
             namesrv,
@@ -72,7 +87,13 @@ class PullConsumer(GroupClient):
         self._arrivals = Arrivals()
 
     async def start(self) -> None:
-        """Start the client; after a ``subscribe`` join the group. Raises OptionError, TransportError, BrokerError."""
+        """Start the client, and join the group after a ``subscribe``.
+
+        Raises:
+            OptionError: a consumer of this process has the same group and client id.
+            TransportError: the consumer has subscribed, and no name server responds.
+            BrokerError: the consumer has subscribed, and a broker refuses it (code 16).
+        """
         await self._join(self._subscriptions)
         if self._is_subscribed:
             self._cluster.run(self._rebalancer.run())
@@ -119,9 +140,15 @@ class PullConsumer(GroupClient):
     def subscribe(self, topic: str, tags: str = ALL, *, sql: str | None = None) -> None:
         """Subscribe to a topic: rebalance allocates its queues among the consumers of the group that have subscribed.
 
-        A missing topic is consumed once it exists. Tags are separated by ``||``. ``sql`` is an SQL92 expression over
-        properties instead, which the broker has to allow. Raises OptionError if tags are invalid, or queues are
-        assigned.
+        A missing topic is consumed once it exists.
+
+        Args:
+            topic: the topic.
+            tags: ``*``, or tags with ``||`` between them.
+            sql: an SQL92 expression over properties instead; the broker has to allow it.
+
+        Raises:
+            OptionError: the tags are invalid, or queues are assigned.
         """
         data = subscription(topic, tags, sql=sql, version=self._next_version())
         is_first = self._is_subscribed is None
@@ -158,14 +185,27 @@ class PullConsumer(GroupClient):
         return PulledQueue(queue, data, self._puller, self.options, self._begin_offset, self._arrivals)
 
     async def queues(self, topic: str) -> Sequence[MessageQueue]:
-        """List the readable queues of a topic. Raises NoRouteError, TransportError."""
+        """List the readable queues of a topic.
+
+        Raises:
+            NoRouteError: the topic does not exist.
+            TransportError: no name server responds.
+        """
         return (await self._cluster.refresh_route(topic)).read_queues
 
     async def light_queues(self, name: str, topic: str) -> Sequence[MessageQueue]:
         """List the queues of a light queue (LMQ), one at each broker of a topic, to be assigned.
 
-        Messages keep their topic, and have their offset in the light queue as queue offset. The brokers are those of
-        ``topic``, whose messages may name the light queue. Raises OptionError, NoRouteError, TransportError.
+        The messages have the topic to which they were sent, and their offset in the light queue as queue offset.
+
+        Args:
+            name: name of the light queue, with the prefix ``%LMQ%``.
+            topic: topic whose brokers may have the light queue, such as one whose messages name it.
+
+        Raises:
+            OptionError: the name is no light queue's name.
+            NoRouteError: the topic does not exist.
+            TransportError: no name server responds.
         """
         if not name.startswith(LIGHT_QUEUE_PREFIX):
             raise OptionError(f"{name!r} does not begin with {LIGHT_QUEUE_PREFIX}, as names of light queues do")
@@ -174,7 +214,13 @@ class PullConsumer(GroupClient):
     def assign(self, queues: Iterable[MessageQueue], tags: str = ALL, *, sql: str | None = None) -> None:
         """Assign exactly these queues; queues of the former assignment continue at their positions.
 
-        ``tags`` and ``sql`` are as in ``subscribe``. Raises OptionError if tags are invalid, or after a ``subscribe``.
+        Args:
+            queues: queues of any topics.
+            tags: ``*``, or tags with ``||`` between them.
+            sql: an SQL92 expression over properties instead; the broker has to allow it.
+
+        Raises:
+            OptionError: the tags are invalid, or the consumer has subscribed.
         """
         version = self._next_version()
         subscriptions = {queue: subscription(queue.topic, tags, sql=sql, version=version) for queue in queues}
@@ -203,7 +249,11 @@ class PullConsumer(GroupClient):
         return list(self._assigned)
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Continue at a queue offset; pulled messages that were not returned yet are dropped. Raises OptionError."""
+        """Continue at a queue offset; messages that were pulled but not returned yet are dropped.
+
+        Raises:
+            OptionError: the queue is not assigned, or the offset is below 0.
+        """
         if offset < 0:
             raise OptionError(f"offset {offset} is below 0")
         self._assigned_queue(queue).start(offset)
@@ -243,7 +293,9 @@ class PullConsumer(GroupClient):
     async def poll(self, timeout_s: float = 5.0, max_messages: int | None = None) -> list[ReceivedMessage]:
         """Return the next messages, of all queues in turn; messages of a queue are in order.
 
-        The list is empty after ``timeout_s`` without a message. ``max_messages`` is ``pull_batch_size`` by default.
+        Args:
+            timeout_s: maximal wait for a first message; then the list is empty.
+            max_messages: maximal number of messages; ``pull_batch_size`` if it is not given.
 
         Raises:
             BrokerError, FormatError: since the last call, a pull was refused or its response could not be decoded;
@@ -276,8 +328,9 @@ class PullConsumer(GroupClient):
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
         """Commit the messages that ``poll`` has returned; raises as ``offsets.commit``.
 
-        With ``offsets``, the queue offsets of the next messages to consume, commit those instead. Queues that are not
-        assigned are skipped, as another member of the group may have them.
+        Args:
+            offsets: queue offsets of the next messages to consume, to commit instead. Queues that are not assigned are
+                skipped, as another member of the group may have them.
         """
         if offsets is None:
             offsets = {

@@ -60,7 +60,7 @@ class PulledQueue:
         self.position: int | None = None
         self.is_paused = False
         self.is_revoked = False
-        self.last_pull_ms = 0
+        self.last_pull_ms = 0  # since 1970
         self._puller = puller
         self._options = options
         self._begin_offset = begin_offset

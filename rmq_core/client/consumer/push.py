@@ -55,7 +55,11 @@ _MAX_RECONSUME_TIMES: Final = 16  # DefaultMQPushConsumerImpl#getMaxReconsumeTim
 
 
 class PushConsumer(GroupClient):
-    """Consumer that calls a listener; subscribe, then use it with ``async with``, or start and close it."""
+    """Consumer that calls a listener; subscribe, then use it with ``async with``, or start and close it.
+
+    Attributes:
+        options: settings of the client.
+    """
 
     def __init__(
         self,
@@ -66,7 +70,19 @@ class PushConsumer(GroupClient):
         *,
         credentials: Credentials | None = None,
     ) -> None:
-        """Create a consumer; ``namesrv`` is ``host:port`` separated by semicolons. Raises OptionError, MessageError."""
+        """Create a consumer without connections.
+
+        Args:
+            namesrv: ``host:port`` of the name servers, separated by semicolons.
+            group: name of the group.
+            listener: the function that consumes messages.
+            options: settings of the client.
+            credentials: to sign requests with.
+
+        Raises:
+            OptionError: ``namesrv`` has no valid address.
+            MessageError: the group's name is invalid.
+        """
         self._broadcasts = options.model is MessageModel.BROADCASTING
         super().__init__(
             "consumer",
@@ -109,8 +125,13 @@ class PushConsumer(GroupClient):
     def subscribe(self, topic: str, tags: str = ALL, *, sql: str | None = None) -> None:
         """Subscribe to a topic.
 
-        Tags are separated by ``||``. ``sql`` is an SQL92 expression over properties instead, which the broker has to
-        allow. Raises OptionError if tags are invalid.
+        Args:
+            topic: the topic.
+            tags: ``*``, or tags with ``||`` between them.
+            sql: an SQL92 expression over properties instead; the broker has to allow it.
+
+        Raises:
+            OptionError: the tags are invalid.
         """
         data = self._subscriptions[topic] = subscription(topic, tags, sql=sql, version=self._next_version())
         for queue, work in self._rebalancer.works.items():

@@ -41,7 +41,7 @@ class QueuePullLoop:
         self.subscription = subscription
         self.is_revoked = False
         self.messages = ProcessQueue(options, in_order=options.in_order)
-        self.last_pull_ms = 0
+        self.last_pull_ms = 0  # since 1970
         self._puller = puller
         self._offsets = offsets
         self._consuming = consuming

@@ -142,12 +142,27 @@ class ConsumeMessagePopService:
 
 
 class PopConsumer(GroupClient):
-    """POP consumer; subscribe, then use it with ``async with``, or start and close it."""
+    """POP consumer; subscribe, then use it with ``async with``, or start and close it.
+
+    Attributes:
+        options: settings of the client.
+    """
 
     def __init__(
         self, namesrv: str, group: str, options: PopOptions = _DEFAULTS, *, credentials: Credentials | None = None
     ) -> None:
-        """Create a consumer; ``namesrv`` is ``host:port`` separated by semicolons. Raises OptionError, MessageError."""
+        """Create a consumer without connections.
+
+        Args:
+            namesrv: ``host:port`` of the name servers, separated by semicolons.
+            group: name of the group.
+            options: settings of the client.
+            credentials: to sign requests with.
+
+        Raises:
+            OptionError: ``namesrv`` has no valid address.
+            MessageError: the group's name is invalid.
+        """
         super().__init__("consumer", namesrv, group, options, credentials)
         self.options = options
         self._requests = PopRequests(self._cluster, group, options)
@@ -157,8 +172,13 @@ class PopConsumer(GroupClient):
     def subscribe(self, topic: str, tags: str = ALL, *, sql: str | None = None) -> None:
         """Subscribe to a topic.
 
-        Tags are separated by ``||``. ``sql`` is an SQL92 expression over properties instead, which the broker has to
-        allow. Raises OptionError if tags are invalid.
+        Args:
+            topic: the topic.
+            tags: ``*``, or tags with ``||`` between them.
+            sql: an SQL92 expression over properties instead; the broker has to allow it.
+
+        Raises:
+            OptionError: the tags are invalid.
         """
         self._subscriptions[topic] = subscription(topic, tags, sql=sql, version=self._next_version())
         self._send_heartbeat()
@@ -169,7 +189,13 @@ class PopConsumer(GroupClient):
         self._send_heartbeat()
 
     async def start(self) -> None:
-        """Join the group; a topic is consumed once it exists. Raises OptionError, TransportError, BrokerError."""
+        """Join the group; a topic is consumed once it exists.
+
+        Raises:
+            OptionError: a consumer of this process has the same group and client id.
+            TransportError: no name server responds.
+            BrokerError: a broker refuses the consumer (code 16).
+        """
         await self._join(self._subscriptions)
 
     async def close(self) -> None:
@@ -181,11 +207,19 @@ class PopConsumer(GroupClient):
     async def receive(
         self, max_messages: int = MOST_MESSAGES, *, timeout_s: float | None = None
     ) -> list[ReceivedMessage]:
-        """Pop up to ``max_messages`` (1 to 32) of a topic at a broker, both in turn; wait if there are none.
+        """Pop messages of a topic at a broker, both in turn; wait if there are none.
 
-        The messages are invisible to others for ``invisible_time_s``. There are none after ``timeout_s``, by default
-        ``suspend_timeout_s``. Raises OptionError, or the first BrokerError or TransportError if requests to all brokers
-        fail.
+        Args:
+            max_messages: maximal number of messages, 1 to 32.
+            timeout_s: how long to wait; by default ``suspend_timeout_s`` of the options.
+
+        Returns:
+            Messages that are invisible to others for ``invisible_time_s``; none after a timeout.
+
+        Raises:
+            OptionError: no topic is subscribed to, or ``max_messages`` is not 1 to 32.
+            BrokerError: requests to all brokers failed, and a broker refused the request.
+            TransportError: requests to all brokers failed, and a broker did not respond.
         """
         if not self._subscriptions:
             raise OptionError("a POP consumer must subscribe before it receives")
@@ -257,11 +291,24 @@ class PopConsumer(GroupClient):
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def ack(self, *messages: ReceivedMessage) -> None:
-        """Acknowledge messages, so that none is delivered again. Raises MessageError, BrokerError, TransportError."""
+        """Acknowledge messages, so that the broker does not deliver them again.
+
+        Raises:
+            MessageError: a message was not popped.
+            BrokerError: the broker refuses, such as for a single message with the receipt handle of another queue.
+            TransportError: the server did not respond.
+        """
         await self._requests.ack(messages)
 
     async def change_invisible_time(self, message: ReceivedMessage, invisible_s: float) -> None:
-        """Set the time from now, 0 s to 3 days, after which a message comes back; raises as ``ack``, or OptionError."""
+        """Change a message's invisible time: the message comes back that long from now.
+
+        Raises:
+            MessageError: the message was not popped.
+            OptionError: the time is not 0 s to 3 days.
+            BrokerError: the broker refuses.
+            TransportError: the server did not respond.
+        """
         if not 0 <= invisible_s * 1000 <= MOST_INVISIBLE_MS:
             raise OptionError(f"an invisible time must be 0 to {MOST_INVISIBLE_MS // 1000} s, not {invisible_s:g}")
         await self._requests.change(message, invisible_s)
@@ -272,7 +319,11 @@ class PopConsumer(GroupClient):
         A failed message is delivered again after 10 s, 30 s, 1 min, … up to 2 h, and after ``max_reconsume_times``
         failures it is a dead letter. In orderly consumption its queue pauses for ``suspend_queue_s``.
 
-        The listener gets one message at a time. Raises OptionError without a subscription.
+        Args:
+            listener: listener like that of a push consumer, called with one message at a time.
+
+        Raises:
+            OptionError: no topic is subscribed to.
         """
         await ConsumeMessagePopService(self.receive, self._requests, self.options, listener).run()
 

@@ -99,7 +99,11 @@ class LatencyFaults:
 
 
 class Producer(GroupClient):
-    """Producer of messages; use it with ``async with``, or start and close it."""
+    """Producer of messages; use it with ``async with``, or start and close it.
+
+    Attributes:
+        options: settings of the client.
+    """
 
     def __init__(
         self,
@@ -110,9 +114,18 @@ class Producer(GroupClient):
         credentials: Credentials | None = None,
         handlers: Mapping[int, Handler] | None = None,
     ) -> None:
-        """Create a producer without connections; ``namesrv`` has addresses ``host:port``, separated by semicolons.
+        """Create a producer without connections.
 
-        ``handlers`` handle requests of brokers, by code. Raises OptionError, MessageError.
+        Args:
+            namesrv: ``host:port`` of the name servers, separated by semicolons.
+            group: name of the group.
+            options: settings of the client.
+            credentials: to sign requests with.
+            handlers: of requests that brokers send, by code.
+
+        Raises:
+            OptionError: ``namesrv`` has no valid address.
+            MessageError: the group's name is invalid.
         """
         self._pending_replies = PendingReplies()
         self._registered_topics: set[str] = set()
@@ -131,7 +144,11 @@ class Producer(GroupClient):
             self._tracer = Tracer(options.trace_topic, send, options.clock_ms)
 
     async def start(self) -> None:
-        """Start the client. Raises OptionError if a producer of this process has the same group and client id."""
+        """Start the client; it connects to brokers on demand.
+
+        Raises:
+            OptionError: a producer of this process has the same group and client id.
+        """
         await self._join()
         if self._tracer is not None:
             self._tracer.start()
@@ -146,7 +163,11 @@ class Producer(GroupClient):
         return HeartbeatData(client_id=self._cluster.client_id, producer_data_set=[ProducerData(group_name=self.group)])
 
     async def queues(self, topic: str) -> Sequence[MessageQueue]:
-        """List a topic's writable queues; for a new topic, those that the broker will create. Raises NoRouteError."""
+        """List the writable queues of a topic; for a new topic, the queues that the broker will create.
+
+        Raises:
+            NoRouteError: the topic has no writable queue.
+        """
         route = self._cluster.cached_route(topic)
         if route is None or not route.write_queues:
             self._cluster.evict_route(topic)
@@ -170,10 +191,14 @@ class Producer(GroupClient):
         """Send a message and wait until the broker has stored the message.
 
         Args:
+            message: the message to send.
             queue: the queue to send to, without retries; by default the topic's queues in turn.
             selector: function that chooses the queue, without retries.
             argument: passed to the selector.
             timeout_s: timeout for all attempts together.
+
+        Returns:
+            Queue, offset and durability of the stored message.
 
         Raises:
             MessageError: brokers would refuse the message.
@@ -201,8 +226,15 @@ class Producer(GroupClient):
     ) -> ReceivedMessage:
         """Send a request message and wait for its reply; see ``request_reply``.
 
-        ``timeout_s`` is the timeout for send and reply together, ``send_timeout_s`` by default. Raises NoReplyError
-        after the send, or as ``send``.
+        Args:
+            message: the message to send.
+            queue: the queue to send to; by default the topic's queues in turn.
+            timeout_s: timeout for send and reply together; ``send_timeout_s`` by default.
+
+        Raises:
+            NoReplyError: the message was sent, and no reply has arrived.
+            MessageError, NoRouteError, BrokerError, SendFailedError, TransportError: the message could not be sent, as
+                in ``send``.
         """
         timeout_s = self.options.send_timeout_s if timeout_s is None else timeout_s
         deadline = asyncio.get_running_loop().time() + timeout_s
@@ -229,7 +261,12 @@ class Producer(GroupClient):
         selector: QueueSelector | None = None,
         argument: Any = None,
     ) -> None:
-        """Send a message without waiting for a response: it may not be stored. Raises as ``send``, or ConnectError."""
+        """Send a message without waiting for a response: the message may not be stored.
+
+        Raises:
+            MessageError, NoRouteError: as ``send``.
+            ConnectError: no connection to the broker.
+        """
         packet = self._packer.single(message)
         queues = await self.queues(message.topic)
         if selector is not None:

@@ -46,7 +46,11 @@ def reply_topic(cluster: str) -> str:
 
 
 def reply_to(message: ReceivedMessage, body: bytes) -> Message:
-    """Build the reply to a request message, for a producer to send. Raises MessageError for another message."""
+    """Build the reply to a request message, for a producer to send.
+
+    Raises:
+        MessageError: the message is no request.
+    """
     properties = message.properties
     cluster, names = properties.get(PROPERTY_CLUSTER), (PROPERTY_CORRELATION_ID, PROPERTY_REPLY_TO_CLIENT, _TTL_MS)
     if cluster is None or any(name not in properties for name in names):

@@ -70,8 +70,10 @@ Check = Callable[[ReceivedMessage], Awaitable[TransactionState] | TransactionSta
 class TransactionResult(msgspec.Struct, frozen=True):
     """The result of a send in a transaction.
 
-    ``sent.transaction_id`` is the id of the transaction. If ``is_ended`` is false, the broker will check the
-    transaction.
+    Attributes:
+        sent: the result of sending the half message; its ``transaction_id`` is the transaction's.
+        state: outcome of the local transaction.
+        is_ended: the broker has acknowledged the end; if false, the broker will check the transaction.
     """
 
     sent: SendResult
@@ -93,16 +95,21 @@ class TransactionProducer(Producer):
         checks_at_a_time: int = 20,
         credentials: Credentials | None = None,
     ) -> None:
-        """Create a producer without connections; ``namesrv`` has addresses ``host:port``, separated by semicolons.
+        """Create a producer without connections.
 
         Args:
+            namesrv: ``host:port`` of the name servers, separated by semicolons.
             group: name of the group; brokers send checks to any of its members.
             check: returns the outcome of a transaction, which may be of another member or from before a restart.
+            options: settings of the client.
             topics: topics at whose brokers the producer registers when it starts, in addition to those of the template
                 topic. At brokers of other topics it registers with the first send.
             checks_at_a_time: maximal concurrent calls of ``check``.
+            credentials: to sign requests with.
 
-        Raises OptionError, MessageError.
+        Raises:
+            OptionError: ``namesrv`` has no valid address.
+            MessageError: the group's name is invalid.
         """
         handlers = {int(RequestCode.CHECK_TRANSACTION_STATE): self._on_check}
         super().__init__(namesrv, group, options, credentials=credentials, handlers=handlers)
@@ -125,8 +132,15 @@ class TransactionProducer(Producer):
     ) -> TransactionResult:
         """Send a half message, run its local transaction, then commit or roll back.
 
-        ``execute`` runs if the status is SEND_OK; with another status the message is rolled back. A delay is ignored.
-        Raises as ``send``; then ``execute`` was not called.
+        Args:
+            message: the message to send; its delay is ignored.
+            execute: local transaction, called if the status is SEND_OK; with another status the message is rolled back.
+            queue: the queue to send to; by default the topic's queues in turn.
+            timeout_s: timeout of the send with all attempts.
+
+        Raises:
+            MessageError, NoRouteError, BrokerError, SendFailedError, TransportError: the message could not be sent, as
+                in ``send``; ``execute`` was not called.
         """
         properties = {PROPERTY_TRANSACTION_PREPARED: "true", PROPERTY_PRODUCER_GROUP: self.group}
         half = msgspec.structs.replace(message, delay_level=0, properties={**message.properties, **properties})

@@ -136,7 +136,7 @@ class QueueUnit(BodyStruct, frozen=True, kw_only=True):
     extend_data_json: Maybe[str] = UNSET
     msg: Maybe[str] = UNSET
     physic_offset: int
-    physic_size: int
+    physic_size: int  # bytes
     tags_code: int
 
 
