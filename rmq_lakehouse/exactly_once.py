@@ -212,7 +212,7 @@ class ExactlyOnceTable:
         verified_end = progress.verified_offset
         if self.is_backfill:
             if not log.reread_if_shorter(verified_end).matches(verified_end, progress.metadata):
-                verified_end = end  # of another log than the exported one
+                verified_end = end  # the log is not the exported one: its offset proves nothing
         else:  # another writer may have committed another store under this store's identifier
             check_log(log, verified_end, progress.metadata, self.path)
         if end < first or (end == first and not self.is_backfill):

@@ -409,7 +409,7 @@ def _directory(name: str, value: str | None) -> str:
 
 
 def _escape(text: str) -> str:
-    # VACUUM compares the log's texts of paths with Hadoop's texts, which have letters, digits and "_.-" unescaped.
+    # VACUUM compares the log's texts of paths with Hadoop's: both leave letters, digits and "_.-" as they are.
     return quote(text, safe="").replace("~", "%7E")
 
 

@@ -126,7 +126,10 @@ def find_topics_by_spark(spark: "SparkSession", log: StoreLog, topics: Sequence[
 
 
 def check_log(log: StoreLog, exported_end: int, fingerprint: str | None, table: str) -> None:
-    """Refuse a log that is not the exported log, or that ends before the exported offset. Raises StoreError."""
+    """Refuse a log that is not the exported log, or that ends before the exported offset. Raises StoreError.
+
+    ``exported_end`` is -1 where nothing was exported, ``fingerprint`` None where it is unknown.
+    """
     log = log.reread_if_shorter(exported_end)  # another exporter may have committed records written since
     if exported_end > log.end + log.torn:
         raise StoreError(

@@ -207,7 +207,7 @@ class StoreLogs(Generic[AnyExport, Pending]):
     def _read_logs(self) -> None:
         if self._find_new is None:
             (part,) = self.parts
-            part.log = snapshot_log(part.store.path)
+            part.set_log(snapshot_log(part.store.path))
             return
         self._add_new_stores(self._find_new)
         for part, log in zip(self.parts, snapshot_logs([part.store for part in self.parts]), strict=True):

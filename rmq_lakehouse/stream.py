@@ -74,7 +74,10 @@ class ExportCheckpoint:
         return self.batch_end(max(batches)) if batches else 0
 
     def batch_end(self, batch_id: int) -> int:
-        """Return the physical offset where a micro batch ends. Raises StoreError: the file is missing or cut off."""
+        """Return the physical offset where a micro batch ends, which Spark writes before the batch begins.
+
+        Raises StoreError: the file is missing or cut off.
+        """
         try:
             *_, line = read_file(self._files, self._path(f"{_OFFSETS}/{batch_id}")).decode().splitlines()
             return int(json.loads(line)["physicalOffset"])

@@ -250,7 +250,8 @@ class NamesrvProcessor:
         action, count_field = ("added", "addTopicCount") if writable else ("wiped", "wipeTopicCount")
         name = read_fields(request, namesrv_requests.BrokerName).broker_name
         count = self.routes.set_write_perm(name, writable=writable)
-        _log_request(connection, f"{action} the write perm of %(count)d topics of %(broker)s", count=count, broker=name)
+        text = "%(done)s the write perm of %(count)d topics of %(broker)s"
+        _log_request(connection, text, done=action, count=count, broker=name)
         return request.response(ext_fields={count_field: str(count)})
 
     # Topics.
@@ -292,10 +293,9 @@ class NamesrvProcessor:
         """Return the handler of a request for a list of topics, which a setting may disable."""
 
         def respond(request: RemotingCommand, _connection: Connection) -> RemotingCommand:
-            topics = list_topics(request)
             if not is_enabled(self.config):
                 return request.response(ResponseCode.SYSTEM_ERROR, "disable")
-            return request.response(body=encode_body(topics))
+            return request.response(body=encode_body(list_topics(request)))
 
         return respond
 

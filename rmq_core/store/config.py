@@ -14,7 +14,7 @@ from rmq_formats.errors import OptionError
 
 
 class FlushDiskType(Enum):
-    """Time at which an append counts as stored: at once (ASYNC), or after the flush to the disk (SYNC)."""
+    """Time at which an append counts as stored: at once (ASYNC), or after a flush that many appends share (SYNC)."""
 
     ASYNC = "ASYNC_FLUSH"
     SYNC = "SYNC_FLUSH"

@@ -63,7 +63,10 @@ def _is_void(kind: pa.DataType) -> bool:
 
 
 def select_columns(topic: str, columns: pa.Schema, paths: Sequence[str]) -> pa.Schema:
-    """Return the columns of some paths, with all that is within them; all columns without paths. Raises OptionError."""
+    """Return the columns of some paths, with all that is within them; all columns without paths.
+
+    Members of a path follow dots; ``element`` is that of an array, ``value`` that of a map. Raises OptionError.
+    """
     schema_paths = {path for path, _ in column_types(columns)}
     unknown = [path for path in paths if path not in schema_paths]
     if unknown:

@@ -110,6 +110,8 @@ class DeltaSnapshot:
 
     @functools.cached_property
     def transactions(self) -> dict[str, int]:
+        if self.delta_snapshot is None:
+            return {}
         checksum = None if self.drops_transactions() else self._log.read_checksum(self.version)
         if checksum is not None and self._commit is not None:
             versions = parse_checksum(checksum, self._commit.transaction_id)
@@ -123,7 +125,8 @@ class DeltaSnapshot:
         return versions
 
     def drops_transactions(self) -> bool:
-        return bool(self.delta_snapshot.minSetTransactionRetentionTimestamp().isDefined())
+        snapshot = self.delta_snapshot
+        return snapshot is not None and bool(snapshot.minSetTransactionRetentionTimestamp().isDefined())
 
 
 class DeltaTableLog(SparkTableColumns):

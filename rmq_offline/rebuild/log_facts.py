@@ -4,7 +4,7 @@ Messages in such a range had queue offsets.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,10 +14,23 @@ from rmq_formats.scan.splits import Split
 from rmq_offline.tasks.work_files import Area, read_longs, write_longs
 from rmq_offline.verify.log_facts import LogFacts
 
-if TYPE_CHECKING:
-    from rmq_offline.rebuild.tasks import ScanResult
-
 _FACTS = "spill/facts.msgpack"
+
+
+class ScannedSplit(Protocol):
+    """Facts of a split's scan about the log's ranges."""
+
+    @property
+    def end_physical_offset(self) -> int:
+        """Physical offset at which the walk ended; -1 for an empty split."""
+
+    @property
+    def has_end_mark(self) -> bool:
+        """Whether the walk reached the file's end mark."""
+
+    @property
+    def damage_count(self) -> int:
+        """Number of damaged ranges."""
 
 
 def _damages(number: int) -> str:
@@ -32,7 +45,7 @@ def spill_damages(area: Area, split_number: int, damages: Sequence[Damage]) -> N
 
 
 def write_log_facts(
-    area: Area, splits: Sequence[Split], scans: Sequence["ScanResult"], lost: Sequence[tuple[int, int]] = ()
+    area: Area, splits: Sequence[Split], scans: Sequence[ScannedSplit], lost: Sequence[tuple[int, int]] = ()
 ) -> None:
     """Write the log's bounds, and its unreadable ranges: damage, missing and cut files, ``lost`` ones with fillers."""
     gaps = _file_gaps(splits, scans)
@@ -52,7 +65,7 @@ def write_log_facts(
     write_longs(area, _FACTS, bounds=bounds, begins=rows[:, 0], ends=rows[:, 1])
 
 
-def _file_gaps(splits: Sequence[Split], scans: Sequence["ScanResult"]) -> NDArray[np.int64]:
+def _file_gaps(splits: Sequence[Split], scans: Sequence[ScannedSplit]) -> NDArray[np.int64]:
     """Find the ranges between files: from the end of a file, or of a walk without an end mark, to the next file."""
     gaps: list[tuple[int, int]] = []
     before: int | None = None

@@ -34,7 +34,8 @@ class TierExporter:
     """Runs the job on a store of one's own with its tier."""
 
     def __init__(self, spark: SparkSession, store: Path, work: Path) -> None:
-        self.spark, self.store, self.table = spark, store, work / "table"
+        self.spark, self.store = spark, store
+        self.table: Path | str = work / "table"
 
     def run(self, *more: str, tier: bool = True) -> tuple[dict[str, Any], int]:
         """Export."""
@@ -62,6 +63,16 @@ def exporter(spark: SparkSession, golden: Callable[[str], Path], tmp_path: Path)
     """An exporter of a copy of the golden store ``tiered``."""
     shutil.copytree(golden("tiered") / "store", tmp_path / "store")
     return TierExporter(spark, tmp_path / "store", tmp_path)
+
+
+def test_a_first_export_makes_a_table_of_a_catalog(exporter: TierExporter, sent: list[Place]) -> None:
+    exporter.table = "spark_catalog.default.tier_messages"
+    try:
+        assert exporter.run()[0]["messages"] == len(sent)
+        assert exporter.run()[0]["messages"] == 0
+        assert exporter.spark.table("default.tier_messages").count() == len(sent)
+    finally:
+        exporter.spark.sql("DROP TABLE IF EXISTS default.tier_messages")
 
 
 @pytest.mark.long

@@ -102,7 +102,7 @@ class Schedule:
         return True
 
     def _store_again(self, message: StoredMessage, now_ms: int) -> bool:
-        """Store a message in its real topic, with unchanged properties, as ``messageTimeUp``; False if that is refused."""
+        """Store a message in its real topic, with its properties, as ``messageTimeUp``; False if that is refused."""
         properties = message.properties
         topic = properties.get(PROPERTY_REAL_TOPIC, "")
         queue_id = parse_decimal(properties.get(PROPERTY_REAL_QUEUE_ID), None)

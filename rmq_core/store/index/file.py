@@ -116,7 +116,10 @@ class MappedIndexFile(MappedFile):
         return 1 + bisect_left(numbers, physical_offset, key=lambda number: self.entry(number).physical_offset)
 
     def truncate(self, header: IndexHeader) -> None:
-        """Remove all entries beyond a header's count, and rebuild the hash slots from the remaining entries."""
+        """Remove all entries beyond a header's count, and rebuild the hash slots from the remaining entries.
+
+        After an OSError the store cannot be opened.
+        """
         from rmq_formats.kernels.index import rechain  # noqa: PLC0415 # as above
 
         end = entry_position(header.index_count, self.slots)

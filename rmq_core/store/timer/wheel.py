@@ -75,7 +75,8 @@ class TimerWheel:
         indices = np.flatnonzero((self._slots["time_index"] != 0) & (self._slots["last"] >= position))
         cleared = self._slots[indices]
         self._clear_all(indices)
-        return list(zip((cleared["time_index"] * self.precision_ms).tolist(), cleared["last"].tolist(), strict=True))
+        slots = zip(cleared["time_index"].tolist(), cleared["last"].tolist(), strict=True)
+        return [(time_index * self.precision_ms, last) for time_index, last in slots]  # a damaged index may be huge
 
     def _clear_all(self, indices: NDArray[np.int64]) -> None:
         for index in indices.tolist():
