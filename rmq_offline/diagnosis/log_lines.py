@@ -14,7 +14,10 @@ _SHOWN_CHARACTERS: Final = 160
 
 @dataclass(frozen=True, slots=True)
 class JavaLogLine:
-    """A log line of the original: a pattern in upper or lower case, its meaning, and the next command."""
+    """A log line of the original: a pattern without regard to case, its meaning, and the next command.
+
+    ``{store}`` in the command becomes the store's path.
+    """
 
     pattern: str
     question: Question

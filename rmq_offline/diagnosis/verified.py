@@ -37,7 +37,7 @@ class _Explanation:
 
     Attributes:
         observation: template; {place} names the queues, {count} is the number of findings, {detail} that of the first.
-        command: template of the next command; {topic} is the first finding's topic.
+        command: template of the next command; {store} is the store's path, {topic} the first finding's topic.
     """
 
     observation: str

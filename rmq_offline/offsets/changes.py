@@ -133,7 +133,10 @@ class OffsetChange:
 
 @dataclass(frozen=True, slots=True)
 class OffsetsPlan:
-    """Positions of a store's groups and the planned changes; ``quarantine`` has the former files of written ones."""
+    """Positions of a store's groups and the planned changes.
+
+    ``quarantine`` is the directory with the replaced files; None if nothing was written.
+    """
 
     root: str
     positions: tuple[Position, ...]

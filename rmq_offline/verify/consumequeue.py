@@ -154,7 +154,7 @@ class QueueCheck:
         return _FileUnits(file, first, data, self.ext is None and self._is_as_expected(first, unit_count, data))
 
     def _merge(self, files: Sequence[_FileUnits], unit_count: int) -> None:
-        """Merge the units with the records, in files other than the log alone makes: mostly those at its begin."""
+        """Merge units and records of the files that differ from those of the log alone, mostly the first ones."""
         by_log, self._is_merged = self.state, True
         stop = self._count_files_to_merge(files, unit_count)
         for file in files[:stop]:
@@ -377,16 +377,16 @@ def find_former_codes(name: QueueName, rows: Rows, tags_codes: Longs) -> Iterato
         Numbers of the units of each run, and the finding.
     """
     expected = rows[:, TAGS_CODE]
-    runs: list[tuple[Rows, Kind, str]]
+    runs: Iterator[tuple[Rows, Kind, str]]
     if name.topic == SCHEDULE_TOPIC:
         delays = find_former_delays(tags_codes, expected, rows[:, STORE_TIMESTAMP])
-        runs = [
+        runs = (
             (np.arange(begin, end), finding_kinds.FORMER_DELAY, f"have a delay of {delay_ms // 1000} s")
             for begin, end, delay_ms in delays
-        ]
+        )
     else:
         text = "have the tags codes of another hash"
-        runs = [(numbers, finding_kinds.FORMER_TAGS, text) for numbers in find_former_tags(tags_codes, expected)]
+        runs = ((numbers, finding_kinds.FORMER_TAGS, text) for numbers in find_former_tags(tags_codes, expected))
     for numbers, kind, text in runs:
         first, last = rows[numbers[[0, -1]], QUEUE_OFFSET].tolist()
         detail = f"queue offsets {first} to {last} {text}"

@@ -247,7 +247,7 @@ class _Verification:
 
     def _is_log_missing(self, plan: _Plan) -> bool:
         """Return whether queues or an Index exist without any file of the log, readable or not; report such a store."""
-        has_derived = bool(plan.queues.topics) or plan.database is not None or bool(self._index_tasks())
+        has_derived = bool(plan.queues.topics) or plan.database is not None or bool(self._index_tasks)
         if plan.segments or plan.unreadable or not has_derived:
             return False
         detail = "no CommitLog file, and queues or an Index, which are not compared with anything"
@@ -339,9 +339,8 @@ class _Verification:
             self.work, plan.queues, committed_offsets, plan.database, logs, has_files=has_files
         )
         small_files.check_controller(plan.segments, facts)
-        index_tasks = self._index_tasks()
         partitions = range(len(plan.queues) if has_files or plan.database is not None or logs else 0)
-        waiting: list[int | IndexFileTask] = [*index_tasks, *partitions]  # largest first
+        waiting: list[int | IndexFileTask] = [*self._index_tasks, *partitions]  # largest first
         task = functools.partial(
             _compare_task, root=self.store.root, split_count=len(plan.splits), sizes=plan.sizes, work=self.work
         )
@@ -362,7 +361,9 @@ class _Verification:
         self.race_findings.extend(checkpoint.check_index_timestamp(checkpoint_bytes, path, ends_ms))
         return [result for result in results if isinstance(result, PartResult)], indexes
 
+    @functools.cached_property
     def _index_tasks(self) -> list[IndexFileTask]:
+        """Tasks of the IndexFiles; other files in their directory are reported once."""
         directory = paths.index_dir(self.store.root)
         files = []
         for entry in list_or_report(self.store.storage, directory, finding_kinds.INDEX_UNREADABLE, self.findings):

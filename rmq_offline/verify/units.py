@@ -113,7 +113,7 @@ class FileView:
 
 
 def read_units(first_offset: int, unit_count: int, data: NDArray[np.uint8]) -> Longs:
-    """Decode a file's units, int64[unit_count, ROW_COLUMNS], with their places from the first on in QUEUE_OFFSET.
+    """Decode a file's units, int64[unit_count, ROW_COLUMNS]; QUEUE_OFFSET counts from ``first_offset`` on.
 
     ``unit_count`` is that of a whole file; missing bytes count as zeros.
     """

@@ -242,6 +242,8 @@ def test_foreign_names_and_other_sizes_are_told(store: Path) -> None:
     report = verify(store)
     assert codes(report)["store.stray"] == 2
     assert codes(report)["index.file.size"] == 1
+    shutil.rmtree(store / "consumequeue")  # whether the log is missing is then asked of the Index
+    assert codes(verify(store))["store.stray"] == 2
 
 
 def test_a_truncated_file_is_judged_as_far_as_it_goes(store: Path) -> None:
@@ -350,6 +352,12 @@ def test_sizes_of_an_index_without_an_entry_are_taken_in_the_ratio_of_the_defaul
     (tmp_path / "index").mkdir()
     (tmp_path / "index" / "20200101000000000").write_bytes(bytes(index_file_bytes(50, 200)))
     assert "index.file.size" not in codes(verify(tmp_path, VerifyOptions()))
+
+
+@pytest.mark.parametrize("sizes", [{"index_entries": 20_000_000}, {"index_slots": 5_000_000}])
+def test_sizes_that_no_file_here_has_are_kept(store: Path, sizes: dict[str, int]) -> None:
+    report = verify(store, replace(SIZES, **{"index_entries": None, "index_slots": None, **sizes}))
+    assert codes(report)["index.file.size"] == len(files(store))
 
 
 def test_sizes_that_are_given_are_kept(store: Path) -> None:

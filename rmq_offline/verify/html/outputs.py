@@ -18,7 +18,10 @@ from rmq_offline.verify.stores import brokers_findings_table
 
 @dataclass(frozen=True, slots=True)
 class VerifyOutputs:
-    """Output paths of a verification; None writes no file. The format ``delta`` needs Spark."""
+    """Output paths of a verification; None writes no file.
+
+    The format of findings is ``json``, ``parquet``, or ``delta``, which needs Spark.
+    """
 
     findings: str | None = None
     findings_format: str = "json"

@@ -255,10 +255,13 @@ def _index_sizes(store: StoreFiles, options: VerifyOptions) -> tuple[int, int]:
         size = sizes.most_common(1)[0][0] if sizes else 0
         if size == index_file_bytes(*preset) or size < INDEX_HEADER_BYTES + INDEX_SLOT_BYTES + 2 * INDEX_ENTRY_BYTES:
             return preset
-        if options.index_slots is not None:
-            return preset[0], (size - INDEX_HEADER_BYTES - preset[0] * INDEX_SLOT_BYTES) // INDEX_ENTRY_BYTES
-        if options.index_entries is not None:
-            return (size - INDEX_HEADER_BYTES - preset[1] * INDEX_ENTRY_BYTES) // INDEX_SLOT_BYTES, preset[1]
+        if options.index_slots is not None or options.index_entries is not None:
+            slots, entries = preset
+            if options.index_slots is not None:
+                entries = (size - INDEX_HEADER_BYTES - slots * INDEX_SLOT_BYTES) // INDEX_ENTRY_BYTES
+            else:
+                slots = (size - INDEX_HEADER_BYTES - entries * INDEX_ENTRY_BYTES) // INDEX_SLOT_BYTES
+            return (slots, entries) if slots > 0 and entries > 0 else preset
     except StoreError:
         return preset
     for entry in files:

@@ -51,7 +51,10 @@ class PartitionState:
 
 @dataclass(frozen=True, slots=True)
 class QueueRecords:
-    """Records of a queue, int64[n, ROW_COLUMNS], in log order; an offset of 0 is no consumer offset."""
+    """Records of a queue, int64[n, ROW_COLUMNS], in log order.
+
+    ``has_consumer_offset`` is whether a group has committed an offset above 0.
+    """
 
     name: QueueName
     rows: Longs

@@ -27,7 +27,10 @@ class DatabaseReference:
 
 @dataclass(frozen=True, slots=True)
 class DatabaseContents:
-    """Queues in the database, and delays of a few messages in ms by level; no reference without a readable database."""
+    """Queues in the database, and delays of a few messages in ms by level from 0 on.
+
+    There is no reference without a readable database.
+    """
 
     reference: DatabaseReference | None = None
     queues: frozenset[tuple[str, int]] = frozenset()
