@@ -167,7 +167,8 @@ def _directory_kind(storage: Storage, path: str, names: list[str]) -> PathKind:
         return PathKind(parts[-1])
     if _is_dledger(parts, "data"):
         return PathKind.COMMITLOG
-    if parts[-1] in rocksdb_config.DATABASES and is_rocksdb(storage, path):
+    # By the path as it is given, which names the database to its reader, too.
+    if path.rpartition("/")[2] in rocksdb_config.DATABASES and is_rocksdb(storage, path):
         return PathKind.CONFIG
     if _STORE_NAMES & set(names):
         refuse_no_store(storage, path)

@@ -93,7 +93,10 @@ def numbers(array: pa.Array, default: int) -> Table:
 
 
 def check_topic(topic: str) -> None:
-    """Refuse a topic name that no broker would create, but for its length. Raises StoreError."""
+    """Refuse a topic name that no broker would create. Raises StoreError.
+
+    Longer names are accepted, as version 2 records have room.
+    """
     if not paths.is_safe_topic(topic):
         raise StoreError(f"topic {topic!r} cannot name a directory")
     if _TOPIC.fullmatch(topic) is None:

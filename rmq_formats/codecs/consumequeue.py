@@ -80,7 +80,8 @@ def is_unwritten(units: NDArray[Any]) -> NDArray[np.bool_]:
 def delay_levels_ms(text: str) -> tuple[int, ...]:
     """Parse a ``messageDelayLevel`` setting to delays in ms; level 1 is the first. Raises OptionError.
 
-    Numbers have a unit of s, m, h or d, and one space between them. Source: ``DefaultMessageStore#parseDelayLevel``.
+    Numbers have a unit of s, m, h or d, and one space between them. Source: ``parseDelayLevel`` of
+    ``DefaultMessageStore`` and ``ScheduleMessageService``.
     """
     levels = []
     for level in text.rstrip(" ").split(" "):

@@ -11,7 +11,12 @@ from rmq_formats.codecs.fastjson import as_mapping, loads, read_member
 
 @dataclass(frozen=True, slots=True)
 class StoredGroupConfig:
-    """Config of one consumer group of ``subscriptionGroup.json``. Defaults are Java's, for members that are missing."""
+    """Config of one consumer group of ``subscriptionGroup.json``. Defaults are Java's, for members that are missing.
+
+    Attributes:
+        consume_from_min_enable: whether a new member may begin with the first message.
+        retry_max_times: repeated deliveries of a message, before it becomes a dead letter.
+    """
 
     group_name: str
     consume_enable: bool = True

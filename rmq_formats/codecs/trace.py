@@ -56,14 +56,15 @@ class TraceRecord:
     """One trace record. Fields that its type does not have keep their defaults.
 
     Attributes:
-        msg_id: of the message: its unique key.
+        msg_id: unique key of the message.
         timestamp_ms: when the send or call began; of SUB_AFTER when the listener returned.
-        keys: its keys, with spaces between them.
+        keys: keys of the message, with spaces between them.
         store_host: ``host:port`` of the broker.
-        body_bytes: as sent, compressed perhaps.
-        request_id: what SUB_BEFORE and SUB_AFTER of one call share.
+        body_bytes: size of the body as sent, compressed perhaps.
+        retry_times: number of earlier consumptions that failed.
+        request_id: shared by SUB_BEFORE and SUB_AFTER of one call.
         transaction_state: COMMIT_MESSAGE, ROLLBACK_MESSAGE or UNKNOW.
-        is_from_check: whether it answers a broker's transaction check.
+        is_from_check: whether the record is of a broker's transaction check.
     """
 
     trace_type: TraceType

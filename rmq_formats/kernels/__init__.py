@@ -13,7 +13,7 @@ from rmq_formats.kernels import machine_code
 
 _HERE = Path(__file__).parent
 # Modules with constants that kernels are compiled with.
-_BELOW = ("layout.py", "record_layout.py", "record_frame.py", "dledger.py")
+_BELOW = ("layout.py", "record_layout.py", "record_frame.py", "dledger.py", "hosts.py")
 
 
 def drop_stale_code(directory: Path, sources: Iterable[Path]) -> None:

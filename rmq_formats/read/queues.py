@@ -46,7 +46,10 @@ class ConsumeQueue:
         return self.files.first_offset if last is None else last.end_offset
 
     def first_since(self, physical_offset: int) -> QueueUnit | None:
-        """Bisect for the first unit that is no pre-blank. Source: ``ConsumeQueue#correctMinOffset``."""
+        """Bisect for the first unit of a record at a physical offset or later, without pre-blanks.
+
+        Source: ``ConsumeQueue#correctMinOffset``.
+        """
         for segment in self.files.segments:
             with self._storage.open(segment.path) as file:
                 capacity = segment.size_bytes // UNIT_BYTES

@@ -72,7 +72,7 @@ class UnqueuedSum:
     messages: int
     bytes: int
     first_store_timestamp: int  # in ms
-    last_store_timestamp: int
+    last_store_timestamp: int  # likewise
 
 
 def unqueued_sums(store: StoreFiles) -> list[UnqueuedSum]:
@@ -83,7 +83,10 @@ def unqueued_sums(store: StoreFiles) -> list[UnqueuedSum]:
     options = ReadOptions(_COLUMNS, query, Mode.DROPMALFORMED, verify_crc=False)
     sums = _SUMS.empty_table()
     for batch in read_tasks(store.root, plan_read(store, query).tasks, options, pa.cpu_count()):
-        sums = _group(pa.concat_tables([sums, _group(_with_reasons(batch, reasons))]))
+        if len(batch):
+            sums = _group(pa.concat_tables([sums, _group(_with_reasons(batch, reasons))]))
+    if not len(sums):  # Arrow's engine, which sorts, takes 0.1 s to load
+        return []
     rows = sums.sort_by([("topic", "ascending"), ("reason", "ascending")]).to_pylist()
     return [UnqueuedSum(**{**row, "reason": UnqueuedReason(row["reason"])}) for row in rows]
 

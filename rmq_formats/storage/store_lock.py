@@ -29,7 +29,8 @@ LOCK_NAME: Final = ".rmq-rebuild.lock"  # of a directory that is no store
 def store_lock(root: str) -> Iterator[None]:
     """Acquire the lock of the store at ``root``, which a running broker has locked.
 
-    It is a POSIX record lock on the first byte of the file ``lock``, as ``DefaultMessageStore#start`` acquires it.
+    It is a POSIX record lock on the first byte of the file ``lock``, as ``DefaultMessageStore#start`` acquires it
+    (``FileChannel#tryLock(0, 1, false)``).
 
     Raises:
         StoreLockedError: a running broker has it, or has the log open though its lock's file was deleted.

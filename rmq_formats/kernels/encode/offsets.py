@@ -33,7 +33,8 @@ def lay_out(encoded: Any, queue_ends: Any, keep: bool, file_bytes: int, end: Any
         encoded: int64[rows, ENCODED_COLUMNS] of ``kernels.encode.rows``, in the order of the log.
         queue_ends: int64[queues], the next queue offset of each; updated.
         keep: the records must stand where ORDER_KEY says, and have their queue offsets already.
-        file_bytes: size of a CommitLog file; the first one may have another size.
+        file_bytes: size of a CommitLog file; the first one may have another size, and the later ones begin at multiples
+            of ``file_bytes`` after it.
         end: int64[2]: physical offset one past the last record, and of the end of its file; updated.
         places: int64[rows, PLACE_COLUMNS], written.
 

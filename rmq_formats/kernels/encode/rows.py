@@ -270,6 +270,7 @@ def encode_rows(
         parts: int64[n, 2], texts of the keys of all rows.
         part_offsets: int64[rows + 1], the keys of each row.
         crc_way: CRC_AS_GIVEN, CRC_ALWAYS or CRC_NEVER.
+        max_record_bytes: what a file can hold.
         queues, slots, pool, used: the queue table; see ``kernels.dispatch.find_queue``.
         out: uint8[n], written from its start on; the caller owns it.
         encoded: int64[rows, ENCODED_COLUMNS], rows from ``first`` on are written.

@@ -20,8 +20,8 @@ All conditions hold at once (in Kafka's source, an option may take precedence ov
   ``commitlog``, ``joined`` (the default with a tier), ``tiered`` (the tier alone), ``compacted``.
 - ``include`` ``live`` selects the records that consumers get, the default with topics; ``log`` all records, the default
   without; ``unqueued`` records without a queue: of a topic's former life, repeats, leftovers after the log's end.
-- ``accessPath`` ``auto`` gives the rows of a scan, but reads no segment outside the selected times; ``scan`` reads the
-  whole log; ``consumequeue`` and ``index`` give the records that these files name.
+- ``accessPath`` ``auto`` gives the rows of a scan, and skips segments that are known to have no record of the selected
+  times; ``scan`` reads the whole log; ``consumequeue`` and ``index`` give the records that these files name.
 """
 
 from collections.abc import Callable, Mapping

@@ -232,3 +232,16 @@ def test_a_dump_of_a_store_without_records_is_empty(rmq: Rmq, tmp_path: Path) ->
     (commitlog / f"{4096:020d}").write_bytes(b"")  # as a broker that died at once leaves it
     done = rmq("dump", tmp_path / "store", "--json")
     assert (done.exit_code, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("command", ["dump", "inspect"])
+@pytest.mark.parametrize(("store", "database"), [("rocksdb", "config/topics"), ("rocksdb_crash", "config/rdb")])
+def test_a_database_of_config_is_given_by_its_name(
+    rmq: Rmq, golden: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, command: str, store: str, database: str
+) -> None:
+    directory = golden(store) / "store" / database
+    assert rmq(command, directory).exit_code == 0
+    monkeypatch.chdir(directory)
+    result = rmq(command, ".")
+    assert result.exit_code == 2
+    assert "holds no store" in result.stderr
