@@ -126,10 +126,10 @@ class SimulatedStore:
     def at_uri(self) -> Iterator[str]:
         """Serve the store at a URI in this process."""
 
-        def connect(storage: Any) -> None:
-            storage._location, storage._root, storage.file_system = URI, ROOT, self
+        def init(storage: Any, uri: str) -> None:
+            storage._uri, storage._location, storage._root, storage.file_system = uri, URI, ROOT, self
 
-        with patch.object(ArrowStorage, "_connect", connect):
+        with patch.object(ArrowStorage, "__init__", init):
             yield URI
 
 

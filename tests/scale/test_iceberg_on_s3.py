@@ -15,8 +15,8 @@ from pyspark.sql import SparkSession
 
 from jobs import export_delta
 from rmq_formats.errors import StoreError
-from rmq_lakehouse.iceberg import table as iceberg
 from rmq_lakehouse.iceberg.rows import rows_of
+from rmq_lakehouse.iceberg.spark_log import IcebergTableLog
 from rmq_lakehouse.iceberg.table import table_layout
 from tests.lakehouse.rest_catalog import rest_catalog
 from tests.lakehouse.small_stores import plain, write
@@ -132,7 +132,7 @@ def test_a_table_there_is_looked_after(lake: Lake, monkeypatch: pytest.MonkeyPat
     placed = lake.put(plain(20))
     lake.run("--ending-physical-offset", str(placed[10]))
     lake.run("--optimize")
-    monkeypatch.setattr(iceberg, "_now_s", lambda: time.time() + 168 * 3600 + 60)
+    monkeypatch.setattr(IcebergTableLog, "_now_s", lambda _: time.time() + 168 * 3600 + 60)
     lake.run("--vacuum", "168")
     held = {task.file.file_path for task in lake.table().scan().plan_files()}
     files = {name for name in lake.bucket.tree("wh/sales/messages/data") if name.endswith(".parquet")}
