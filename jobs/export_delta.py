@@ -36,6 +36,7 @@ from rmq_lakehouse.selection import ExportSelection
 from rmq_lakehouse.store_log import StoreLog, check_topics, find_topics_by_spark, snapshot_log
 from rmq_lakehouse.stores import StoreExports, StoreLogs, name_brokers, snapshot_logs
 from rmq_lakehouse.stream import ExportCheckpoint, stream_batches
+from rmq_lakehouse.table_log import OpenTable
 from rmq_lakehouse.table_name import check_hadoop_path
 from rmq_lakehouse.tier import TierExportSource, TierQueues
 from rmq_lakehouse.typed import TypedExport
@@ -129,9 +130,14 @@ def queue_options(options: ExportOptions) -> ClusterExportOptions:
     )
 
 
-def build_exports(options: ExportOptions, spark: SparkSession, selected: ExportSelection) -> list[Export]:
+BuildExports = Callable[[ExportSelection], list[Export]]
+"""Builds the exports of a selection, the messages of one store or broker."""
+
+
+def build_exports(
+    options: ExportOptions, spark: SparkSession, open_table: OpenTable, selected: ExportSelection
+) -> list[Export]:
     """Build the exports of the messages of one store or broker."""
-    open_table = table_format(spark, options.format, options.catalog_options)
     exports: list[Export] = []
     if options.table is not None:
         dlq = options.dlq_table
@@ -159,12 +165,17 @@ def main(options: ExportOptions, spark: SparkSession) -> tuple[dict[str, Any], i
     source: MessageSource[Export, PendingMessages]
     loop: ExportLoop[Export, PendingMessages]
     run: Callable[[], None]
+    open_table = table_format(spark, options.format, options.catalog_options)
+    build = partial(build_exports, options, spark, open_table)
     if options.has_one_log:
-        source = log = open_store_log(options, spark)
+        source = log = open_store_log(options, spark, build)
         loop = ExportLoop(source, commit_each)
         run = partial(loop.run, None) if options.mode == "batch" else open_stream(options, spark, loop, log)
     else:
-        source = open_queues(options, spark) if options.has_queue_source else open_store_logs(options, spark)
+        if options.has_queue_source:
+            source = open_queues(options, spark, build)
+        else:
+            source = open_store_logs(options, spark, build)
         loop = ExportLoop(source, commit_all)
         run = partial(loop.run, options.interval_s)
     source.check()
@@ -173,17 +184,18 @@ def main(options: ExportOptions, spark: SparkSession) -> tuple[dict[str, Any], i
         run()
         exports = [export for part in source.parts for export in part.exports]
         undecoded = sum(export.resolve_undecoded(options.accepted) for export in exports)
-        open_table = table_format(spark, options.format, options.catalog_options)
         for export in source.parts[0].exports:
             options.maintenance.do(open_table, export.tables)
     return report_of(options, source, undecoded, time.perf_counter() - begin)
 
 
-def open_store_log(options: ExportOptions, spark: SparkSession) -> StoreLogs[Export, SparkPendingRecords]:
+def open_store_log(
+    options: ExportOptions, spark: SparkSession, build: BuildExports
+) -> StoreLogs[Export, SparkPendingRecords]:
     """Open the log of one store as the source of an export. Raises RmqError."""
     (store,) = options.stores
     log = snapshot_log(store)
-    exports, all_topics = build_exports(options, spark, options.selection), log.known_topics()
+    exports, all_topics = build(options.selection), log.known_topics()
     check_topics(partial(find_topics_by_spark, spark), [log], all_topics, options.requested_topics)
     options.check_bounded_queues([store])
     topics = max(len(export.selection.topics or all_topics) for export in exports)
@@ -216,14 +228,16 @@ def open_stream(
     return run
 
 
-def open_store_logs(options: ExportOptions, spark: SparkSession) -> StoreLogs[Export, SparkPendingRecords]:
+def open_store_logs(
+    options: ExportOptions, spark: SparkSession, build: BuildExports
+) -> StoreLogs[Export, SparkPendingRecords]:
     """Open the logs of several stores as the source of an export into common tables. Raises RmqError."""
 
     def find_exports(known_paths: Collection[str] = ()) -> list[StoreExports[Export]]:
         stores = find_stores(options.stores)
         brokers = name_brokers(stores, options.cluster, options.store_id)
         return [
-            StoreExports(build_exports(options, spark, options.select(broker, store.path)), store=store, broker=broker)
+            StoreExports(build(options.select(broker, store.path)), store=store, broker=broker)
             for store, broker in zip(stores, brokers, strict=True)
             if store.path not in known_paths
         ]
@@ -240,11 +254,9 @@ def open_store_logs(options: ExportOptions, spark: SparkSession) -> StoreLogs[Ex
     return StoreLogs(parts, options.bounds, partial(_pending_records, spark, topics), find_exports)
 
 
-def open_queues(options: ExportOptions, spark: SparkSession) -> BrokerQueues:
+def open_queues(options: ExportOptions, spark: SparkSession, build: BuildExports) -> BrokerQueues:
     """Open the queues of a running cluster, or of a store with its tier, as the source of an export."""
-    return BrokerQueues(
-        spark, queue_options(options), lambda broker: build_exports(options, spark, options.select(broker))
-    )
+    return BrokerQueues(spark, queue_options(options), lambda broker: build(options.select(broker)))
 
 
 def _directories(options: ExportOptions, spark: SparkSession, exports: Sequence[Export]) -> list[str]:

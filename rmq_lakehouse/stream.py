@@ -44,7 +44,7 @@ class ExportCheckpoint:
                 raise StoreError(f"{self.path}: a checkpoint that no export wrote; give another --checkpoint")
             return
         try:
-            owner = json.loads(read_file(self._files, marker).decode())["store"]
+            owner = json.loads(self._read(_MARKER))["store"]
         except (ValueError, KeyError, TypeError):
             raise StoreError(f"{self.path}/{_MARKER}: not written by an export; give another --checkpoint") from None
         if owner != store_id:
@@ -79,13 +79,16 @@ class ExportCheckpoint:
         Raises StoreError: the file is missing or cut off.
         """
         try:
-            *_, line = read_file(self._files, self._path(f"{_OFFSETS}/{batch_id}")).decode().splitlines()
+            *_, line = self._read(f"{_OFFSETS}/{batch_id}").splitlines()
             return int(json.loads(line)["physicalOffset"])
         except (ValueError, KeyError, TypeError, Py4JJavaError):
             raise StoreError(
                 f"{self.path}/{_OFFSETS}/{batch_id}: is missing or cut off, as after a power cut. Delete {self.path}: "
                 "the table itself has the progress"
             ) from None
+
+    def _read(self, name: str) -> str:
+        return read_file(self._files, self._path(name)).decode()
 
     def _path(self, name: str) -> Any:
         return java_class(self._jvm, "org.apache.hadoop.fs.Path")(self._root, name)

@@ -9,7 +9,7 @@ has a header in front: there a walk stands on headers, and a split owns the reco
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,9 @@ from rmq_formats.codecs.record_layout import RECORD_FIXED_BYTES_V1
 from rmq_formats.errors import TruncatedError
 from rmq_formats.kernels import scan as kernel
 from rmq_formats.storage.range_reader import RangeReader
-from rmq_formats.storage.segments import Segment, Storage
+
+if TYPE_CHECKING:  # a broker scans its log without pyarrow
+    from rmq_formats.storage.segments import Segment, Storage
 
 WINDOW_BYTES: Final = 1 << 20  # at least a page; small enough for a core's cache between the kernels
 
@@ -92,8 +94,8 @@ def scan_segment(
 
 
 def scan_log(
-    storage: Storage, segments: Iterable[Segment], *, start: int = 0, verify_crc: bool = True, search: bool = True
-) -> Iterator[tuple[Segment, FrameBatch]]:
+    storage: "Storage", segments: Iterable["Segment"], *, start: int = 0, verify_crc: bool = True, search: bool = True
+) -> Iterator[tuple["Segment", FrameBatch]]:
     """Scan the segments of a log one after the other; segments without data from ``start`` on are passed over.
 
     Args:
