@@ -15,7 +15,6 @@ name them. The clock steps back from the record that ends at 68927 to that at 69
 them, as a unit would name a record that was damaged there. So the log ends at 68927.
 """
 
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -35,8 +34,9 @@ from rmq_formats.kernels.scan import CODE, POSITION, SIZE, SOUND
 from rmq_formats.read.dirty import read_checkpoint
 from rmq_formats.read.queue_choice import file_queues, open_queue
 from rmq_formats.read.queues import ConsumeQueue, message_units, read_units
+from rmq_formats.read.ranges import segment_at
 from rmq_formats.read.rocksdb_queues import opened_queues
-from rmq_formats.scan.segment import FrameBatch, scan_log
+from rmq_formats.scan.segment import FrameBatch, log_frames
 from rmq_formats.storage.segments import Segment, Storage, read_range
 from rmq_formats.storage.store_files import StoreFiles
 
@@ -125,7 +125,7 @@ def count_leftovers(storage: Storage, segments: Sequence[Segment], leftovers: Le
         StoreError: a file that cannot be read.
     """
     messages = older = 0
-    for _, batch in scan_log(storage, segments, start=leftovers.log_end):
+    for _, batch in log_frames(storage, segments, start=leftovers.log_end):
         times_ms = _store_times_ms(batch, batch.frames[batch.frames[:, CODE] == SOUND])
         messages += len(times_ms)
         older += int((times_ms <= leftovers.last_timestamp_ms).sum())
@@ -278,7 +278,7 @@ class _LogEndSearch:
         tail: list[StoredMessage] = []
         walked, is_broken, is_broken_before_end_mark = 0, False, False
         start = self._data_end - _TAIL_BYTES
-        for _, batch in scan_log(self._store.storage, self._last_segments, start=start, verify_crc=False):
+        for _, batch in log_frames(self._store.storage, self._last_segments, start=start, verify_crc=False):
             if batch.damages:
                 tail, is_broken = [], True
             last_rows = range(max(0, len(batch.frames) - _COMPARED_RECORDS), len(batch.frames))
@@ -341,14 +341,9 @@ class _LogEndSearch:
         except (StoreError, FormatError):
             return None
 
-    def _segment_at(self, physical_offset: int) -> Segment | None:
-        number = bisect_right(self._segments, physical_offset, key=lambda segment: segment.start_offset) - 1
-        segment = None if number < 0 else self._segments[number]
-        return None if segment is None or physical_offset >= segment.end_offset else segment
-
     def _size_in_log(self, physical_offset: int) -> int:
         """Read the size of a damaged record out of its own first bytes; 0 where they are no record's."""
-        segment = self._segment_at(physical_offset)
+        segment = segment_at(self._segments, physical_offset)
         if segment is None:
             return 0
         with self._store.storage.open(segment.path) as file:
@@ -359,10 +354,10 @@ class _LogEndSearch:
 
     def _walk_from(self, begin: int) -> _Walk:
         """Walk from a record until enough records after a break are collected, or to the end of the data."""
-        segment = self._segment_at(begin)
+        segment = segment_at(self._segments, begin)
         start = begin if segment is None else max(segment.start_offset, begin - segment.head_bytes)
         walk = _Walk(begin)
-        for segment, batch in scan_log(self._store.storage, self._segments, start=start, search=False):
+        for segment, batch in log_frames(self._store.storage, self._segments, start=start, search=False):
             walk.add(segment, batch)
             if len(walk.behind) == _COMPARED_RECORDS:
                 break
@@ -424,7 +419,7 @@ class _LogEndSearch:
 
     def _has_record(self, physical_offset: int, size: int) -> bool:
         """Return whether a sound record of a size is at a physical offset."""
-        segment = self._segment_at(physical_offset)
+        segment = segment_at(self._segments, physical_offset)
         if segment is None:
             return False
         with self._store.storage.open(segment.path) as file:
@@ -441,7 +436,7 @@ class _LogEndSearch:
         """
         segments = [segment for segment in self._segments if segment.start_offset < self._data_end]
         previous_end, previous_ms = segments[0].start_offset, 0
-        for segment, batch in scan_log(self._store.storage, segments[-_RECOVERED_FILES:]):
+        for segment, batch in log_frames(self._store.storage, segments[-_RECOVERED_FILES:]):
             frames = batch.frames[batch.frames[:, CODE] == SOUND]
             begins = batch.physical_offset + frames[:, POSITION]
             ends = np.concatenate([[previous_end], begins + frames[:, SIZE]])
@@ -471,7 +466,7 @@ class _LogEndSearch:
         """
         begin = end = self._last_segments[0].start_offset
         last_ms = 0
-        for _, batch in scan_log(self._store.storage, self._last_segments):
+        for _, batch in log_frames(self._store.storage, self._last_segments):
             sound = batch.frames[batch.frames[:, CODE] == SOUND]
             if len(sound):
                 end = batch.physical_offset + int(sound[-1, POSITION] + sound[-1, SIZE])

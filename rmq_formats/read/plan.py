@@ -235,9 +235,9 @@ class _Planner:
             offsets = find_key_offsets(self.store.storage, files, topics, self._key())
         except FormatError as error:
             return str(error)
-        known = [offset for offset in offsets if not any(first <= offset < last for first, last in unknown)]
-        tasks = self._point_read_tasks(known) + self._scan_tasks(unknown)
-        return ReadPlan(AccessPath.INDEX, f"the Index has {len(known)} entries for the key", tasks)
+        known_offsets = [offset for offset in offsets if not any(first <= offset < last for first, last in unknown)]
+        tasks = self._point_read_tasks(known_offsets) + self._scan_tasks(unknown)
+        return ReadPlan(AccessPath.INDEX, f"the Index has {len(known_offsets)} entries for the key", tasks)
 
     def _key(self) -> str:
         key = self.query.uniq_key if self.query.uniq_key is not None else self.query.key

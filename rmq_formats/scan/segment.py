@@ -93,7 +93,7 @@ def scan_segment(
     yield from walker.walk(begin, walker.data_end if limit is None else min(limit, walker.data_end), verify_crc)
 
 
-def scan_log(
+def log_frames(
     storage: "Storage", segments: Iterable["Segment"], *, start: int = 0, verify_crc: bool = True, search: bool = True
 ) -> Iterator[tuple["Segment", FrameBatch]]:
     """Scan the segments of a log one after the other; segments without data from ``start`` on are passed over.

@@ -20,10 +20,9 @@ from rmq_formats.codecs.record_layout import SIZE_AND_MAGIC
 from rmq_formats.errors import OptionError
 from rmq_formats.kernels import dledger as kernel
 from rmq_formats.kernels import scan as scan_kernel
-from rmq_formats.scan.segment import FrameBatch
+from rmq_formats.scan.segment import FrameBatch, log_frames
 from rmq_formats.storage.segments import Segment, Storage
 from rmq_offline.convert.file_copies import copy_file
-from rmq_offline.tasks.log_tasks import segment_frames
 from rmq_offline.tasks.publish import start_sync
 
 
@@ -43,10 +42,9 @@ def write_log(storage: Storage, segments: Sequence[Segment], new: Path, file_byt
     damages: list[Damage] = []
     if entries:
         with _LogWriter(directory, entries[0].start_offset, file_bytes) as log:
-            for entry_file in entries:
-                for batch in segment_frames(storage, entry_file):
-                    damages += batch.all_damages()
-                    log.append(batch)
+            for _, batch in log_frames(storage, entries):
+                damages += batch.all_damages()
+                log.append(batch)
     return damages
 
 

@@ -29,12 +29,11 @@ from rmq_formats.codecs.dledger import (
 from rmq_formats.errors import DecodeError, StoreLayoutError
 from rmq_formats.kernels import dledger as kernel
 from rmq_formats.kernels import scan as scan_kernel
-from rmq_formats.scan.segment import FrameBatch, scan_segment
+from rmq_formats.scan.segment import FrameBatch, log_frames, scan_segment
 from rmq_formats.storage.contained import write_file
 from rmq_formats.storage.segments import LocalStorage, Segment, list_segments
 from rmq_offline.repair.filler import Fill, LogRange
 from rmq_offline.repair.scan import PaddedFile
-from rmq_offline.tasks.log_tasks import segment_frames
 from rmq_offline.tasks.publish import sync_directory, sync_file_system
 from rmq_offline.verify import finding_kinds, layout_finding_kinds
 from rmq_offline.verify.dledger_entries import EntryUnits, index_directory, repaired_terms
@@ -303,10 +302,9 @@ def make_state(root: Path, directory: Path, repair: EntryRepair) -> None:
 
 def _write_units(data: Path, target: Path) -> None:
     storage = LocalStorage()
-    for segment in list_segments(storage, str(data), ENTRY_HEAD_BYTES):
-        for batch in segment_frames(storage, segment, verify_crc=False):
-            if len(batch.frames):
-                _append(target, _units(batch))
+    for _, batch in log_frames(storage, list_segments(storage, str(data), ENTRY_HEAD_BYTES), verify_crc=False):
+        if len(batch.frames):
+            _append(target, _units(batch))
 
 
 def _units(batch: FrameBatch) -> NDArray[np.void]:

@@ -12,12 +12,11 @@ from rmq_formats.codecs.record_frame import DamageCode
 from rmq_formats.kernels import scan as scan_kernel
 from rmq_formats.kernels import verify as verify_kernel
 from rmq_formats.scan.dispatch import Dispatcher
-from rmq_formats.scan.segment import FrameBatch, scan_segment
+from rmq_formats.scan.segment import FrameBatch, log_frames, scan_segment
 from rmq_formats.storage.range_reader import RangeReader
 from rmq_formats.storage.segments import OpenRange, Segment, Storage
 from rmq_formats.storage.store_files import StoreFiles
 from rmq_offline.repair.filler import MIN_BYTES, Fill, LogRange
-from rmq_offline.tasks.log_tasks import segment_frames
 from rmq_offline.verify import finding_kinds
 from rmq_offline.verify.commitlog import topic_fault
 from rmq_offline.verify.findings import Kind
@@ -69,7 +68,7 @@ class _FileScan:
 def dispatch_segment(storage: Storage, segment: Segment) -> Dispatcher:
     """Dispatch the records of a log's file, to learn their queues and the topics with inner batches."""
     dispatcher = Dispatcher(delay_levels_ms(DEFAULT_DELAY_LEVELS), segment.size_bytes)
-    for batch in segment_frames(storage, segment):
+    for _, batch in log_frames(storage, [segment]):
         dispatcher.dispatch(batch)
     return dispatcher
 

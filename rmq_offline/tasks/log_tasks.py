@@ -1,11 +1,10 @@
 """Tasks over a log: the number of partitions, the check of split boundaries, the ends of the data in its files."""
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol, TypeVar
 
 from rmq_formats.errors import StoreError
-from rmq_formats.scan.segment import FrameBatch, scan_segment
 from rmq_formats.scan.splits import Split, data_end_of
 from rmq_formats.storage.segments import REQUESTS_AT_ONCE, Segment, Storage, request_all
 from rmq_offline.tasks.job_steps import JobSteps, TaskBatch
@@ -58,14 +57,6 @@ def rescan_misaligned_splits(
         if split.path == before.path and corrected[number].begin_physical_offset != end:
             corrected[number] = scan_again(split, end - split.file_offset)
     return corrected
-
-
-def segment_frames(storage: Storage, segment: Segment, *, verify_crc: bool = True) -> Iterator[FrameBatch]:
-    """Scan one file of a log. Raises StoreError."""
-    start, size, head_bytes = segment.start_offset, segment.size_bytes, segment.head_bytes
-    with storage.open(segment.path) as file:
-        data_end = segment.data_end(file)
-        yield from scan_segment(file, start, size, data_end=data_end, verify_crc=verify_crc, head_bytes=head_bytes)
 
 
 def find_ends(storage: Storage, segments: Sequence[Segment]) -> JobSteps[list[End]]:
