@@ -4,8 +4,9 @@ In the original a request waits in the queue of its thread pool. Here a request 
 off its connection until its turn, after earlier requests and slices of other work. Waits for a client that does not
 read responses, for a flush or in the kernel do not count.
 
-The store is busy after an append of more than ``osPageCacheBusyTimeOutMills``: no other request ran meanwhile, so that
-the sends after it are refused, for two turns of the loop.
+The store is busy after an append of more than ``osPageCacheBusyTimeOutMills``, for the rest of that turn of the loop.
+No other request ran during the append. Sends that had arrived before its end are refused: those read before, and those
+of connections that the loop reads in the same turn. A send that its client began after the append is never refused.
 """
 
 import asyncio
@@ -50,21 +51,32 @@ _LEAST_MS: Final = 1.0  # shorter waits do not count
 
 
 class PageCache:
-    """State of the page cache: busy after a slow append, which took ``busy_ms``; 0 while it is not busy."""
+    """State of the page cache: busy after a slow append, until the end of the loop's turn.
+
+    Attributes:
+        busy_ms: what the append took; 0 while the page cache is not busy.
+        timeout_s: longer appends are slow.
+    """
 
     def __init__(self, timeout_ms: int) -> None:
         """Count longer appends as slow; ``timeout_ms`` is ``osPageCacheBusyTimeOutMills``."""
         self.busy_ms = 0
         self.timeout_s = timeout_ms / 1000
+        self._last_ms = 0
+        self._last_end_s = 0.0
 
-    def record_slow_append(self, seconds: float) -> None:
-        """Mark the store as busy for this turn of the loop and the next, with the requests read meanwhile."""
-        self.busy_ms = max(1, int(seconds * 1000))
-        loop = asyncio.get_running_loop()
-        loop.call_soon(loop.call_soon, self._end)
+    def record_slow_append(self, begin_s: float, end_s: float) -> None:
+        """Mark the store as busy for this turn of the loop; both times are of the clock of the connections."""
+        self.busy_ms = self._last_ms = max(1, int((end_s - begin_s) * 1000))
+        self._last_end_s = end_s
+        asyncio.get_running_loop().call_soon(self._end)
 
     def _end(self) -> None:
         self.busy_ms = 0
+
+    def delay_ms(self, read_time_s: float) -> int:
+        """Return the duration of the slow append that a request waited for; 0 if it waited for none."""
+        return self.busy_ms or (self._last_ms if read_time_s < self._last_end_s else 0)
 
 
 def fail_fast(
@@ -78,8 +90,8 @@ def fail_fast(
 
     def handle(request: RemotingCommand, connection: Connection) -> HandlerResponse:
         waited_ms = (now_s() - connection.read_time_s) * 1000
-        if is_send and page_cache.busy_ms:
-            return _refusal(request, connection, "PCBUSY_CLEAN_QUEUE", max(waited_ms, page_cache.busy_ms))
+        if is_send and (delay_ms := page_cache.delay_ms(connection.read_time_s)):
+            return _refusal(request, connection, "PCBUSY_CLEAN_QUEUE", max(waited_ms, delay_ms))
         if waited_ms >= _LEAST_MS:
             settings = config()
             if settings.broker_fast_failure_enable and waited_ms >= getattr(settings, limit):

@@ -1,7 +1,9 @@
 """Requests that have waited too long are refused, and sends while the store is busy."""
 
 import asyncio
+import socket
 import time
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from rmq_core.broker.fast_failure import PageCache, fail_fast
 from rmq_core.remoting.bodies.codec import decode_body
 from rmq_core.remoting.bodies.routes import KVTable
 from rmq_core.remoting.codes import RequestCode, ResponseCode
+from rmq_core.remoting.frames import decode_frame, encode_frame
 from rmq_core.remoting.header import RemotingCommand, request
 from rmq_core.store.config import StoreConfig
 from tests.broker.conftest import Asker, small_store
@@ -77,19 +80,22 @@ def store_config(tmp_path: Path) -> StoreConfig:
     return replace(small_store(tmp_path / "store"), os_page_cache_busy_timeout_ms=50)
 
 
-async def test_sends_behind_a_slow_append_are_refused_and_later_ones_taken(
-    asker: Asker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await asker.send("T")
+@pytest.fixture
+def slow_appends(asker: Asker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The append of a body ``slow`` takes 60 ms, that of a body ``slowish`` 30 ms."""
     appender = type(asker.broker.store.appender)
     put = appender.put
 
     def slow_put(self: Any, topic: str, queue_id: int, body: bytes, *others: Any, **more: Any) -> Any:
-        if bytes(body) == b"slow":
-            time.sleep(0.06)
+        time.sleep({b"slow": 0.06, b"slowish": 0.03}.get(bytes(body), 0))
         return put(self, topic, queue_id, body, *others, **more)
 
     monkeypatch.setattr(appender, "put", slow_put)
+
+
+@pytest.mark.usefixtures("slow_appends")
+async def test_sends_behind_a_slow_append_are_refused_and_later_ones_taken(asker: Asker) -> None:
+    await asker.send("T")
     answers = await asyncio.gather(
         asker.send("T", b"before"), asker.send("T", b"slow"), asker.send("T", b"behind"), asker.pull("T")
     )
@@ -105,23 +111,50 @@ async def test_sends_behind_a_slow_append_are_refused_and_later_ones_taken(
     assert (await asker.send("T", b"later")).code == 0
 
 
-async def test_requests_that_wait_behind_others_of_their_connection_are_refused(
-    asker: Asker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def send_frame(connection: socket.socket, body: bytes) -> None:
+    fields = {"a": "pg", "b": "T", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "0", "h": "0", "j": "0"}
+    connection.sendall(encode_frame(request(RequestCode.SEND_MESSAGE_V2, fields, body)))
+
+
+def read_code(connection: socket.socket) -> int:
+    size = connection.recv(4, socket.MSG_WAITALL)
+    return decode_frame(size + connection.recv(int.from_bytes(size, "big"), socket.MSG_WAITALL)).code
+
+
+@pytest.mark.usefixtures("slow_appends")
+async def test_sends_of_other_connections_that_came_before_a_slow_append_are_refused(asker: Asker) -> None:
+    host, port = asker.broker.address.split(":")
+    with ExitStack() as stack:
+        connections = [stack.enter_context(socket.create_connection((host, int(port)))) for _ in range(4)]
+        await asker.send("T")  # the broker accepts the connections meanwhile
+        for connection in connections:
+            send_frame(connection, b"slow")
+        codes = [await asyncio.to_thread(read_code, connection) for connection in connections]
+    assert sorted(codes) == [0, BUSY, BUSY, BUSY]
+
+
+@pytest.mark.usefixtures("slow_appends")
+async def test_a_send_begun_after_a_slow_append_is_taken(asker: Asker) -> None:
+    def send_in_turn() -> list[int]:
+        """Codes of sends, each begun when the one before is answered."""
+        host, port = asker.broker.address.split(":")
+        codes = []
+        with socket.create_connection((host, int(port))) as connection:
+            for body in [b"slow", b"next"] * 20:
+                send_frame(connection, body)
+                codes.append(read_code(connection))
+        return codes
+
+    assert await asyncio.to_thread(send_in_turn) == [0] * 40
+
+
+@pytest.mark.usefixtures("slow_appends")
+async def test_requests_that_wait_behind_others_of_their_connection_are_refused(asker: Asker) -> None:
     asker.broker.state.config = replace(asker.broker.state.config, wait_time_mills_in_send_queue=20)
     await asker.send("T")
-    appender = type(asker.broker.store.appender)
-    put = appender.put
-
-    def slow_put(self: Any, topic: str, queue_id: int, body: bytes, *others: Any, **more: Any) -> Any:
-        if bytes(body) == b"slow":
-            time.sleep(0.03)
-        return put(self, topic, queue_id, body, *others, **more)
-
-    monkeypatch.setattr(appender, "put", slow_put)
-    answers = await asyncio.gather(asker.send("T", b"slow"), asker.send("T", b"behind"), asker.pull("T"))
+    answers = await asyncio.gather(asker.send("T", b"slowish"), asker.send("T", b"behind"), asker.pull("T"))
     assert [answer.code for answer in answers] == [0, BUSY, 0]
     assert str(answers[1].remark).startswith("[TIMEOUT_CLEAN_QUEUE]broker busy")
     asker.broker.state.config = replace(asker.broker.state.config, broker_fast_failure_enable=False)
-    answers = await asyncio.gather(asker.send("T", b"slow"), asker.send("T", b"behind"))
+    answers = await asyncio.gather(asker.send("T", b"slowish"), asker.send("T", b"behind"))
     assert [answer.code for answer in answers] == [0, 0]

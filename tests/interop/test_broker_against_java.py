@@ -16,7 +16,7 @@ from tests.broker.transaction.conftest import HALF, OP
 from tests.cli.admin.conftest import Cluster
 from tests.cli.admin.test_groups import client, connections
 from tests.interop import peer
-from tests.support.processes.broker_processes import Standalone, standalone
+from tests.support.processes.broker_processes import Standalone, configured
 from tests.support.stores.store_files import tree
 
 pytestmark = [pytest.mark.peer, pytest.mark.xdist_group("broker_against_java")]
@@ -62,13 +62,12 @@ class Written:
 def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Written]:
     peer.build()
     directory = tmp_path_factory.mktemp("broker")
-    (directory / "broker.conf").write_text(f"{SETTINGS}indexTags={peer.index_tags()}\n")
-    arguments = "-c", str(directory / "broker.conf")
-    with standalone(directory / "store", *arguments, log=directory / "log") as running:
+    settings = f"{SETTINGS}indexTags={peer.index_tags()}\n"
+    with configured(directory, settings) as running:
         output = peer.run("golden", running.namesrv, "7", str(MESSAGES), java_options=peer.QUICK_START)
         exit_code = running.stop()
     shutil.copytree(directory / "store", directory / "stopped")
-    with standalone(directory / "store", *arguments, log=directory / "log") as running:
+    with configured(directory, settings) as running:
         yield Written(running, directory / "stopped", exit_code, output)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.cli.admin.conftest import Cluster
 from tests.interop import peer
-from tests.support.processes.broker_processes import standalone
+from tests.support.processes.broker_processes import configured
 
 pytestmark = [pytest.mark.peer, pytest.mark.xdist_group("client_of_4")]
 
@@ -18,7 +18,7 @@ WAIT_S = "120"
 
 @pytest.mark.long
 def test_it_sends_and_consumes(tmp_path: Path) -> None:
-    with standalone(tmp_path / "store", log=tmp_path / "log") as running:
+    with configured(tmp_path, "") as running:
         cluster = Cluster(running.namesrv, running.broker)
 
         def stored() -> dict[tuple[int, int], None]:

@@ -13,7 +13,7 @@ from rmq_core.client import Admin
 from rmq_core.remoting.loop import run
 from tests.interop import go_peer
 from tests.support.certificates import Authority
-from tests.support.processes.broker_processes import configured, standalone
+from tests.support.processes.broker_processes import configured
 
 pytestmark = [
     pytest.mark.peer,
@@ -51,7 +51,7 @@ class Produced:
 def produced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Produced]:
     directory = tmp_path_factory.mktemp("go")
     go_peer.build(go_peer.REMOTING)
-    with standalone(directory / "store", log=directory / "log") as running:
+    with configured(directory, "") as running:
         yield Produced(running.namesrv, go_peer.run(running.namesrv, "produce", TOPIC, COUNT))
 
 

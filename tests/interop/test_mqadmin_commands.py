@@ -20,7 +20,7 @@ from tests.cli.admin.test_groups import client
 from tests.interop import peer
 from tests.interop.test_namesrv_against_java import SMALL_FILES
 from tests.interop.test_users_against_java import SETTINGS as WITH_USERS
-from tests.support.processes.broker_processes import Standalone, standalone
+from tests.support.processes.broker_processes import PATIENT, Standalone, standalone
 
 pytestmark = [pytest.mark.peer, pytest.mark.xdist_group("mqadmin_commands")]
 
@@ -190,7 +190,7 @@ def administered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Administe
     (directory / "conf").mkdir()
     (directory / "conf" / "tools.yml").write_text("accessKey: admin\nsecretKey: admin1234\n")
     (directory / "conf" / "tools.yml").chmod(0o600)
-    (directory / "broker.conf").write_text(_SETTINGS)
+    (directory / "broker.conf").write_text(PATIENT + _SETTINGS)
     topics = [{"topicName": "L1", "readQueueNums": 1, "writeQueueNums": 1}]
     (directory / "topics.json").write_text(json.dumps(topics))
     (directory / "groups.json").write_text(json.dumps([{"groupName": one} for one in ("lg1", "lg2", "members")]))

@@ -23,7 +23,7 @@ from tests.broker.pop.test_pop import sent
 from tests.broker.timer.test_against_java import FILE_BYTES, SETTINGS, JavaAsker
 from tests.interop import peer
 from tests.interop.test_namesrv_against_java import free_port, java
-from tests.support.processes.broker_processes import standalone
+from tests.support.processes.broker_processes import configured
 
 pytestmark = [pytest.mark.peer, pytest.mark.xdist_group("timers_against_java")]
 TOPIC = "PopT"
@@ -34,7 +34,7 @@ START_S = 120
 def namesrv(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     peer.build()
     directory = tmp_path_factory.mktemp("pop")
-    with standalone(directory / "store", log=directory / "log") as running:
+    with configured(directory, "") as running:
         yield running.namesrv
 
 

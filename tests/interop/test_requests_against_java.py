@@ -19,7 +19,7 @@ from rmq_core.client import (
 )
 from rmq_core.remoting.loop import run
 from tests.interop import peer
-from tests.support.processes.broker_processes import standalone
+from tests.support.processes.broker_processes import configured
 
 pytestmark = [pytest.mark.peer, pytest.mark.xdist_group("requests_against_java")]
 
@@ -31,7 +31,7 @@ PATIENCE_S = 120  # a machine may be busy
 def namesrv(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     peer.build()
     directory = tmp_path_factory.mktemp("requests")
-    with standalone(directory / "store", log=directory / "log") as running:
+    with configured(directory, "") as running:
         yield running.namesrv
 
 

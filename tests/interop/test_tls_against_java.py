@@ -9,7 +9,7 @@ import pytest
 from tests.cli.conftest import Rmq, one_line, rmq
 from tests.interop import peer
 from tests.support.certificates import Authority
-from tests.support.processes.broker_processes import Standalone, standalone
+from tests.support.processes.broker_processes import Standalone, configured
 
 __all__ = ["rmq"]  # a fixture
 pytestmark = [pytest.mark.peer, pytest.mark.xdist_group("tls_against_java")]
@@ -53,14 +53,14 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     directory = tmp_path_factory.mktemp("tls")
     authority = Authority(directory)
     cert = authority.sign("broker", "127.0.0.1")
-    file, conf = directory / "tls.properties", directory / "broker.conf"
+    file = directory / "tls.properties"
     file.write_text(SETTINGS.format(cert=cert.cert, key=cert.key, ca=authority.cert))
-    conf.write_text(
+    settings = (
         f"tls.server.mode=enforcing\ntls.config.file={file}\nmappedFileSizeCommitLog=1048576\nenablePropertyFilter=true\n"
         f"messageDelayLevel={' '.join(f'{second}s' for second in range(1, 19))}\n"
         "transactionTimeOut=2000\ntransactionCheckInterval=3000\n"
     )
-    with standalone(directory / "store", "-c", str(conf), log=directory / "log") as running:
+    with configured(directory, settings) as running:
         yield Secured(running, file, authority)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.interop import peer
 from tests.interop.test_namesrv_against_java import SMALL_FILES
-from tests.support.processes.broker_processes import Standalone, standalone
+from tests.support.processes.broker_processes import PATIENT, Standalone, standalone
 
 pytestmark = [pytest.mark.peer, pytest.mark.xdist_group("users_against_java")]
 SETTINGS = f"""{SMALL_FILES}authenticationEnabled=true
@@ -45,7 +45,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     """Both, without other users yet than admin."""
     peer.build()
     directory = tmp_path_factory.mktemp("users")
-    (directory / "broker.conf").write_text(SETTINGS)
+    (directory / "broker.conf").write_text(PATIENT + SETTINGS)
     for home, user in (("admin", "admin"), ("alice", "alice"), ("again", "alice")):
         conf = directory / home / "conf"
         conf.mkdir(parents=True)

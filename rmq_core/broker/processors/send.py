@@ -68,8 +68,8 @@ class SendMessageProcessor:
             state = self._state
             state.reply_requests.add(fields.properties or "", fields.topic, state.rights.login(request), connection)
         response = self._respond(request, stored)
-        if (took_s := times.now_s() - begin_s) > self._page_cache.timeout_s:
-            self._page_cache.record_slow_append(took_s)
+        if (end_s := times.now_s()) - begin_s > self._page_cache.timeout_s:
+            self._page_cache.record_slow_append(begin_s, end_s)
         waits = stored.waits and responder.must_wait
         if not waits:
             times.end_put(begin_s)
