@@ -26,11 +26,10 @@ from rmq_formats.codecs.layout import PROPERTY_INNER_MULTI_QUEUE_OFFSET
 from rmq_formats.errors import ClusterError, OptionError, StoreError, StoreLayoutError
 from rmq_formats.read.query import Include, Queue, ReadOptions
 from rmq_formats.read.queue_choice import absent_queues, check_queues
-from rmq_formats.read.stores import read_broker_names
 from rmq_formats.spark.options.read import batch_only, commitlog_options
 from rmq_formats.spark.options.schemas import COMMITLOG
-from rmq_formats.storage.queue_logs import broker_directory, tiered_queues
-from rmq_formats.storage.segments import canonical_path, open_storage
+from rmq_formats.storage.queue_logs import TieredLogs
+from rmq_formats.storage.segments import canonical_path
 from rmq_formats.storage.store_files import open_store
 from rmq_formats.storage.store_layouts import StoreLayout
 from rmq_lakehouse.selection import store_identifier
@@ -189,8 +188,7 @@ def _tiered_queues(arguments: argparse.Namespace) -> frozenset[Queue]:
     """List the queues that the store's broker has in its tier. Raises StoreNotFoundError."""
     if arguments.tier is None:
         return frozenset()
-    storage, tier = open_storage(arguments.tier)
-    return frozenset(tiered_queues(storage, broker_directory(storage, tier, *read_broker_names(arguments.store))))
+    return frozenset(TieredLogs.open(open_store(arguments.store), arguments.tier).queues())
 
 
 def _ids(text: str | None) -> frozenset[str] | None:

@@ -24,8 +24,9 @@ from rmq_formats.arrow.schema import schema_of
 from rmq_formats.errors import OptionError
 from rmq_formats.read.filter_pushdown import push_down_conditions
 from rmq_formats.read.plan import ReadPlan, plan_read
-from rmq_formats.read.query import AccessPath, LogKind, Query, Queue, QueueBounds, ReadOptions
+from rmq_formats.read.query import AccessPath, Query, Queue, QueueBounds, ReadOptions
 from rmq_formats.read.task import read_tasks
+from rmq_formats.storage.queue_logs import LogKind
 from rmq_formats.storage.segments import open_storage
 from rmq_formats.storage.store_files import StoreFiles
 

@@ -25,12 +25,9 @@ from rmq_formats.read.plan import ReadPlan, plan_read
 from rmq_formats.read.point_reads import Points, read_points
 from rmq_formats.read.query import (
     ANY_QUEUE,
-    COMMITLOG_ONLY,
     MAX_LONG,
     MIN_LONG,
     Include,
-    LogKind,
-    Logs,
     Query,
     QueueBounds,
     ReadOptions,
@@ -45,6 +42,7 @@ from rmq_formats.read.store_times import ascends
 from rmq_formats.read.task import read_task
 from rmq_formats.records import Records, column_names
 from rmq_formats.storage.queue_files import named_topics, topic_queues
+from rmq_formats.storage.queue_logs import COMMITLOG_ONLY, LogKind, Logs
 from rmq_formats.storage.segments import Segment
 from rmq_formats.times import bound_ms, check_milliseconds
 

@@ -19,16 +19,15 @@ from rmq_formats.errors import OptionError, StoreNotFoundError
 from rmq_formats.read.fsync import fsync_log
 from rmq_formats.read.log_end import readable_segments
 from rmq_formats.read.plan import plan_read
-from rmq_formats.read.query import LogKind, Logs, Query, QueueBounds, ReadOptions
+from rmq_formats.read.query import Query, QueueBounds, ReadOptions
 from rmq_formats.read.queue_choice import open_queue
 from rmq_formats.read.queues import ConsumeQueue
-from rmq_formats.read.stores import read_broker_names
 from rmq_formats.read.task import read_task
 from rmq_formats.scan.splits import frozen_end
 from rmq_formats.spark.commitlog.batch import plans_of
 from rmq_formats.spark.options.read import commitlog_options
 from rmq_formats.storage.queue_files import queue_topics, topic_queues
-from rmq_formats.storage.queue_logs import broker_directory, tiered_brokers, tiered_queue_log, tiered_queues
+from rmq_formats.storage.queue_logs import LogKind, Logs, TieredLogs, tiered_brokers
 from rmq_formats.storage.segments import Segment, Storage, open_storage
 from rmq_formats.storage.store_files import StoreFiles, open_store
 from rmq_lakehouse.cluster.sources import Bounds, ExportConnection, Gap, span_options
@@ -89,14 +88,12 @@ class TierQueues:
     @cached_property
     def broker(self) -> tuple[str, str]:
         """Cluster and name of the broker, as its directory in the tier has them. Raises StoreNotFoundError."""
-        storage, directory = self._tier_directory
-        tier = open_storage(self.tier)[1]
-        return next(names for names, path in tiered_brokers(storage, tier).items() if path == directory)
+        directory = self._tier_logs.directory
+        return next(names for names, path in tiered_brokers(*open_storage(self.tier)).items() if path == directory)
 
     @cached_property
-    def _tier_directory(self) -> tuple[Storage, str]:
-        storage, tier = open_storage(self.tier)
-        return storage, broker_directory(storage, tier, *read_broker_names(self.store))
+    def _tier_logs(self) -> TieredLogs:
+        return TieredLogs.open(open_store(self.store), self.tier)
 
     @cached_property
     def _log(self) -> tuple[StoreFiles, Sequence[Segment]]:
@@ -112,9 +109,8 @@ class TierQueues:
     @cached_property
     def _topics(self) -> Mapping[str, frozenset[int]]:
         """Queue ids of each topic."""
-        storage, directory = self._tier_directory
         queue_ids: dict[str, set[int]] = {}
-        for topic, queue_id in tiered_queues(storage, directory):
+        for topic, queue_id in self._tier_logs.queues():
             queue_ids.setdefault(topic, set()).add(queue_id)
         store, _ = self._log
         queue_dir = paths.consumequeue_dir(store.root)
@@ -177,8 +173,7 @@ class TierQueues:
         return self._ranges[queue]
 
     def _read_ranges(self, queue: ClusterQueue) -> QueueRanges:
-        storage, directory = self._tier_directory
-        log = tiered_queue_log(storage, directory, queue.topic, queue.queue_id)
+        log = self._tier_logs.log(queue.topic, queue.queue_id)
         tier_begin = log.units[0].start_offset // UNIT_BYTES if log.units else 0
         tier_end = log.units[-1].end_offset // UNIT_BYTES if log.units else 0
         store, segments = self._log

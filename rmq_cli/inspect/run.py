@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
@@ -44,8 +44,7 @@ class Facts:
 
     Attributes:
         batchconsumequeue: for a path below ``compactionCq``, the queues of compacted topics.
-        compacted: logs of a store's compacted topics.
-        tier: logs of the queues in tiered storage.
+        queue_logs: logs of single queues by kind: those of a store's compacted topics, or in tiered storage.
         index: oldest file first.
         abort: whether the file ``abort`` exists: a broker runs on the store, or was killed.
         errors: files that cannot be read or decoded.
@@ -59,8 +58,7 @@ class Facts:
     consumequeue: tuple[QueueFileFacts, ...] | None = None
     consumequeue_ext: tuple[ExtFacts, ...] | None = None
     batchconsumequeue: tuple[QueueFileFacts, ...] | None = None
-    compacted: tuple[QueueLogFacts, ...] | None = None
-    tier: tuple[QueueLogFacts, ...] | None = None
+    queue_logs: dict[str, tuple[QueueLogFacts, ...]] = field(default_factory=dict)
     index: tuple[IndexFacts, ...] | None = None
     checkpoint: Checkpoint | None = None
     config: Any = None
@@ -84,6 +82,7 @@ class Facts:
         fields: dict[str, Any] = msgspec.to_builtins(self)
         if self.commitlog is not None:
             fields["commitlog"]["findings"] = [finding.to_dict() for finding in self.commitlog.findings]
+        fields |= fields.pop("queue_logs")
         return {name: value for name, value in fields.items() if value is not None}
 
 
@@ -94,7 +93,7 @@ _READERS: Final[Mapping[PathKind, tuple[str, Reader]]] = {  # fields of ``Facts`
     PathKind.BATCHCONSUMEQUEUE: ("batchconsumequeue", file_summaries.batch_queue_facts),
     PathKind.QUEUE_DATABASE: ("consumequeue", lambda part: file_summaries.database_facts(part.storage, part.path)),
     PathKind.ENTRY_INDEX: ("entry_index", file_summaries.entry_index_facts),
-    PathKind.TIER: ("tier", file_summaries.tier_facts),
+    PathKind.TIER: ("queue_logs", lambda part: {"tier": file_summaries.tier_facts(part)}),
     PathKind.INDEX: ("index", file_summaries.index_facts),
     PathKind.CHECKPOINT: ("checkpoint", file_summaries.checkpoint),
     PathKind.CONFIG: ("config", file_rows.config),
@@ -149,15 +148,14 @@ def gather(place: ClassifiedPath) -> Facts:
         if StoreLayout.ROCKSDB_CONFIG in layouts:
             readers["rocksdb_config"] = file_summaries.config_facts
         readers["rocksdbstore"] = file_summaries.rocksdbstore_facts
-        for field, read in readers.items():
+        for name, read in readers.items():
             try:
-                setattr(facts, field, read(place))
+                setattr(facts, name, read(place))
             except (FormatError, StoreError) as error:
                 facts.errors += (str(error),)
         with suppress(StoreError, FormatError):
             facts.start = estimate_start(place.files, log_segments(place))
-        if StoreLayout.COMPACTION in layouts:
-            facts.compacted = file_summaries.compacted_facts(place)
+        facts.queue_logs = file_summaries.store_log_facts(place)
         if not any(part.kind in {PathKind.COMMITLOG, PathKind.STORE} for part in parts):
             try:
                 place.files.require_log()
@@ -180,8 +178,8 @@ def _gather_part(facts: Facts, part: ClassifiedPath) -> None:
         with output.progress("Reading the CommitLog", total) as advance:
             facts.commitlog = log_facts(part.storage, segments, advance, is_of_queue=is_queue_log(part))
     else:
-        field, read = _READERS[part.kind]
-        setattr(facts, field, read(part))
+        name, read = _READERS[part.kind]
+        setattr(facts, name, read(part))
 
 
 def show(facts: Facts, console: Console) -> None:
@@ -197,11 +195,10 @@ def show(facts: Facts, console: Console) -> None:
         rows += _queue_rows("ConsumeQueueExt", facts.consumequeue_ext)
     if facts.batchconsumequeue is not None:
         rows += _queue_rows("batch queues", facts.batchconsumequeue)
-    for name, logs in (("compacted", facts.compacted), ("tier", facts.tier)):
-        if logs is not None:
-            size = bytes_text(sum(log.size_bytes for log in logs))
-            files = counted(sum(log.files for log in logs), "file")
-            rows.append((name, f"{counted(len(logs), 'queue')}, their logs {files} of {size}"))
+    for name, logs in facts.queue_logs.items():
+        size = bytes_text(sum(log.size_bytes for log in logs))
+        files = counted(sum(log.files for log in logs), "file")
+        rows.append((name, f"{counted(len(logs), 'queue')}, their logs {files} of {size}"))
     if facts.index is not None:
         entries = sum(file.entries for file in facts.index)
         size = bytes_text(sum(file.size_bytes for file in facts.index))
@@ -319,8 +316,7 @@ def _tables(facts: Facts) -> list[RenderableType]:
         tables.append(_queue_table(facts.consumequeue))
     if facts.batchconsumequeue and facts.commitlog is None:
         tables.append(_queue_table(facts.batchconsumequeue))
-    if facts.tier or facts.compacted:
-        tables.append(_queue_log_table(facts.tier or facts.compacted or ()))
+    tables += [_queue_log_table(logs) for logs in facts.queue_logs.values() if logs]
     if facts.index:
         tables.append(_index_table(facts.index))
     return tables

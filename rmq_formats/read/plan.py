@@ -14,7 +14,7 @@ from rmq_formats.errors import FormatError, OptionError, StoreError, StoreNotFou
 from rmq_formats.read.dirty import dirty_queues_reason, dirty_reason
 from rmq_formats.read.index_lookup import find_key_offsets, index_paths, unknown_ranges
 from rmq_formats.read.log_end import readable_segments
-from rmq_formats.read.query import COMMITLOG_ONLY, AccessPath, Include, LogKind, Logs, Query
+from rmq_formats.read.query import AccessPath, Include, Query
 from rmq_formats.read.queue_choice import choose_queues, dispatched_end_of_files
 from rmq_formats.read.queue_logs import QueueLogsTask, queue_log_tasks
 from rmq_formats.read.queues import ConsumeQueue, average_record_bytes
@@ -24,6 +24,7 @@ from rmq_formats.read.store_times import time_ranges
 from rmq_formats.scan.splits import DEFAULT_SPLIT_BYTES, Split
 from rmq_formats.storage import layout_refusals
 from rmq_formats.storage.queue_files import QueueFiles, queue_topics, topic_queues
+from rmq_formats.storage.queue_logs import COMMITLOG_ONLY, LogKind, Logs
 from rmq_formats.storage.segments import Segment, Storage, read_range
 from rmq_formats.storage.store_files import StoreFiles
 

@@ -10,6 +10,7 @@ from rmq_formats.arrow.schema import Mode
 from rmq_formats.codecs.hosts import Host
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
 from rmq_formats.errors import OptionError
+from rmq_formats.storage.queue_logs import COMMITLOG_ONLY, Logs
 
 MAX_LONG: Final = (1 << 63) - 1
 MIN_LONG: Final = -(1 << 63)
@@ -175,48 +176,6 @@ class AccessPath(StrEnum):
     CONSUMEQUEUE = "consumequeue"
     INDEX = "index"
     MESSAGE_ID = "msgId"  # not an option: chosen for message ids, which are offsets
-
-
-class LogKind(StrEnum):
-    """Selection of a store's logs."""
-
-    COMMITLOG = "commitlog"
-    COMPACTED = "compacted"  # the logs of compacted topics
-    TIERED = "tiered"  # the logs of tiered storage
-    JOINED = "joined"  # the CommitLog, and tiered storage for messages that the CommitLog has no more
-
-
-@dataclass(frozen=True, slots=True)
-class Logs:
-    """The logs that are read.
-
-    Attributes:
-        tier: ``tieredStoreFilePath``, a path or URI; None where no tier is read.
-    """
-
-    kind: LogKind = LogKind.COMMITLOG
-    tier: str | None = None
-
-    @classmethod
-    def of(cls, kind: LogKind | str | None, tier: str | None) -> "Logs":
-        """Return the logs that two options name: with a tier and no kind, both joined.
-
-        Raises:
-            OptionError: a kind that is none, a tier without its place, or a place for another kind.
-        """
-        try:
-            log_kind = LogKind(kind or (LogKind.COMMITLOG if tier is None else LogKind.JOINED))
-        except ValueError:
-            raise OptionError(f"log {kind!r}: give {', '.join(LogKind)}") from None
-        needs_tier = log_kind in {LogKind.TIERED, LogKind.JOINED}
-        if needs_tier and tier is None:
-            raise OptionError(f"log {log_kind} needs tier, the path that the broker has as tieredStoreFilePath")
-        if tier is not None and not needs_tier:
-            raise OptionError(f"tier is read with log {LogKind.JOINED} or {LogKind.TIERED}, not {log_kind}")
-        return cls(log_kind, tier)
-
-
-COMMITLOG_ONLY: Final = Logs()
 
 
 @dataclass(frozen=True, slots=True)

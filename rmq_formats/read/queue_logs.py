@@ -18,20 +18,19 @@ from rmq_formats.codecs.layout import RECORD_VERSIONS, UNIT_BYTES
 from rmq_formats.codecs.record import StoredMessage, decode_record
 from rmq_formats.codecs.record_frame import Damage
 from rmq_formats.codecs.record_layout import head_struct
-from rmq_formats.errors import OptionError, StoreNotFoundError
+from rmq_formats.errors import StoreNotFoundError
 from rmq_formats.kernels import scan
-from rmq_formats.read.query import MAX_LONG, MIN_LONG, LogKind, Logs, Query, QueueBounds
+from rmq_formats.read.query import MAX_LONG, MIN_LONG, Query, QueueBounds
 from rmq_formats.read.queue_choice import choose_queues, open_queue
 from rmq_formats.read.queues import ConsumeQueue
 from rmq_formats.read.ranges import segment_at
 from rmq_formats.read.row_filter import RowFilter
 from rmq_formats.read.store_times import time_ranges
-from rmq_formats.read.stores import read_broker_names
 from rmq_formats.scan.segment import FrameBatch, without_record_sums
 from rmq_formats.scan.splits import Split, data_end_of, split_frames, split_of, usual_split_bytes
 from rmq_formats.storage import layout_refusals
 from rmq_formats.storage.queue_files import QueueFiles
-from rmq_formats.storage.queue_logs import QueueLog, broker_directory, compacted_logs, compaction_log_dir, tiered_logs
+from rmq_formats.storage.queue_logs import QUEUE_LOGS, LogKind, Logs, QueueLog, existing_logs
 from rmq_formats.storage.segments import Segment, Storage, open_storage, read_range
 from rmq_formats.storage.store_files import StoreFiles
 
@@ -54,7 +53,7 @@ class QueueLogPart:
 class QueueLogsTask:
     """Task: scan parts of queues' logs, one after the other."""
 
-    root: str  # path or URI of the files' storage
+    directory: str  # path or URI of a directory above the files
     parts: tuple[QueueLogPart, ...]  # in the order of topic, queue and offset
 
     @property
@@ -79,27 +78,18 @@ def queue_log_tasks(
         StoreNotFoundError: the store has no such logs.
         StoreError: a file or directory that cannot be read.
     """
-    if logs.kind is LogKind.COMPACTED:
-        storage, root = store.storage, store.root
-        if not store.storage.exists(compaction_log_dir(store.root)):
-            raise StoreNotFoundError(f"{compaction_log_dir(store.root)}: no compacted topics")
-        logs_with_ends = [(log, MAX_LONG) for log in compacted_logs(store, query.wants_topic)]
-    else:
-        if logs.tier is None:
-            raise OptionError(f"log {logs.kind} needs the place of the tier: give its tieredStoreFilePath")
-        storage, root, logs_with_ends = _list_tier_logs(store, query, logs)
+    queue_logs = QUEUE_LOGS[logs.kind].open(store, logs.tier)
+    found = list(existing_logs(queue_logs, query.wants_topic))
+    is_joined = logs.kind is LogKind.JOINED
+    logs_with_ends = _pair_with_ends(store, query, found) if is_joined else [(log, MAX_LONG) for log in found]
+    storage, directory = queue_logs.storage, queue_logs.directory
     parts = [part for log, end_offset in logs_with_ends for part in _parts_of(storage, log, query, end_offset)]
     count = len({(log.topic, log.queue_id) for log, _ in logs_with_ends})
-    return _bundle_tasks(root, parts, split_bytes, min_tasks), f"{count} logs of queues, {logs.kind}"
+    return _bundle_tasks(directory, parts, split_bytes, min_tasks), f"{count} logs of queues, {logs.kind}"
 
 
-def _list_tier_logs(store: StoreFiles, query: Query, logs: Logs) -> tuple[Storage, str, list[tuple[QueueLog, int]]]:
-    """List the logs of a store's broker in a tier, each with the end of the queue offsets to read."""
-    tier_storage, tier = open_storage(logs.tier or "")
-    broker = broker_directory(tier_storage, tier, *read_broker_names(store.root))
-    tier_logs = tiered_logs(tier_storage, broker, query.wants_topic)
-    if logs.kind is LogKind.TIERED:
-        return tier_storage, tier, [(log, MAX_LONG) for log in tier_logs]
+def _pair_with_ends(store: StoreFiles, query: Query, logs: Sequence[QueueLog]) -> list[tuple[QueueLog, int]]:
+    """Pair each log in a tier with the queue offset at which the CommitLog goes on."""
     database = choose_queues(store).database
     layout_refusals.refuse(layout_refusals.queue_files_refusal(store.layouts, database))
     directory = paths.consumequeue_dir(store.root)
@@ -110,8 +100,8 @@ def _list_tier_logs(store: StoreFiles, query: Query, logs: Logs) -> tuple[Storag
         )
     begin = store.segments[0].start_offset
     if query.first_physical_offset > begin:
-        return tier_storage, tier, []  # the messages of the tier were stored before
-    return tier_storage, tier, [(log, _first_stored_offset(store, log, begin)) for log in tier_logs]
+        return []  # the messages of the tier were stored before
+    return [(log, _first_stored_offset(store, log, begin)) for log in logs]
 
 
 def _first_stored_offset(store: StoreFiles, log: QueueLog, log_begin: int) -> int:
@@ -251,7 +241,7 @@ def part_frames(storage: Storage, part: QueueLogPart, *, verify_crc: bool = True
 
 def queue_log_messages(task: QueueLogsTask, query: Query, mode: Mode) -> Iterator[StoredMessage]:
     """Decode the messages of a task without damaged records. Raises FormatError: in FAILFAST, the first damage."""
-    storage, _ = open_storage(task.root)
+    storage, _ = open_storage(task.directory)
     for part in task.parts:
         selector = PartSelector(part, query)
         for batch in part_frames(storage, part):

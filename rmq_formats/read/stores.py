@@ -25,7 +25,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from rmq_formats.codecs import paths
 from rmq_formats.errors import OptionError, RmqError, StoreError, StoreLayoutError, StoreNotFoundError
 from rmq_formats.storage.segments import Storage, canonical_path, open_storage, split_query
 from rmq_formats.storage.store_files import open_store
@@ -33,9 +32,6 @@ from rmq_formats.storage.store_files import open_store
 _MAX_THREADS: Final = 16  # the stores' threads wait for disks and networks
 
 TOML: Final = ".toml"
-_MEMBER_TOPIC: Final = re.compile(rb'"rmq_sys_SYNC_BROKER_MEMBER_([^"\\]+)"\s*:')
-_REPLY_TOPIC: Final = re.compile(rb'"([^"\\]+)_REPLY_TOPIC"\s*:')
-_IDENTITY: Final = re.compile(rb"([\w.%|-]+)#([\w.%|-]+)#\d+")  # BrokerMetadata#encodeToStr
 _FILE_KEYS: Final = ("cluster", "brokers")
 _BROKER_KEYS: Final = ("name", "root", "cluster")
 
@@ -220,32 +216,12 @@ def _absolute_root(file: str, root: str) -> str:
 
 
 def _read_missing_names(argument: _StoreArgument) -> tuple[str | None, str | None]:
-    return (None, None) if argument.cluster and argument.name else read_broker_names(argument.path)
-
-
-def read_broker_names(path: str) -> tuple[str | None, str | None]:
-    """Read the names of cluster and broker from a store; None for a name that is absent or ambiguous."""
-    try:
-        store = open_store(path)
-        identity = _IDENTITY.search(_small_file(store.storage, f"{store.root}/brokerIdentity"))
-        if identity is not None:
-            return identity[1].decode(errors="replace"), identity[2].decode(errors="replace")
-        topics = _small_file(store.storage, f"{paths.config_dir(store.root)}/topics.json")
-    except StoreError:
+    if argument.cluster and argument.name:
         return None, None
-    clusters, brokers = set(_REPLY_TOPIC.findall(topics)), set(_MEMBER_TOPIC.findall(topics))
-    return _single(clusters), _single(brokers)
-
-
-def _single(names: set[bytes]) -> str | None:
-    return next(iter(names)).decode(errors="replace") if len(names) == 1 else None
-
-
-def _small_file(storage: Storage, path: str) -> bytes:
     try:
-        return storage.read_bytes(path)
-    except StoreNotFoundError:
-        return b""
+        return open_store(argument.path).broker_names
+    except StoreError:  # which the read of the store reports
+        return None, None
 
 
 def _distinguishing_parts(store_paths: Sequence[str]) -> list[str]:

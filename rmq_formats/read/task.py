@@ -104,7 +104,7 @@ def _batches(
 
 
 def _read_queue_logs(task: QueueLogsTask, options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    storage, _ = open_storage(task.root)
+    storage, _ = open_storage(task.directory)
     query = queue_log_query(options.query, options.logs)
     options = replace(options, by_topic=False)  # a part has one topic
     for part in task.parts:

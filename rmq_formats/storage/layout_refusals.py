@@ -3,8 +3,7 @@
 Each ``…_refusal`` function returns None, or one line with the layout that forbids an operation and what to do.
 """
 
-from collections.abc import Collection, Sequence
-from typing import Final
+from collections.abc import Collection, Iterable, Sequence
 
 from rmq_formats.codecs import paths
 from rmq_formats.errors import StoreLayoutError
@@ -69,32 +68,26 @@ def queue_files_refusal(layouts: StoreLayouts, database: str | None) -> str | No
     return f"{evidence}: the ConsumeQueue is in RocksDB; leave accessPath to auto, or scan"
 
 
-_NOT_WRITTEN: Final = {
-    StoreLayout.DLEDGER: "a DLedger CommitLog",
-    StoreLayout.ROCKSDB_QUEUES: "the ConsumeQueue is in RocksDB",
-    StoreLayout.LIGHT_QUEUES: "light queues (LMQ)",
-    StoreLayout.BATCH_QUEUES: "batch queues (BatchConsumeQueue)",
-    StoreLayout.ROCKSDB_CONFIG: "the broker's topics and consumer offsets are in RocksDB",
-}
-
-_BY_BROKER: Final = (StoreLayout.LIGHT_QUEUES, StoreLayout.BATCH_QUEUES)
-
-
 def broker_refusal(layouts: StoreLayouts, *, light_queues: bool) -> str | None:
     """Return why a broker may not open the store."""
     if StoreLayout.LIGHT_QUEUES in layouts and not light_queues:
         what = "light queues (LMQ), which a broker writes with enableLmq=true and enableMultiDispatch=true"
         return f"{layouts.evidence[StoreLayout.LIGHT_QUEUES]}: {what}"
-    return write_refusal(layouts, but=_BY_BROKER)
+    return _first_unwritten(layouts, [layout for layout in StoreLayout if not layout.rules.is_written_by_broker])
 
 
-def write_refusal(layouts: StoreLayouts, but: Collection[StoreLayout] = ()) -> str | None:
-    """Return why neither a job nor a broker may add to the store; layouts in ``but`` are no reason."""
-    for layout, reason in _NOT_WRITTEN.items():
-        if layout not in layouts or layout in but:
+def write_refusal(layouts: StoreLayouts) -> str | None:
+    """Return why a job may not add to the store."""
+    return _first_unwritten(layouts, StoreLayout)
+
+
+def _first_unwritten(layouts: StoreLayouts, considered: Iterable[StoreLayout]) -> str | None:
+    for layout in considered:
+        reason = layout.rules.unwritten
+        if layout not in layouts or reason is None:
             continue
         rule = "to which rmq adds as a broker alone; send its messages to one"
-        if layout not in _BY_BROKER:
+        if not layout.rules.is_written_by_broker:
             refusal = "which rmq does not write: nothing may be added to this store"
             rule = f"{refusal}; open it with RocketMQ's own broker"
         return f"{layouts.evidence[layout]}: {reason}, {rule}"
@@ -108,8 +101,8 @@ def repair_refusal(layouts: StoreLayouts) -> str | None:
 
 def log_replacement_refusal(layouts: StoreLayouts) -> str | None:
     """Return why the CommitLog may not be replaced: offsets in other files would lead to other messages."""
-    for layout in (StoreLayout.TIERED, StoreLayout.COMPACTION, StoreLayout.CONTROLLER):
-        if layout in layouts:
+    for layout in StoreLayout:
+        if layout.rules.refers_to_log and layout in layouts:
             return (
                 f"{layouts.evidence[layout]}: {layout} refers to offsets of the CommitLog that is to be "
                 "replaced; write to another directory"

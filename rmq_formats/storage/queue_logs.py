@@ -1,25 +1,69 @@
 """Logs of single queues, in tiered storage and of compacted topics, with copies of CommitLog records.
 
 Each record states its offset in the log of its queue instead of that in the CommitLog, and is the same otherwise, so
-that a scan of a CommitLog reads such a log. docs/formats/tiered.md, docs/formats/compaction.md
+that a scan of a CommitLog reads such a log. ``QUEUE_LOGS`` has the layouts with such logs.
+docs/formats/tiered.md, docs/formats/compaction.md
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from enum import StrEnum
+from typing import ClassVar, Final, Protocol, Self
 
 from rmq_formats.codecs import paths, tiered
-from rmq_formats.errors import StoreNotFoundError
+from rmq_formats.errors import OptionError, StoreNotFoundError
 from rmq_formats.storage.queue_files import queue_topics
-from rmq_formats.storage.segments import Segment, Storage, list_segments, refuse_overlaps
+from rmq_formats.storage.segments import Segment, Storage, list_segments, open_storage, refuse_overlaps
 from rmq_formats.storage.store_files import StoreFiles
+from rmq_formats.storage.store_layouts import StoreLayout
 
-COMPACTION: Final = "compaction"
 WantsTopic = Callable[[str], bool]
 
 
 def _is_any(_topic: str) -> bool:
     return True
+
+
+class LogKind(StrEnum):
+    """Selection of a store's logs."""
+
+    COMMITLOG = "commitlog"
+    COMPACTED = "compacted"  # the logs of compacted topics
+    TIERED = "tiered"  # the logs of tiered storage
+    JOINED = "joined"  # the CommitLog, and tiered storage for messages that the CommitLog has no more
+
+
+@dataclass(frozen=True, slots=True)
+class Logs:
+    """The logs that are read.
+
+    Attributes:
+        tier: ``tieredStoreFilePath``, a path or URI; None where no tier is read.
+    """
+
+    kind: LogKind = LogKind.COMMITLOG
+    tier: str | None = None
+
+    @classmethod
+    def of(cls, kind: LogKind | str | None, tier: str | None) -> "Logs":
+        """Return the logs that two options name: with a tier and no kind, both joined.
+
+        Raises:
+            OptionError: a kind that is none, a tier without its place, or a place for another kind.
+        """
+        try:
+            log_kind = LogKind(kind or (LogKind.COMMITLOG if tier is None else LogKind.JOINED))
+        except ValueError:
+            raise OptionError(f"log {kind!r}: give {', '.join(LogKind)}") from None
+        needs_tier = log_kind in {LogKind.TIERED, LogKind.JOINED}
+        if needs_tier and tier is None:
+            raise OptionError(f"log {log_kind} needs tier, the path that the broker has as tieredStoreFilePath")
+        if tier is not None and not needs_tier:
+            raise OptionError(f"tier is read with log {LogKind.JOINED} or {LogKind.TIERED}, not {log_kind}")
+        return cls(log_kind, tier)
+
+
+COMMITLOG_ONLY: Final = Logs()
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,30 +84,125 @@ class QueueLog:
     is_padded: bool = False
 
 
-def compaction_log_dir(root: str) -> str:
-    """``<root>/compaction/compactionLog``."""
-    return f"{root}/{COMPACTION}/compactionLog"
+class QueueLogs(Protocol):
+    """Port over the logs of single queues of a layout.
+
+    Attributes:
+        layout: the layout that has these logs.
+        is_in_store: whether the logs are below the store's root.
+    """
+
+    layout: ClassVar[StoreLayout]
+    is_in_store: ClassVar[bool]
+
+    @property
+    def storage(self) -> Storage:
+        """Storage of the files."""
+
+    @property
+    def directory(self) -> str:
+        """Directory with the logs."""
+
+    @classmethod
+    def open(cls, store: StoreFiles, tier: str | None) -> Self:
+        """Find the logs of a store's broker. Raises OptionError without a tier, StoreNotFoundError without logs."""
+
+    def queues(self, wants_topic: WantsTopic = _is_any) -> Iterator[tuple[str, int]]:
+        """List topics and queue ids by their directories, with log files or without."""
+
+    def log(self, topic: str, queue_id: int) -> QueueLog:
+        """List the log of one queue; it may have no files. Raises StoreSizeError if files overlap."""
 
 
-def compaction_queue_dir(root: str) -> str:
-    """``<root>/compaction/compactionCq``."""
-    return f"{root}/{COMPACTION}/compactionCq"
+@dataclass(frozen=True, slots=True)
+class CompactedLogs:
+    """Logs of a store's compacted topics; ``directory`` is ``<root>/compaction``."""
+
+    storage: Storage
+    directory: str
+    layout: ClassVar[StoreLayout] = StoreLayout.COMPACTION
+    is_in_store: ClassVar[bool] = True
+
+    @classmethod
+    def of(cls, store: StoreFiles) -> Self:
+        """Return the logs of a store, which may have none."""
+        return cls(store.storage, f"{store.root}/compaction")
+
+    @classmethod
+    def open(cls, store: StoreFiles, tier: str | None) -> Self:  # noqa: ARG003 # of the port
+        """Find the logs of a store. Raises StoreNotFoundError without any."""
+        logs = cls.of(store)
+        if not logs.storage.exists(logs.log_directory):
+            raise StoreNotFoundError(f"{logs.log_directory}: no compacted topics")
+        return logs
+
+    @property
+    def log_directory(self) -> str:
+        """``compaction/compactionLog``."""
+        return f"{self.directory}/compactionLog"
+
+    @property
+    def unit_directory(self) -> str:
+        """``compaction/compactionCq``."""
+        return f"{self.directory}/compactionCq"
+
+    def queues(self, wants_topic: WantsTopic = _is_any) -> Iterator[tuple[str, int]]:
+        """List topics and queue ids by the directories of logs and of units."""
+        queues: set[tuple[str, int]] = set()
+        for tree in (self.log_directory, self.unit_directory):
+            queues.update(_queues(self.storage, tree, wants_topic))
+        yield from sorted(queues)
+
+    def log(self, topic: str, queue_id: int) -> QueueLog:
+        """List the log of one queue; it may have no files. Raises StoreSizeError if files overlap."""
+        segments = list_segments(self.storage, f"{self.log_directory}/{topic}/{queue_id}")
+        refuse_overlaps(segments)
+        units = list_segments(self.storage, f"{self.unit_directory}/{topic}/{queue_id}")
+        return QueueLog(topic, queue_id, tuple(segments), tuple(units), is_padded=True)
 
 
-def compacted_logs(store: StoreFiles, wants_topic: WantsTopic = _is_any) -> Iterator[QueueLog]:
-    """List the logs of compacted topics of a store, by topic and queue. Raises StoreSizeError if files overlap."""
-    for topic, queue_id in _queues(store.storage, compaction_log_dir(store.root), wants_topic):
-        log = compacted_queue_log(store, topic, queue_id)
+@dataclass(frozen=True, slots=True)
+class TieredLogs:
+    """Logs of a broker's queues in tiered storage; ``directory`` is the broker's."""
+
+    storage: Storage
+    directory: str
+    layout: ClassVar[StoreLayout] = StoreLayout.TIERED
+    is_in_store: ClassVar[bool] = False
+
+    @classmethod
+    def open(cls, store: StoreFiles, tier: str | None) -> Self:
+        """Find the logs of a store's broker. Raises OptionError without a tier, StoreNotFoundError without logs."""
+        if tier is None:
+            raise OptionError(f"log {LogKind.TIERED} needs the place of the tier: give its tieredStoreFilePath")
+        storage, path = open_storage(tier)
+        return cls(storage, broker_directory(storage, path, *store.broker_names))
+
+    def queues(self, wants_topic: WantsTopic = _is_any) -> Iterator[tuple[str, int]]:
+        """List topics and queue ids by their directories, with log files or without."""
+        return _queues(self.storage, self.directory, lambda topic: topic != tiered.INDEX_TOPIC and wants_topic(topic))
+
+    def log(self, topic: str, queue_id: int) -> QueueLog:
+        """List the log of one queue; it may have no files. Raises StoreSizeError if files overlap."""
+        path = f"{self.directory}/{topic}/{queue_id}"
+        segments = tiered_segments(self.storage, f"{path}/{tiered.COMMIT_LOG}")
+        refuse_overlaps(segments)
+        return QueueLog(topic, queue_id, segments, tiered_segments(self.storage, f"{path}/{tiered.CONSUME_QUEUE}"))
+
+
+QUEUE_LOGS: Final[Mapping[LogKind, type[CompactedLogs | TieredLogs]]] = {
+    LogKind.COMPACTED: CompactedLogs,
+    LogKind.TIERED: TieredLogs,
+    LogKind.JOINED: TieredLogs,
+}
+
+
+def existing_logs(logs: QueueLogs, wants_topic: WantsTopic = _is_any) -> Iterator[QueueLog]:
+    """Yield the logs that have files, by topic and queue. Raises StoreSizeError if files overlap."""
+    for queue in logs.queues(wants_topic):
+        log = logs.log(*queue)
         if log.segments:
             yield log
-
-
-def compacted_queue_log(store: StoreFiles, topic: str, queue_id: int) -> QueueLog:
-    """List the log of one queue of a compacted topic; it may have no files. Raises StoreSizeError if files overlap."""
-    segments = list_segments(store.storage, f"{compaction_log_dir(store.root)}/{topic}/{queue_id}")
-    refuse_overlaps(segments)
-    units = list_segments(store.storage, f"{compaction_queue_dir(store.root)}/{topic}/{queue_id}")
-    return QueueLog(topic, queue_id, tuple(segments), tuple(units), is_padded=True)
 
 
 def tiered_brokers(storage: Storage, tier: str) -> dict[tuple[str, str], str]:
@@ -96,35 +235,6 @@ def broker_directory(storage: Storage, tier: str, cluster: str | None, broker: s
     there = ", ".join(f"{name[1]} of {name[0]}" for name in sorted(brokers))
     whose = "which broker's is meant is not known" if broker is None else f"broker {broker}"
     raise StoreNotFoundError(f"{tier}: {whose}; there are {there}")
-
-
-def tiered_logs(storage: Storage, directory: str, wants_topic: WantsTopic = _is_any) -> Iterator[QueueLog]:
-    """List the logs of a broker's queues in tiered storage, by topic and queue. Raises StoreSizeError on overlaps."""
-    for topic, queue_id in tiered_queues(storage, directory, wants_topic):
-        log = tiered_queue_log(storage, directory, topic, queue_id)
-        if log.segments:
-            yield log
-
-
-def tiered_queue_log(storage: Storage, directory: str, topic: str, queue_id: int) -> QueueLog:
-    """List the log of one queue in tiered storage; it may have no files. Raises StoreSizeError if files overlap."""
-    path = f"{directory}/{topic}/{queue_id}"
-    segments = tiered_segments(storage, f"{path}/{tiered.COMMIT_LOG}")
-    refuse_overlaps(segments)
-    return QueueLog(topic, queue_id, segments, tiered_segments(storage, f"{path}/{tiered.CONSUME_QUEUE}"))
-
-
-def tiered_queues(storage: Storage, directory: str, wants_topic: WantsTopic = _is_any) -> Iterator[tuple[str, int]]:
-    """List the topics and queues that a broker's directory of tiered storage has, with files or not."""
-    return _queues(storage, directory, lambda topic: topic != tiered.INDEX_TOPIC and wants_topic(topic))
-
-
-def compacted_queues(store: StoreFiles) -> Iterator[tuple[str, int]]:
-    """List the topics and queues that have a directory of a compacted log, or of its units."""
-    queues: set[tuple[str, int]] = set()
-    for tree in (compaction_log_dir(store.root), compaction_queue_dir(store.root)):
-        queues.update(_queues(store.storage, tree, _is_any))
-    yield from sorted(queues)
 
 
 def tiered_segments(storage: Storage, directory: str) -> tuple[Segment, ...]:

@@ -6,6 +6,7 @@ For a path without a store the error suggests a nearby store: a level up or down
 
 import json
 import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -56,6 +57,9 @@ _MAX_LISTED: Final = 64  # directories that are looked into
 _MAX_NAMED: Final = 3
 _LEVELS_UP: Final = 3  # a queue's directory is so far below its store
 _HEAD_BYTES: Final = 512
+_MEMBER_TOPIC: Final = re.compile(rb'"rmq_sys_SYNC_BROKER_MEMBER_([^"\\]+)"\s*:')
+_REPLY_TOPIC: Final = re.compile(rb'"([^"\\]+)_REPLY_TOPIC"\s*:')
+_IDENTITY: Final = re.compile(rb"([\w.%|-]+)#([\w.%|-]+)#\d+")  # BrokerMetadata#encodeToStr
 _MAGICS: Final = (
     (0, b"PK\x03\x04", "a zip archive", "unzip"),
     (257, b"ustar", "a tar archive", "tar -xf"),
@@ -129,6 +133,24 @@ class StoreFiles:
         refuse_overlaps(segments)
         return segments
 
+    @cached_property
+    def broker_names(self) -> tuple[str | None, str | None]:
+        """Names of cluster and broker; None for a name that is absent, ambiguous or unreadable."""
+        try:
+            identity = _IDENTITY.search(self._small_file(f"{self.root}/brokerIdentity"))
+            if identity is not None:
+                return identity[1].decode(errors="replace"), identity[2].decode(errors="replace")
+            topics = self._small_file(f"{paths.config_dir(self.root)}/topics.json")
+        except StoreError:
+            return None, None
+        return _single_name(_REPLY_TOPIC.findall(topics)), _single_name(_MEMBER_TOPIC.findall(topics))
+
+    def _small_file(self, path: str) -> bytes:
+        try:
+            return self.storage.read_bytes(path)
+        except StoreNotFoundError:
+            return b""
+
     def require_readable(self) -> None:
         """Refuse a store that cannot be read.
 
@@ -169,6 +191,11 @@ class StoreFiles:
                         f"{directory}/{entry.name}: a segment that was compressed in place, which may hold the log "
                         f"from {start_offset} on; decompress it (gunzip), or move it out of the store to do without it"
                     )
+
+
+def _single_name(names: Sequence[bytes]) -> str | None:
+    distinct = set(names)
+    return distinct.pop().decode(errors="replace") if len(distinct) == 1 else None
 
 
 def open_store(path: str) -> StoreFiles:

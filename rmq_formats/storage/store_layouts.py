@@ -22,18 +22,77 @@ _CLASSIC_DIRECTORIES: Final = frozenset({
 _TOPIC_OF_5_4: Final = "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC"
 
 
-class StoreLayout(StrEnum):
-    """Store layouts beside the classic one."""
+@dataclass(frozen=True, slots=True)
+class LayoutRules:
+    """Files that prove a layout, and what a tool may do beside them.
 
-    DLEDGER = "DLedger CommitLog"
-    LIGHT_QUEUES = "light queues (LMQ)"
-    BATCH_QUEUES = "batch queues (BatchConsumeQueue)"
-    ROCKSDB_QUEUES = "ConsumeQueue in RocksDB"
-    ROCKSDB_CONFIG = "config in RocksDB"
-    TIERED = "tiered storage"
-    COMPACTION = "compacted topics"
-    CONTROLLER = "controller mode"
-    FROM_5_4 = "broker 5.4 or later"
+    Attributes:
+        root_names: names in the store's root; each proves the layout.
+        directory: directory below the store's root that proves the layout by any entry.
+        config_names: files of ``config``, with or without ``.bak``; each proves the layout.
+        unwritten: the reason for which no job adds to a store with this layout; None if jobs may.
+        is_written_by_broker: rmq adds as a broker alone; without, it does not add at all.
+        refers_to_log: files of this layout name offsets of the CommitLog, which may not be replaced.
+        has_own_log: this layout has messages in logs beside the CommitLog.
+    """
+
+    root_names: tuple[str, ...] = ()
+    directory: str | None = None
+    config_names: tuple[str, ...] = ()
+    unwritten: str | None = None
+    is_written_by_broker: bool = False
+    refers_to_log: bool = False
+    has_own_log: bool = False
+
+
+class StoreLayout(StrEnum):
+    """Store layouts beside the classic one, with their rules."""
+
+    rules: LayoutRules
+
+    def __new__(cls, text: str, rules: LayoutRules) -> "StoreLayout":
+        """Make a layout whose value is its name for people."""
+        layout = str.__new__(cls, text)
+        layout._value_ = text
+        layout.rules = rules
+        return layout
+
+    DLEDGER = "DLedger CommitLog", LayoutRules(unwritten="a DLedger CommitLog")
+    ROCKSDB_QUEUES = "ConsumeQueue in RocksDB", LayoutRules(unwritten="the ConsumeQueue is in RocksDB")
+    LIGHT_QUEUES = (
+        "light queues (LMQ)",
+        LayoutRules(
+            config_names=("lmqConsumerOffset.json",), unwritten="light queues (LMQ)", is_written_by_broker=True
+        ),
+    )
+    BATCH_QUEUES = (
+        "batch queues (BatchConsumeQueue)",
+        LayoutRules(
+            directory="batchconsumequeue", unwritten="batch queues (BatchConsumeQueue)", is_written_by_broker=True
+        ),
+    )
+    ROCKSDB_CONFIG = (
+        "config in RocksDB",
+        LayoutRules(unwritten="the broker's topics and consumer offsets are in RocksDB"),
+    )
+    TIERED = (
+        "tiered storage",
+        LayoutRules(
+            root_names=("tiered_index_file",),
+            config_names=("tieredStoreMetadata.json",),
+            refers_to_log=True,
+            has_own_log=True,
+        ),
+    )
+    COMPACTION = (
+        "compacted topics",
+        LayoutRules(directory="compaction/compactionLog", refers_to_log=True, has_own_log=True),
+    )
+    CONTROLLER = (
+        "controller mode",
+        LayoutRules(root_names=("epochFileCheckpoint", "brokerIdentity"), refers_to_log=True),
+    )
+    FROM_5_4 = "broker 5.4 or later", LayoutRules(root_names=("rocksdbstore",))
 
 
 class Name(Protocol):
@@ -124,17 +183,15 @@ def detect_layouts(tree: Tree, root: str) -> StoreLayouts:
     if light is not None:
         evidence[StoreLayout.LIGHT_QUEUES] = f"{paths.consumequeue_dir(root)}/{light}"
     batch = {entry.name for entry in _listed(tree, paths.batch_consumequeue_dir(root))}
-    if batch:
-        evidence[StoreLayout.BATCH_QUEUES] = paths.batch_consumequeue_dir(root)
+    for layout in StoreLayout:
+        directory = layout.rules.directory
+        if directory is not None and _listed(tree, f"{root}/{directory}"):
+            evidence[layout] = f"{root}/{directory}"
     if top.get("config"):
         batch |= _recognise_config(tree, paths.config_dir(root), evidence)
-    if _listed(tree, f"{root}/compaction/compactionLog"):
-        evidence[StoreLayout.COMPACTION] = f"{root}/compaction/compactionLog"
-    for layout, name in (
-        (StoreLayout.TIERED, "tiered_index_file"), (StoreLayout.CONTROLLER, "epochFileCheckpoint"),
-        (StoreLayout.CONTROLLER, "brokerIdentity"), (StoreLayout.FROM_5_4, "rocksdbstore"),
-    ):  # fmt: skip
-        if name in top:
+    for layout in StoreLayout:
+        name = next((name for name in layout.rules.root_names if name in top), None)
+        if name is not None:
             evidence.setdefault(layout, f"{root}/{name}")
     has_files = bool(topics)
     if StoreLayout.ROCKSDB_QUEUES in evidence:  # directories stay where a broker has written files before
@@ -181,10 +238,9 @@ def _recognise_config(tree: Tree, config: str, evidence: dict[StoreLayout, str])
     for name in rocksdb_config.DATABASES:
         if names.get(name) and is_rocksdb(tree, f"{config}/{name}"):
             evidence.setdefault(StoreLayout.ROCKSDB_CONFIG, f"{config}/{name}")
-    for name, layout in (
-        ("tieredStoreMetadata.json", StoreLayout.TIERED), ("lmqConsumerOffset.json", StoreLayout.LIGHT_QUEUES),
-    ):  # fmt: skip
-        file = next((file for file in (name, f"{name}.bak") if file in names), None)
+    for layout in StoreLayout:
+        files = [file for name in layout.rules.config_names for file in (name, f"{name}.bak")]
+        file = next((file for file in files if file in names), None)
         if file is not None:
             evidence.setdefault(layout, f"{config}/{file}")
     batch: set[str] = set()

@@ -20,7 +20,7 @@ from rmq_formats.errors import StoreLayoutError, os_errors_as_store_errors
 from rmq_formats.kernels.dispatch import MARK_BATCH
 from rmq_formats.read.log_end import readable_segments
 from rmq_formats.storage.contained import parent_directory, write_file
-from rmq_formats.storage.queue_logs import compacted_queues
+from rmq_formats.storage.queue_logs import CompactedLogs
 from rmq_formats.storage.store_files import StoreFiles, open_store
 from rmq_formats.storage.store_layouts import StoreLayout
 from rmq_formats.storage.store_lock import store_lock
@@ -126,7 +126,7 @@ def _steps(root: str) -> Iterator[tuple[ConfigFileStep, bytes]]:
         for committed in committed_offsets:
             if committed.group is not None:
                 queues.setdefault(committed.topic, set()).add(committed.queue_id)
-        compacted = {topic for topic, _ in compacted_queues(store)}
+        compacted = {topic for topic, _ in CompactedLogs.of(store).queues()}
         topics = {
             topic: _make_topic_config(topic, ids, is_batch=topic in batch, is_compacted=topic in compacted)
             for topic, ids in sorted(_select_user_topics(queues).items())

@@ -24,7 +24,7 @@ from rmq_core.remoting.bodies.codec import MessageQueue
 from rmq_formats.arrow.sql_filter import distinct_rows
 from rmq_formats.codecs.layout import FLAG_INNER_BATCH
 from rmq_formats.errors import ClusterError, StoreLayoutError
-from rmq_formats.read.query import LogKind
+from rmq_formats.storage.queue_logs import LogKind
 from rmq_offline.replay.batch_messages import COLUMNS, ORIGIN, QueueBatch, encode_rows
 from rmq_offline.replay.source import Counts, MissingRanges, Replay, open_log, plan_replay
 

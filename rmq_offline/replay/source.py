@@ -16,10 +16,11 @@ from rmq_formats.errors import StoreError, StoreNotFoundError
 from rmq_formats.read.log_end import readable_segments
 from rmq_formats.read.log_fingerprint import differing_range, fingerprint_log
 from rmq_formats.read.plan import PointReadTask, QueuesTask, ScanTask, Task, plan_read
-from rmq_formats.read.query import COMMITLOG_ONLY, Include, LogKind, Logs, Queue, ReadOptions
+from rmq_formats.read.query import Include, Queue, ReadOptions
 from rmq_formats.read.ranges import Range, missing_ranges
 from rmq_formats.read.task import read_task
 from rmq_formats.scan.splits import frozen_end, torn_bytes
+from rmq_formats.storage.queue_logs import COMMITLOG_ONLY, LogKind, Logs
 from rmq_formats.storage.segments import Segment, Storage
 from rmq_formats.storage.store_files import open_store
 from rmq_offline.replay.batch_messages import Origin

@@ -14,9 +14,10 @@ from rmq_formats.arrow.schema import Mode
 from rmq_formats.codecs.tiered import parse_segment_name, segment_name
 from rmq_formats.errors import FormatError, OptionError, StoreError, StoreNotFoundError
 from rmq_formats.read.plan import plan_read
-from rmq_formats.read.query import AccessPath, LogKind, Logs, QueueBounds
+from rmq_formats.read.query import AccessPath, QueueBounds
 from rmq_formats.read.task import read_task
 from rmq_formats.spark.options.read import commitlog_options, stream_only
+from rmq_formats.storage.queue_logs import LogKind, Logs
 from rmq_formats.storage.store_files import open_store
 from rmq_offline.spark.commitlog_source import CommitLogSource
 from tests.cli.conftest import Rmq

@@ -58,8 +58,8 @@ def refuse_layouts(root: str, *, light_queues: bool) -> frozenset[str]:
     """
     layouts = store_layouts.detect_layouts(LocalTree(), root)
     layout_refusals.refuse(layout_refusals.broker_refusal(layouts, light_queues=light_queues))
-    for layout in (StoreLayout.TIERED, StoreLayout.COMPACTION):
-        if layout in layouts:
+    for layout in StoreLayout:
+        if layout.rules.has_own_log and layout in layouts:
             _LOGGER.warning(
                 "%(place)s: the store has %(layout)s, which this broker neither reads nor writes: consumers get the "
                 "messages of the CommitLog alone, and those that expire there are in no other log",

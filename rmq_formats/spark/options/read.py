@@ -36,8 +36,6 @@ from rmq_formats.read.query import (
     MAX_LONG,
     AccessPath,
     Include,
-    LogKind,
-    Logs,
     Query,
     Queue,
     QueueBounds,
@@ -47,6 +45,7 @@ from rmq_formats.read.query import (
 )
 from rmq_formats.spark.options import values
 from rmq_formats.spark.options.values import EARLIEST, LATEST
+from rmq_formats.storage.queue_logs import LogKind, Logs
 
 DEFAULT_SPLIT_BYTES: Final = 256 << 20
 

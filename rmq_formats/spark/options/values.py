@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from rmq_formats.arrow.schema import Mode
-from rmq_formats.read.query import AccessPath, LogKind, Queue
+from rmq_formats.read.query import AccessPath, Queue
+from rmq_formats.storage.queue_logs import LogKind
 from rmq_formats.times import bound_ms, check_milliseconds, is_day
 
 _Value = TypeVar("_Value")

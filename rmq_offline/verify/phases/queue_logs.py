@@ -6,17 +6,9 @@ from typing import Any, Final
 
 from rmq_formats.codecs import fastjson, paths, tiered
 from rmq_formats.errors import DecodeError, RmqError, StoreError
-from rmq_formats.read.stores import read_broker_names
-from rmq_formats.storage.queue_logs import (
-    COMPACTION,
-    broker_directory,
-    compacted_queue_log,
-    compacted_queues,
-    tiered_queue_log,
-    tiered_queues,
-)
+from rmq_formats.storage.queue_logs import QUEUE_LOGS, CompactedLogs, LogKind, QueueLogs, TieredLogs
 from rmq_formats.storage.segments import open_storage
-from rmq_formats.storage.store_files import StoreFiles, open_store
+from rmq_formats.storage.store_files import StoreFiles
 from rmq_offline.verify import layout_finding_kinds
 from rmq_offline.verify.consumequeue import QueueName
 from rmq_offline.verify.findings import FindingList
@@ -32,46 +24,53 @@ class QueueLogInput:
     """The log of a queue, for the task that checks it.
 
     Attributes:
-        root: the store's root, or the broker's directory in tiered storage.
-        is_tiered: whether ``root`` is in tiered storage.
+        kind: the layout of the log, a key of ``QUEUE_LOGS``.
+        directory: the directory with the logs of this layout.
         sizes: size of each segment in a tier by its offset in decimal digits, as in the broker's metadata.
     """
 
     topic: str
     queue_id: int
-    root: str
-    is_tiered: bool
+    kind: str
+    directory: str
     sizes: Mapping[str, int]
 
     def to_list(self) -> list[Any]:
         """Return the attributes in order, for JSON."""
-        return [self.topic, self.queue_id, self.root, self.is_tiered, dict(self.sizes)]
+        return [self.topic, self.queue_id, self.kind, self.directory, dict(self.sizes)]
 
 
 def list_queue_logs(store: StoreFiles, tier: str | None, findings: FindingList) -> list[QueueLogInput]:
     """List the logs of single queues, also in tiered storage unless ``tier`` is None, and check their metadata."""
-    logs: list[QueueLogInput] = []
-    try:
-        logs += [QueueLogInput(*queue, store.root, False, {}) for queue in compacted_queues(store)]
-    except StoreError as error:
-        findings.report(layout_finding_kinds.QUEUE_LOG_RECORD, str(error), f"{store.root}/{COMPACTION}")
+    logs = list(_list_compacted_logs(store, findings))
     if tier is not None:
         logs += _list_tiered_logs(store, tier, findings)
     return logs
 
 
+def _list_compacted_logs(store: StoreFiles, findings: FindingList) -> Iterator[QueueLogInput]:
+    logs = CompactedLogs.of(store)
+    try:
+        queues = list(logs.queues())
+    except StoreError as error:
+        findings.report(layout_finding_kinds.QUEUE_LOG_RECORD, str(error), logs.directory)
+        return
+    for queue in queues:
+        yield QueueLogInput(*queue, LogKind.COMPACTED, logs.directory, {})
+
+
 def _list_tiered_logs(store: StoreFiles, tier: str, findings: FindingList) -> Iterator[QueueLogInput]:
     sizes = _segment_sizes(store, findings)
     try:
-        tier_storage, place = open_storage(tier)
-        directory = broker_directory(tier_storage, place, *read_broker_names(store.root))
-        queues = list(tiered_queues(tier_storage, directory))
+        logs = TieredLogs.open(store, tier)
+        queues = list(logs.queues())
     except StoreError as error:
         findings.report(layout_finding_kinds.TIER_MISSING, str(error), tier)
         return
-    broker = directory.rpartition("/")[2]
+    broker = logs.directory.rpartition("/")[2]
     for topic, queue_id in queues:
-        yield QueueLogInput(topic, queue_id, directory, True, sizes.pop((broker, topic, queue_id), {}))
+        segments = sizes.pop((broker, topic, queue_id), {})
+        yield QueueLogInput(topic, queue_id, LogKind.TIERED, logs.directory, segments)
     for (name, topic, queue_id), segments in sorted(sizes.items()):
         if name == broker and segments and topic != tiered.INDEX_TOPIC:
             detail = f"{len(segments)} segments of the metadata, and none is there"
@@ -92,27 +91,26 @@ def _segment_sizes(store: StoreFiles, findings: FindingList) -> SegmentsByQueue:
 
 def check_queue_log(own_log: QueueLogInput, local: Longs, findings: FindingList, race_findings: FindingList) -> None:
     """Check the log of a queue against its records in the CommitLog, int64[n, ROW_COLUMNS] of ``kernels.units``."""
-    store = open_store(own_log.root)
+    kind = LogKind(own_log.kind)
+    logs = QUEUE_LOGS[kind](*open_storage(own_log.directory))
     name = QueueName(own_log.topic, own_log.queue_id)
     try:
-        if own_log.is_tiered:
-            log = tiered_queue_log(store.storage, store.root, own_log.topic, own_log.queue_id)
-        else:
-            log = compacted_queue_log(store, own_log.topic, own_log.queue_id)
+        log = logs.log(own_log.topic, own_log.queue_id)
     except StoreError as error:
-        name.report(findings, layout_finding_kinds.QUEUE_LOG_RECORD, str(error), path=store.root)
+        name.report(findings, layout_finding_kinds.QUEUE_LOG_RECORD, str(error), path=logs.directory)
         return
     findings.extend(check_metadata_segments(name, log, {int(base): size for base, size in own_log.sizes.items()}))
-    end_offset = QueueLogCheck(name, store.storage, log, findings, race_findings).check(local)
-    if not own_log.is_tiered:
-        _check_position(store, name, end_offset, findings)
+    end_offset = QueueLogCheck(name, logs.storage, log, findings, race_findings).check(local)
+    check_own_files = _CHECKS_OF_OWN_FILES.get(kind)
+    if check_own_files is not None:
+        check_own_files(logs, name, end_offset, findings)
 
 
-def _check_position(store: StoreFiles, name: QueueName, end_offset: int, findings: FindingList) -> None:
+def _check_position(logs: QueueLogs, name: QueueName, end_offset: int, findings: FindingList) -> None:
     """Compare a compacted queue's entry in ``position-checkpoint`` with the queue's last message."""
-    path = f"{store.root}/{COMPACTION}/position-checkpoint"
+    path = f"{logs.directory}/position-checkpoint"
     try:
-        value = fastjson.loads(read_text(store.storage, path, _MAX_POSITIONS_BYTES))
+        value = fastjson.loads(read_text(logs.storage, path, _MAX_POSITIONS_BYTES))
         table = value.get("queueOffsetMap") if isinstance(value, dict) else None
         if not isinstance(table, dict):
             raise DecodeError("no queueOffsetMap")
@@ -131,3 +129,6 @@ def _check_position(store: StoreFiles, name: QueueName, end_offset: int, finding
             expected=f"less than {end_offset}",
             actual=str(position),
         )
+
+
+_CHECKS_OF_OWN_FILES: Final = {LogKind.COMPACTED: _check_position}
