@@ -25,7 +25,7 @@ from rmq_formats.arrow.schema import Mode
 from rmq_formats.errors import OptionError
 from rmq_formats.read.query import parse_tags
 from rmq_formats.spark.options import values
-from rmq_formats.spark.options.read import OptionParser
+from rmq_formats.spark.options.read import OptionFields, OptionParser
 from rmq_formats.spark.options.values import EARLIEST, LATEST
 from rmq_formats.sql92 import SqlError, compile_expression
 from rmq_formats.times import check_milliseconds
@@ -38,12 +38,6 @@ ACCESS_OPTIONS: Final = (
     "credentialsFile", "accessKey", "secretKey", "secretKeyFile", "securityToken", "useTLS",
     "tls.client.trustCertPath", "tls.client.certPath", "tls.client.keyPath", "tls.client.keyPassword",
     "tls.client.authServer", "tls.client.serverName",
-)  # fmt: skip
-READ_OPTIONS: Final = (
-    "namesrv", "subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets", "startingTimestamp",
-    "endingTimestamp", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp", "group", "commitOffsetsToGroup",
-    "minPartitions", "maxOffsetsPerTrigger", "tags", "sql", "columns", "mode", "verifyCrc", "decompress",
-    "failOnDataLoss", *ACCESS_OPTIONS,
 )  # fmt: skip
 WRITE_OPTIONS: Final = ("namesrv", "topic", "group", "batchBytes", *ACCESS_OPTIONS)
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "path"})  # options that Spark hands on to a stream's sink
@@ -146,28 +140,11 @@ def read_options(options: Mapping[str, str]) -> ClusterReadOptions:
         raise OptionError("option endingOffsets of rmq: only latest, or offsets by queue, leave something to read")
     read = ClusterReadOptions(
         namesrv=_namesrv(parser),
-        topics=parser.get("subscribe", values.names),
-        pattern=parser.get("subscribePattern", values.pattern),
-        assigned=parser.get("assign", _parse_assigned),
         starting=starting,
         starts=starts,
         ends={queue: offset for queue, offset in ends.items() if offset != LATEST},
-        first_ms=parser.get("startingTimestamp", values.timestamp_ms),
-        end_ms=parser.get("endingTimestamp", values.timestamp_ms),
-        first_times_ms=parser.get_or("startingOffsetsByTimestamp", _times, _NONE),
-        end_times_ms=parser.get_or("endingOffsetsByTimestamp", _times, _NONE),
-        group=parser.get("group", values.text),
-        commits=parser.get_or("commitOffsetsToGroup", values.boolean, False),
-        min_partitions=parser.get_or("minPartitions", values.positive, 1),
-        max_trigger_offsets=parser.get("maxOffsetsPerTrigger", values.positive),
-        tags=parser.get_or("tags", _tags, ALL_TAGS),
-        sql=parser.get("sql", _sql),
-        columns=parser.get("columns", values.names),
-        mode=parser.get_or("mode", values.mode, Mode.PERMISSIVE),
-        verify_crc=parser.get_or("verifyCrc", values.boolean, True),
-        decompress=parser.get_or("decompress", values.boolean, True),
-        fail_on_data_loss=parser.get_or("failOnDataLoss", values.boolean, True),
         access=access_settings(parser),
+        **parser.fields(_READ_FIELDS),
     )
     if read.group is None and (starting == GROUP or read.commits):
         raise OptionError("option group of rmq is missing: startingOffsets=group and commitOffsetsToGroup need it")
@@ -289,3 +266,26 @@ def queue_name(topic: str, name: str) -> ClusterQueueName:
     if not (number.isascii() and number.isdecimal()) or len(number) > 9:
         raise ValueError(f"queue {name!r} of {topic!r}: expected broker:number, or number")
     return ClusterQueueName(topic, broker or None, int(number))
+
+
+_READ_FIELDS: Final[OptionFields] = {  # fields of ``ClusterReadOptions``
+    "subscribe": ("topics", values.names, None),
+    "subscribePattern": ("pattern", values.pattern, None),
+    "assign": ("assigned", _parse_assigned, None),
+    "startingTimestamp": ("first_ms", values.timestamp_ms, None),
+    "endingTimestamp": ("end_ms", values.timestamp_ms, None),
+    "startingOffsetsByTimestamp": ("first_times_ms", _times, _NONE),
+    "endingOffsetsByTimestamp": ("end_times_ms", _times, _NONE),
+    "group": ("group", values.text, None),
+    "commitOffsetsToGroup": ("commits", values.boolean, False),
+    "minPartitions": ("min_partitions", values.positive, 1),
+    "maxOffsetsPerTrigger": ("max_trigger_offsets", values.positive, None),
+    "tags": ("tags", _tags, ALL_TAGS),
+    "sql": ("sql", _sql, None),
+    "columns": ("columns", values.names, None),
+    "mode": ("mode", values.mode, Mode.PERMISSIVE),
+    "verifyCrc": ("verify_crc", values.boolean, True),
+    "decompress": ("decompress", values.boolean, True),
+    "failOnDataLoss": ("fail_on_data_loss", values.boolean, True),
+}
+READ_OPTIONS: Final = ("namesrv", *_READ_FIELDS, "startingOffsets", "endingOffsets", *ACCESS_OPTIONS)

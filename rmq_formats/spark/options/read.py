@@ -87,6 +87,9 @@ class SourceOptions:
         return replace(self, read=replace(self.read, query=narrow(self.query)), by_broker=by_broker)
 
 
+OptionFields = Mapping[str, tuple[str, Callable[[str], Any], Any]]
+"""By option: the field that the option sets, the parser of the value, and the value without the option."""
+
 # Fields of ``QueueBounds``, each with an option by queue and its parser.
 _BOUNDS: Final[Mapping[str, tuple[str, Callable[[str], dict[Queue, int]]]]] = {
     "first_offset": ("startingOffsets", values.offsets(EARLIEST)),
@@ -94,13 +97,37 @@ _BOUNDS: Final[Mapping[str, tuple[str, Callable[[str], dict[Queue, int]]]]] = {
     "first_ms": ("startingOffsetsByTimestamp", values.times),
     "end_ms": ("endingOffsetsByTimestamp", values.times),
 }
-_COMMON: Final = ("path", "paths", "stores", "columns", "mode", "splitBytes", "minPartitions")
+_QUERY: Final[OptionFields] = {
+    "startingTimestamp": ("first_ms", values.timestamp_ms, None),
+    "endingTimestamp": ("end_ms", values.timestamp_ms, None),
+    "startingPhysicalOffset": ("first_physical_offset", values.natural, 0),
+    "endingPhysicalOffset": ("end_physical_offset", values.natural, MAX_LONG),
+    "tags": ("tags", parse_tags, None),
+    "key": ("key", values.text, None),
+    "uniqKey": ("uniq_key", values.text, None),
+    "msgId": ("msg_id", decode_message_id, None),
+    "include": ("include", parse_include, None),
+}
+_RECORDS: Final[OptionFields] = {
+    "verifyCrc": ("verify_crc", values.boolean, True),
+    "decompress": ("decompress", values.boolean, False),
+}
+_COMMITLOG: Final[OptionFields] = {
+    "accessPath": ("access_path", values.access_path, AccessPath.AUTO),
+    "pushdown": ("pushdown", values.boolean, False),
+    "maxBytesPerTrigger": ("max_trigger_bytes", values.size, None),
+    "maxOffsetsPerTrigger": ("max_trigger_offsets", values.positive, None),
+    "missingStores": ("missing_are_rows", values.missing_stores, False),
+}
+_PARTITIONS: Final[OptionFields] = {
+    "splitBytes": ("split_bytes", values.size, DEFAULT_SPLIT_BYTES),
+    "minPartitions": ("min_partitions", values.positive, 1),
+}
+_COMMON: Final = ("path", "paths", "stores", "columns", "mode", *_PARTITIONS)
 _QUEUES: Final = ("subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets", "failOnDataLoss")
 COMMITLOG_OPTIONS: Final = (
-    *_COMMON, *_QUEUES, "startingTimestamp", "endingTimestamp", "startingOffsetsByTimestamp",
-    "endingOffsetsByTimestamp", "startingPhysicalOffset", "endingPhysicalOffset", "key", "uniqKey", "msgId", "tags",
-    "include", "accessPath", "verifyCrc", "decompress", "pushdown", "maxBytesPerTrigger", "maxOffsetsPerTrigger",
-    "missingStores", "log", "tier",
+    *_COMMON, *_QUEUES, "startingOffsetsByTimestamp", "endingOffsetsByTimestamp", *_QUERY, *_RECORDS, *_COMMITLOG,
+    "log", "tier",
 )  # fmt: skip
 CONSUMEQUEUE_OPTIONS: Final = (*_COMMON, *_QUEUES)
 INDEX_OPTIONS: Final = _COMMON
@@ -133,6 +160,10 @@ class OptionParser:
         value = self.get(name, parse)
         return default if value is None else value
 
+    def fields(self, options: OptionFields) -> dict[str, Any]:
+        """Parse the values of a table of options, by field. Raises OptionError."""
+        return {field: self.get_or(name, parse, default) for name, (field, parse, default) in options.items()}
+
     def names(self) -> frozenset[str]:
         """Return the names of the options that are present."""
         return frozenset(self._values)
@@ -142,35 +173,13 @@ def commitlog_options(options: Mapping[str, str]) -> SourceOptions:
     """Parse the options of ``rmq_commitlog``. Raises OptionError, which names the option."""
     parser = OptionParser("rmq_commitlog", options, COMMITLOG_OPTIONS)
     common = common_options(parser)
-    conditions: dict[str, Any] = {
-        "first_ms": parser.get("startingTimestamp", values.timestamp_ms),
-        "end_ms": parser.get("endingTimestamp", values.timestamp_ms),
-        "first_physical_offset": parser.get_or("startingPhysicalOffset", values.natural, 0),
-        "end_physical_offset": parser.get_or("endingPhysicalOffset", values.natural, MAX_LONG),
-        "tags": parser.get("tags", parse_tags),
-        "key": parser.get("key", values.text),
-        "uniq_key": parser.get("uniqKey", values.text),
-        "msg_id": parser.get("msgId", decode_message_id),
-        "include": parser.get("include", parse_include),
-    }
+    conditions = parser.fields(_QUERY)
     common = _with_queues(common, parser).narrowed(lambda query: replace(query, **conditions))
-    missing_are_rows = parser.get_or("missingStores", values.missing_stores, False)
-    if missing_are_rows and common.columns is not None and "record_error" not in common.columns:
+    options_of_log = parser.fields(_COMMITLOG)
+    if options_of_log["missing_are_rows"] and common.columns is not None and "record_error" not in common.columns:
         raise OptionError("option missingStores=row needs the column record_error")
-    return replace(
-        common,
-        missing_are_rows=missing_are_rows,
-        read=replace(
-            common.read,
-            verify_crc=parser.get_or("verifyCrc", values.boolean, True),
-            decompress=parser.get_or("decompress", values.boolean, False),
-            logs=Logs.of(parser.get("log", values.log_kind), parser.get("tier", values.path)),
-        ),
-        access_path=parser.get_or("accessPath", values.access_path, AccessPath.AUTO),
-        pushdown=parser.get_or("pushdown", values.boolean, False),
-        max_trigger_bytes=parser.get("maxBytesPerTrigger", values.size),
-        max_trigger_offsets=parser.get("maxOffsetsPerTrigger", values.positive),
-    )
+    logs = Logs.of(parser.get("log", values.log_kind), parser.get("tier", values.path))
+    return replace(common, read=replace(common.read, **parser.fields(_RECORDS), logs=logs), **options_of_log)
 
 
 def consumequeue_options(options: Mapping[str, str]) -> SourceOptions:
@@ -228,8 +237,7 @@ def common_options(parser: OptionParser) -> SourceOptions:
         names_brokers=stores is not None or bool({CLUSTER, BROKER_NAME} & set(columns or ())),
         columns=columns,
         read=ReadOptions(columns=(), mode=parser.get_or("mode", values.mode, Mode.PERMISSIVE)),
-        split_bytes=parser.get_or("splitBytes", values.size, DEFAULT_SPLIT_BYTES),
-        min_partitions=parser.get_or("minPartitions", values.positive, 1),
+        **parser.fields(_PARTITIONS),
     )
 
 
