@@ -32,12 +32,14 @@ from rmq_offline.job_arguments import (
     EXIT_FINDINGS,
     JobParser,
     add_broker_conf,
+    add_options,
     follow_broker_conf,
     job_parser,
     parse_argument,
 )
 from rmq_offline.spark.job import run_job
 from rmq_offline.spark.writers import check_columns
+from rmq_offline.tasks.options import RESUME, START_ANEW
 from rmq_offline.tasks.origin import parse_leftover_policy
 from rmq_offline.tasks.runner import ProcessRunner
 from rmq_offline.write.commitlog import end_killed, refuse_write
@@ -85,8 +87,7 @@ def parser() -> JobParser:
     job.add_argument("--dispatch", choices=["true", "false"], default="true", help="make ConsumeQueue and Index")
     job.add_argument("--keep-offsets", action="store_true", help="keep the table's offsets; needs a whole log")
     job.add_argument("--crc-property", choices=["asgiven", "always", "never"], help="__CRC32# in records")
-    job.add_argument("--resume", action="store_true", help="resume an interrupted run, even another user's")
-    job.add_argument("--start-anew", action="store_true", help="set an interrupted run aside (renamed), and start anew")
+    add_options(job, [RESUME, START_ANEW])
     job.add_argument("--commitlog-file-bytes", type=int, help="default: as in the store, else 1 GiB")
     job.add_argument("--consumequeue-file-bytes", type=int, help="mappedFileSizeConsumeQueue")
     job.add_argument("--consumequeue-ext-file-bytes", type=int, help="mappedFileSizeConsumeQueueExt")

@@ -14,15 +14,16 @@ from rmq_offline.job_arguments import (
     EXIT_CLEAN,
     EXIT_FINDINGS,
     JobParser,
+    add_options,
     add_sizes,
     add_stores,
     is_several,
     job_parser,
-    path_for_all,
     store_sizes,
 )
 from rmq_offline.spark.job import run_job
 from rmq_offline.spark.runner import SparkRunner
+from rmq_offline.tasks.options import VERIFY_OPTIONS
 from rmq_offline.verify.html.outputs import VerifyOutputs
 from rmq_offline.verify.job import check_verifiable, verify_store
 from rmq_offline.verify.phases.plan import refuse_inside_store
@@ -36,17 +37,8 @@ def parser() -> JobParser:
     """Define the job's arguments."""
     job = job_parser("verify", "Verify a RocketMQ store against its CommitLog. Nothing is written into the store.")
     add_stores(job)
-    job.add_argument("--findings", metavar="PATH", help="write the table of findings to this path")
-    job.add_argument("--findings-format", choices=FORMATS, default="json", help="json: JSON lines")
-    job.add_argument("--html", metavar="FILE", help="write the HTML report to this file")
-    job.add_argument(
-        "--work",
-        type=path_for_all,
-        metavar="DIR",
-        help="directory or URI for intermediate files; on a cluster all executors must see it",
-    )
+    add_options(job, VERIFY_OPTIONS)
     add_sizes(job)
-    job.add_argument("--tier", type=path_for_all, metavar="DIR", help="tieredStoreFilePath: verify its files too")
     return job
 
 

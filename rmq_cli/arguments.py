@@ -1,6 +1,7 @@
 """Arguments and options that several commands share."""
 
-from collections.abc import Callable
+from argparse import Namespace
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from inspect import Parameter, Signature, signature
 from pathlib import Path
@@ -11,7 +12,7 @@ import typer
 from rmq_cli import output
 from rmq_formats.errors import OptionError
 from rmq_formats.times import check_milliseconds
-from rmq_offline.tasks.size_options import CONFIG_HELP, SIZE_OPTIONS
+from rmq_offline.tasks.options import ACCEPT, CONFIG_HELP, REPORT, RESUME, SIZE_OPTIONS, START_ANEW, Option
 
 if TYPE_CHECKING:
     from rmq_formats.storage.broker_conf import BrokerConf
@@ -43,31 +44,25 @@ AnyPath = Annotated[
 BrokerConfFile = Annotated[
     str | None, typer.Option("-c", "--config", metavar="FILE", help=CONFIG_HELP, show_default=False)
 ]
-_SIZES: Final[dict[str, Any]] = {
-    option.name: Annotated[option.kind | None, typer.Option(metavar=option.metavar, help=option.help)]
-    for option in SIZE_OPTIONS
-}
 
-Report = Annotated[str | None, typer.Option(metavar="FILE", help="Write the JSON report to this file too.")]
+
+def annotation(option: Option) -> Any:
+    """Return the annotation of a parameter that is an option of a command."""
+    if option.kind is bool:
+        return Annotated[bool, typer.Option(option.flag, help=option.help)]
+    kind = list[str] if option.kind is list else option.kind
+    declared = typer.Option(option.flag, metavar=option.metavar, help=option.help)
+    return Annotated[kind if option.default is not None else kind | None, declared]
+
+
+Report = annotation(REPORT)
 Work = Annotated[
     str | None, typer.Option(metavar="DIR", help="For intermediate files; default: the temporary directory.")
 ]
-PlanWork = Annotated[
-    str | None,
-    typer.Option("--work", metavar="DIR", help="Of --plan: directory or URI for its files; default: a temporary one."),
-]
-Accept = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="NAME",
-        help="A topic, or TOPIC/QUEUE, whose messages may leave or whose end may be lowered; all is any. Repeatable.",
-    ),
-]
+Accept = annotation(ACCEPT)
 Workers = Annotated[int | None, typer.Option(min=1, metavar="N", help="Processes; default: one for each processor.")]
-Resume = Annotated[bool, typer.Option("--resume", help="Resume an interrupted run in the store, even another user's.")]
-StartAnew = Annotated[
-    bool, typer.Option("--start-anew", help="Set an interrupted run in the store aside (renamed), and start anew.")
-]
+Resume = annotation(RESUME)
+StartAnew = annotation(START_ANEW)
 AsOneJson = Annotated[bool, typer.Option("--json", help="The report as one JSON object.")]
 
 
@@ -106,6 +101,19 @@ def follow_broker_conf(config: str | None, stores: list[str]) -> "BrokerConf | N
     return use_broker_conf(config, roots)
 
 
+def with_options(options: Sequence[Option]) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Replace a command's argument ``given`` with options; it gets their values as a job gets its arguments."""
+
+    def replace_given(command: Callable[..., int]) -> Callable[..., int]:
+        def run(**arguments: Any) -> int:
+            values = {option.name: arguments.pop(option.name) for option in options}
+            return command(given=Namespace(**values), **arguments)
+
+        return _with_parameters(run, command, "given", {option: annotation(option) for option in options})
+
+    return replace_given
+
+
 def with_store_sizes(command: Callable[..., int]) -> Callable[..., int]:
     """Replace a command's argument ``sizes`` with the options of a store's sizes; the command raises OptionError."""
 
@@ -114,19 +122,28 @@ def with_store_sizes(command: Callable[..., int]) -> Callable[..., int]:
 
         stores = arguments["stores"] if "stores" in arguments else [arguments["store"]]
         conf = follow_broker_conf(arguments.pop("config"), stores)
-        size_arguments = {name: arguments.pop(name) for name in _SIZES}
+        size_arguments = {option.name: arguments.pop(option.name) for option in SIZE_OPTIONS}
         output.given_settings |= {name: value for name, value in size_arguments.items() if value is not None}
         sizes = VerifyOptions.from_arguments(size_arguments, conf)
         return command(sizes=sizes, **arguments)
 
-    options = {"config": BrokerConfFile, **_SIZES}
+    config = Option("config", str, "FILE", CONFIG_HELP)
+    options = {config: BrokerConfFile, **{option: annotation(option) for option in SIZE_OPTIONS}}
+    return _with_parameters(run, command, "sizes", options)
+
+
+def _with_parameters(
+    run: Callable[..., int], command: Callable[..., int], placeholder: str, options: Mapping[Option, Any]
+) -> Callable[..., int]:
+    """Let a function have a command's signature, with options in place of one parameter, for typer to read."""
     parameters: list[Parameter] = []
     for parameter in signature(command).parameters.values():
-        replaced = [
-            parameter.replace(name=name, default=None, annotation=option, kind=Parameter.KEYWORD_ONLY)
-            for name, option in options.items()
-        ]
-        parameters += replaced if parameter.name == "sizes" else [parameter]
+        if parameter.name != placeholder:
+            parameters.append(parameter)
+            continue
+        for option, annotated in options.items():
+            default = False if option.kind is bool else option.default
+            parameters.append(Parameter(option.name, Parameter.KEYWORD_ONLY, default=default, annotation=annotated))
     run.__signature__ = Signature(parameters)  # type: ignore[attr-defined] # typer reads it
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     run.__doc__ = command.__doc__

@@ -1,20 +1,10 @@
 """``rmq rebuild``: rebuilds ConsumeQueue and Index files from the CommitLog, on this machine."""
 
-from typing import TYPE_CHECKING, Annotated
+from argparse import Namespace
+from typing import TYPE_CHECKING
 
-import typer
-
-from rmq_cli.arguments import (
-    Accept,
-    AsOneJson,
-    PlanWork,
-    Report,
-    Resume,
-    StartAnew,
-    StorePaths,
-    Workers,
-    with_store_sizes,
-)
+from rmq_cli.arguments import AsOneJson, Report, StorePaths, Workers, with_options, with_store_sizes
+from rmq_offline.tasks.options import REBUILD_OPTIONS
 
 if TYPE_CHECKING:
     from rmq_offline.rebuild.options import RebuildOptions
@@ -22,28 +12,12 @@ if TYPE_CHECKING:
 
 
 @with_store_sizes
+@with_options(REBUILD_OPTIONS)
 def rebuild(
     stores: StorePaths,
     *,
-    out: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Write to this directory or URI; of several stores, by broker.")
-    ] = None,
-    what: Annotated[str, typer.Option(metavar="WHAT", help="What to rebuild: all, consumequeue or index.")] = "all",
+    given: Namespace,
     sizes: "VerifyOptions",
-    topics_json: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Of --only-live-topics; default: the store's config/topics.json.")
-    ] = None,
-    only_live_topics: Annotated[
-        bool, typer.Option("--only-live-topics", help="Leave out topics that topics.json lacks: the deleted ones.")
-    ] = False,
-    from_log_alone: Annotated[
-        bool, typer.Option("--from-log-alone", help="Make queues from the log alone, and ignore the store's queues.")
-    ] = False,
-    resume: Resume = False,
-    start_anew: StartAnew = False,
-    plan: Annotated[bool, typer.Option("--plan", help="Print the changes for consumers; write nothing.")] = False,
-    accept: Accept = None,
-    work: PlanWork = None,
     report: Report = None,
     workers: Workers = None,
     as_json: AsOneJson = False,
@@ -55,17 +29,22 @@ def rebuild(
     from a consumer, or lowers the end of a queue, needs --accept. A store that a broker has open is refused.
     """
     from rmq_cli import rebuild_run  # noqa: PLC0415 # takes a second to load
-    from rmq_offline.rebuild.options import live_topics_path, options_from_arguments  # noqa: PLC0415
-    from rmq_offline.rebuild.publication import publishing_from_arguments  # noqa: PLC0415
+    from rmq_offline.rebuild.options import parse_rebuild_options  # noqa: PLC0415
+    from rmq_offline.rebuild.publication import parse_publish_options  # noqa: PLC0415
     from rmq_offline.tasks.origin import parse_leftover_policy  # noqa: PLC0415
 
-    leftover = parse_leftover_policy(resume=resume, start_anew=start_anew)
+    def options_of_store(store: str) -> "RebuildOptions":
+        return parse_rebuild_options(given, sizes, store)
 
-    def options_of(store: str) -> "RebuildOptions":
-        live_topics_of = live_topics_path(only_live_topics, topics_json, store)
-        return options_from_arguments(what, sizes, store, live_topics_of, from_log_alone=from_log_alone)
-
-    publishing = publishing_from_arguments(plan=plan, accept=accept, work=work, out=out)
+    publishing = parse_publish_options(given)
+    leftover = parse_leftover_policy(resume=given.resume, start_anew=given.start_anew)
     return rebuild_run.run(
-        stores, out, options_of, publishing, workers=workers, report_file=report, as_json=as_json, leftover=leftover
+        stores,
+        given.out,
+        options_of_store,
+        publishing,
+        workers=workers,
+        report_file=report,
+        as_json=as_json,
+        leftover=leftover,
     )

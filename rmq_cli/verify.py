@@ -1,32 +1,24 @@
 """``rmq verify``: checks that a store's files are sound and agree with each other, on this machine."""
 
+from argparse import Namespace
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from rmq_cli.arguments import AsOneJson, Report, StorePaths, Work, Workers, with_store_sizes
+from rmq_cli.arguments import AsOneJson, Report, StorePaths, Workers, with_options, with_store_sizes
+from rmq_offline.tasks.options import VERIFY_OPTIONS
 
 if TYPE_CHECKING:
     from rmq_offline.verify.phases.plan import VerifyOptions
 
 
 @with_store_sizes
+@with_options(VERIFY_OPTIONS)
 def verify(
     stores: StorePaths,
     *,
-    findings: Annotated[
-        str | None, typer.Option(metavar="PATH", help="Write the findings to this file, as a table.")
-    ] = None,
-    findings_format: Annotated[str, typer.Option(metavar="FORMAT", help="json (lines) or parquet.")] = "json",
-    html: Annotated[str | None, typer.Option(metavar="FILE", help="Write an HTML page to this file.")] = None,
-    tier: Annotated[
-        str | None,
-        typer.Option(metavar="DIR", help="The broker's tieredStoreFilePath, a path or URI: verify its files too."),
-    ] = None,
+    given: Namespace,
     sizes: "VerifyOptions",
     report: Report = None,
-    work: Work = None,
     workers: Workers = None,
     as_json: AsOneJson = False,
 ) -> int:
@@ -38,6 +30,6 @@ def verify(
     from rmq_cli import verify_run  # noqa: PLC0415 # takes a second to load
     from rmq_offline.verify.html.outputs import VerifyOutputs  # noqa: PLC0415
 
-    sizes = replace(sizes, tier=tier)
-    outputs = VerifyOutputs(findings, findings_format, html, report)
-    return verify_run.run(stores, sizes, outputs, work=work, workers=workers, as_json=as_json)
+    sizes = replace(sizes, tier=given.tier)
+    outputs = VerifyOutputs(given.findings, given.findings_format, given.html, report)
+    return verify_run.run(stores, sizes, outputs, work=given.work, workers=workers, as_json=as_json)

@@ -3,7 +3,7 @@
 import argparse
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -11,7 +11,7 @@ from rmq_formats.errors import OptionError, one_line
 from rmq_formats.read.stores import find_stores, names_several, store_paths
 from rmq_formats.storage.broker_conf import BrokerConf, use_broker_conf
 from rmq_formats.storage.segments import canonical_path
-from rmq_offline.tasks.size_options import CONFIG_HELP, SIZE_OPTIONS
+from rmq_offline.tasks.options import CONFIG_HELP, REPORT, SIZE_OPTIONS, Option
 from rmq_offline.verify.phases.plan import VerifyOptions
 
 EXIT_CLEAN, EXIT_FINDINGS, EXIT_FAILED = 0, 1, 2
@@ -50,8 +50,25 @@ def expand_home(value: Any) -> Any:
 def job_parser(name: str, description: str) -> JobParser:
     """Create a parser with the arguments that every job has."""
     parser = JobParser(prog=f"{name}.py", description=description, allow_abbrev=False)
-    parser.add_argument("--report", metavar="FILE", help="write the JSON report to this file, too")
+    add_options(parser, [REPORT])
     return parser
+
+
+def add_options(parser: JobParser, options: Iterable[Option]) -> None:
+    """Add options that a command has, too."""
+    for option in options:
+        if option.kind is bool:
+            parser.add_argument(option.flag, action="store_true", help=option.help)
+            continue
+        parser.add_argument(
+            option.flag,
+            type=path_for_all if option.is_path else str if option.kind is list else option.kind,
+            action="append" if option.kind is list else "store",
+            choices=option.choices or None,
+            default=option.default,
+            help=option.help,
+            metavar=None if option.choices else option.metavar,
+        )
 
 
 def check_report(report: str | None, stores: str | Sequence[str] | None) -> None:
@@ -81,15 +98,7 @@ def add_stores(parser: JobParser, *, required: bool = True) -> None:
 def add_sizes(parser: JobParser) -> None:
     """Add ``-c broker.conf`` and the options of a store's sizes; ``store_sizes`` makes options of them."""
     add_broker_conf(parser)
-    for option in SIZE_OPTIONS:
-        choices = option.metavar.split("|") if "|" in option.metavar else None
-        parser.add_argument(
-            f"--{option.name.replace('_', '-')}",
-            type=option.kind,
-            choices=choices,
-            help=option.help,
-            metavar=None if choices else option.metavar,
-        )
+    add_options(parser, SIZE_OPTIONS)
 
 
 def add_broker_conf(parser: JobParser) -> None:

@@ -1,5 +1,6 @@
 """Options of a rebuild, with the broker's file sizes: as requested, or as the store's own files have them."""
 
+from argparse import Namespace
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
@@ -114,15 +115,17 @@ def _resolve_sizes(store: str, sizes: VerifyOptions) -> tuple[StoreSizes, str]:
     return resolved, reason
 
 
-def live_topics_path(only_live_topics: bool, topics_json: str | None, store: str) -> str | None:
-    """Return the path of the ``topics.json`` whose topics alone are rebuilt; None is all topics. Raises OptionError."""
-    if only_live_topics:
-        return f"{store}/config/topics.json" if topics_json is None else topics_json
-    if topics_json is not None:
+def parse_rebuild_options(given: Namespace, sizes: VerifyOptions, store: str) -> RebuildOptions:
+    """Build the options of a rebuild from the values of ``REBUILD_OPTIONS``. Raises OptionError, StoreError."""
+    if given.only_live_topics:
+        live_topics_of = f"{store}/config/topics.json" if given.topics_json is None else given.topics_json
+    elif given.topics_json is None:
+        live_topics_of = None
+    else:
         raise OptionError(
-            f"--topics-json {topics_json}: only with --only-live-topics, without it all topics are rebuilt"
+            f"--topics-json {given.topics_json}: only with --only-live-topics, without it all topics are rebuilt"
         )
-    return None
+    return options_from_arguments(given.what, sizes, store, live_topics_of, from_log_alone=given.from_log_alone)
 
 
 def _live_topics(live_topics_of: str, store: str) -> frozenset[str]:

@@ -9,6 +9,7 @@ exchanged at one instant; ``tasks.quarantine`` tells such links from replaced fi
 import errno
 import os
 import shutil
+from argparse import Namespace
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -67,15 +68,13 @@ class PublishOptions:
 DEFAULT_PUBLISHING: Final = PublishOptions()
 
 
-def publishing_from_arguments(
-    *, plan: bool, accept: Collection[str] | None, work: str | None, out: str | None
-) -> PublishOptions:
-    """Build the options of ``rmq rebuild`` and ``jobs/rebuild.py``. Raises OptionError for a contradiction."""
-    if plan and out is not None:
+def parse_publish_options(given: Namespace) -> PublishOptions:
+    """Build the options of a publication from the values of ``REBUILD_OPTIONS``. Raises OptionError."""
+    if given.plan and given.out is not None:
         raise OptionError("--plan and --out: give one of them, since --out changes nothing in the store")
-    if work is not None and not plan:
+    if given.work is not None and not given.plan:
         raise OptionError("--work: only with --plan; the files of a rebuild are made where they are published")
-    return PublishOptions(frozenset(accept or ()), is_plan=plan, work=work)
+    return PublishOptions(frozenset(given.accept or ()), is_plan=given.plan, work=given.work)
 
 
 @dataclass(frozen=True, slots=True)

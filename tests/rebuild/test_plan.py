@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from rmq_formats.storage.store_lock import store_lock
 from rmq_offline.rebuild.changes import QueueChange, compare_views
 from rmq_offline.rebuild.job import rebuild_store
 from rmq_offline.rebuild.options import RebuildOptions
-from rmq_offline.rebuild.publication import PublishOptions, publishing_from_arguments
+from rmq_offline.rebuild.publication import PublishOptions, parse_publish_options
 from rmq_offline.rebuild.queue_views import QueueIdentity, QueueView, RecordHeads, Units, opened_tree, view
 from rmq_offline.rebuild.report import RebuildReport
 from rmq_offline.tasks.quarantine import FormerFiles
@@ -140,9 +141,9 @@ def test_a_locked_store_is_refused_by_a_plan(store: Path) -> None:
 
 def test_options_that_exclude_each_other_are_refused() -> None:
     with pytest.raises(OptionError, match="--plan and --out"):
-        publishing_from_arguments(plan=True, accept=None, work=None, out="/out")
+        parse_publish_options(Namespace(plan=True, accept=None, work=None, out="/out"))
     with pytest.raises(OptionError, match="--work: only with --plan"):
-        publishing_from_arguments(plan=False, accept=None, work="/work", out=None)
+        parse_publish_options(Namespace(plan=False, accept=None, work="/work", out=None))
 
 
 def test_only_the_requested_queues_are_replaced(store: Path) -> None:
