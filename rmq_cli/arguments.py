@@ -102,16 +102,16 @@ def follow_broker_conf(config: str | None, stores: list[str]) -> "BrokerConf | N
 
 
 def with_options(options: Sequence[Option]) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """Replace a command's argument ``given`` with options; it gets their values as a job gets its arguments."""
+    """Replace a command's parameter ``arguments`` with options; their values arrive as those of a job do."""
 
-    def replace_given(command: Callable[..., int]) -> Callable[..., int]:
-        def run(**arguments: Any) -> int:
-            values = {option.name: arguments.pop(option.name) for option in options}
-            return command(given=Namespace(**values), **arguments)
+    def replace_arguments(command: Callable[..., int]) -> Callable[..., int]:
+        def run(**values: Any) -> int:
+            arguments = Namespace(**{option.name: values.pop(option.name) for option in options})
+            return command(arguments=arguments, **values)
 
-        return _with_parameters(run, command, "given", {option: annotation(option) for option in options})
+        return _with_parameters(run, command, "arguments", {option: annotation(option) for option in options})
 
-    return replace_given
+    return replace_arguments
 
 
 def with_store_sizes(command: Callable[..., int]) -> Callable[..., int]:

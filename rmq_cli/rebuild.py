@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def rebuild(
     stores: StorePaths,
     *,
-    given: Namespace,
+    arguments: Namespace,
     sizes: "VerifyOptions",
     report: Report = None,
     workers: Workers = None,
@@ -34,13 +34,13 @@ def rebuild(
     from rmq_offline.tasks.origin import parse_leftover_policy  # noqa: PLC0415
 
     def options_of_store(store: str) -> "RebuildOptions":
-        return parse_rebuild_options(given, sizes, store)
+        return parse_rebuild_options(arguments, sizes, store)
 
-    publishing = parse_publish_options(given)
-    leftover = parse_leftover_policy(resume=given.resume, start_anew=given.start_anew)
+    publishing = parse_publish_options(arguments)
+    leftover = parse_leftover_policy(resume=arguments.resume, start_anew=arguments.start_anew)
     return rebuild_run.run(
         stores,
-        given.out,
+        arguments.out,
         options_of_store,
         publishing,
         workers=workers,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def verify(
     stores: StorePaths,
     *,
-    given: Namespace,
+    arguments: Namespace,
     sizes: "VerifyOptions",
     report: Report = None,
     workers: Workers = None,
@@ -30,6 +30,6 @@ def verify(
     from rmq_cli import verify_run  # noqa: PLC0415 # takes a second to load
     from rmq_offline.verify.html.outputs import VerifyOutputs  # noqa: PLC0415
 
-    sizes = replace(sizes, tier=given.tier)
-    outputs = VerifyOutputs(given.findings, given.findings_format, given.html, report)
-    return verify_run.run(stores, sizes, outputs, work=given.work, workers=workers, as_json=as_json)
+    sizes = replace(sizes, tier=arguments.tier)
+    outputs = VerifyOutputs(arguments.findings, arguments.findings_format, arguments.html, report)
+    return verify_run.run(stores, sizes, outputs, work=arguments.work, workers=workers, as_json=as_json)

@@ -79,9 +79,9 @@ def queue_log_tasks(
         StoreError: a file or directory that cannot be read.
     """
     queue_logs = QUEUE_LOGS[logs.kind].open(store, logs.tier)
-    found = list(existing_logs(queue_logs, query.wants_topic))
+    existing = list(existing_logs(queue_logs, query.wants_topic))
     is_joined = logs.kind is LogKind.JOINED
-    logs_with_ends = _pair_with_ends(store, query, found) if is_joined else [(log, MAX_LONG) for log in found]
+    logs_with_ends = _pair_with_ends(store, query, existing) if is_joined else [(log, MAX_LONG) for log in existing]
     storage, directory = queue_logs.storage, queue_logs.directory
     parts = [part for log, end_offset in logs_with_ends for part in _parts_of(storage, log, query, end_offset)]
     count = len({(log.topic, log.queue_id) for log, _ in logs_with_ends})

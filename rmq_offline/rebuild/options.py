@@ -115,17 +115,17 @@ def _resolve_sizes(store: str, sizes: VerifyOptions) -> tuple[StoreSizes, str]:
     return resolved, reason
 
 
-def parse_rebuild_options(given: Namespace, sizes: VerifyOptions, store: str) -> RebuildOptions:
+def parse_rebuild_options(arguments: Namespace, sizes: VerifyOptions, store: str) -> RebuildOptions:
     """Build the options of a rebuild from the values of ``REBUILD_OPTIONS``. Raises OptionError, StoreError."""
-    if given.only_live_topics:
-        live_topics_of = f"{store}/config/topics.json" if given.topics_json is None else given.topics_json
-    elif given.topics_json is None:
+    if arguments.only_live_topics:
+        live_topics_of = f"{store}/config/topics.json" if arguments.topics_json is None else arguments.topics_json
+    elif arguments.topics_json is None:
         live_topics_of = None
     else:
         raise OptionError(
-            f"--topics-json {given.topics_json}: only with --only-live-topics, without it all topics are rebuilt"
+            f"--topics-json {arguments.topics_json}: only with --only-live-topics, without it all topics are rebuilt"
         )
-    return options_from_arguments(given.what, sizes, store, live_topics_of, from_log_alone=given.from_log_alone)
+    return options_from_arguments(arguments.what, sizes, store, live_topics_of, from_log_alone=arguments.from_log_alone)
 
 
 def _live_topics(live_topics_of: str, store: str) -> frozenset[str]:

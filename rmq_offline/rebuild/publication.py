@@ -68,13 +68,13 @@ class PublishOptions:
 DEFAULT_PUBLISHING: Final = PublishOptions()
 
 
-def parse_publish_options(given: Namespace) -> PublishOptions:
+def parse_publish_options(arguments: Namespace) -> PublishOptions:
     """Build the options of a publication from the values of ``REBUILD_OPTIONS``. Raises OptionError."""
-    if given.plan and given.out is not None:
+    if arguments.plan and arguments.out is not None:
         raise OptionError("--plan and --out: give one of them, since --out changes nothing in the store")
-    if given.work is not None and not given.plan:
+    if arguments.work is not None and not arguments.plan:
         raise OptionError("--work: only with --plan; the files of a rebuild are made where they are published")
-    return PublishOptions(frozenset(given.accept or ()), is_plan=given.plan, work=given.work)
+    return PublishOptions(frozenset(arguments.accept or ()), is_plan=arguments.plan, work=arguments.work)
 
 
 @dataclass(frozen=True, slots=True)
