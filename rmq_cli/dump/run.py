@@ -76,11 +76,14 @@ def run(path: str, options: DumpOptions) -> int:
                 lines.write(heading.encode())
             is_empty = False
             lines.write(piece)
+        start = f" from {options.from_offset} on" if options.from_offset else ""
         if is_empty and options.topic is not None and options.limit != 0:
-            behind = f" from {options.from_offset} on" if options.from_offset else ""
-            faults.report(f"{path}: has nothing of a topic {options.topic}{behind}")
+            faults.report(f"{path}: has nothing of a topic {options.topic}{start}")
         elif is_empty and not options.as_json:
             lines.write(heading.encode())
+            if start and options.limit != 0:
+                lines.flush()
+                output.warn(f"{path}: has nothing{start}")
     return output.EXIT_FINDINGS if faults.count else output.EXIT_CLEAN
 
 

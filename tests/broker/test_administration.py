@@ -44,6 +44,15 @@ async def create(asker: Asker, topic: str, **more: object) -> RemotingCommand:
     return await asker.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, fields | more)
 
 
+async def test_a_topic_that_asks_for_compaction_is_made_with_a_warning(
+    asker: Asker, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert (await create(asker, "Plain")).code == 0
+    assert "compacts no topic" not in caplog.text
+    assert (await create(asker, "Keyed", attributes="+cleanup.policy=COMPACTION")).code == 0
+    assert "topic Keyed has cleanup.policy=COMPACTION, and this broker compacts no topic" in caplog.text
+
+
 async def test_topics_are_made_changed_and_deleted(asker: Asker) -> None:
     assert (await create(asker, "T", attributes="+message.type=FIFO")).code == 0
     made = decode_body((await asker.ask(351, {"topic": "T"})).body, TopicConfig)

@@ -8,7 +8,7 @@ from typing import Final
 from rmq_core.broker.slices import SLICE_S
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import names, stats
-from rmq_core.broker.tables.attributes import TOPIC_ATTRIBUTES, change_attributes
+from rmq_core.broker.tables.attributes import CLEANUP_POLICY, COMPACTED, TOPIC_ATTRIBUTES, change_attributes
 from rmq_core.broker.tables.topics import has_batch_queues, is_lite
 from rmq_core.remoting.bodies.clients import GroupList
 from rmq_core.remoting.bodies.codec import TOPIC_FILTER_TYPES, MessageQueue, decode_body, encode_body, queue_key
@@ -97,6 +97,13 @@ class TopicAdmin:
                 "%(client)s made or changed the topics %(topics)s",
                 {"client": connection.remote_address, "topics": changed},
             )
+            for topic in topics:
+                if topic.attributes.get(CLEANUP_POLICY) == COMPACTED:
+                    log.warning(
+                        "topic %(topic)s has cleanup.policy=COMPACTION, and this broker compacts no topic: its messages "
+                        "expire as all others do, the last of a key too",
+                        {"topic": topic.topic_name},
+                    )
 
     def _check_lite(self, topic: TopicConfig) -> None:
         """Refuse a parent of lite topics without light queues; the original creates the topic."""

@@ -66,9 +66,11 @@ def _any_text(_: str) -> str:
 
 
 Attributes = Mapping[str, Attribute]
+CLEANUP_POLICY: Final = "cleanup.policy"
+COMPACTED: Final = "COMPACTION"
 TOPIC_ATTRIBUTES: Final[Attributes] = {
     QUEUE_TYPE: Attribute(_one_of(BATCH_QUEUES, "SimpleCQ"), is_changeable=False),
-    "cleanup.policy": Attribute(_one_of("DELETE", "COMPACTION"), is_changeable=False),
+    CLEANUP_POLICY: Attribute(_one_of("DELETE", COMPACTED), is_changeable=False),
     MESSAGE_TYPE: Attribute(_one_of("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", PRIORITY, LITE)),
     "reserve.time": Attribute(_number(-1, MAX_LONG)),
     LITE_EXPIRATION: Attribute(_number(-1, _LITE_EXPIRATION_MINUTES)),  # of 5.5; says nothing of other topics

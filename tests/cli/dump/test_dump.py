@@ -57,6 +57,9 @@ def test_from_begins_at_the_next_record(rmq: Rmq, golden: Golden, expected_lines
 def test_a_dump_from_an_offset_after_the_log_is_empty(rmq: Rmq, golden: Golden) -> None:
     done = rmq("dump", golden("mixed") / "store", "--json", "--from", 1 << 50)
     assert (done.exit_code, done.stdout, done.stderr) == (0, "", "")
+    done = rmq("dump", golden("mixed") / "store", "--from", 1 << 50)
+    assert (done.exit_code, done.stdout.count("\n")) == (0, 1)
+    assert done.stderr == f"rmq: {golden('mixed') / 'store'}: has nothing from {1 << 50} on\n"
 
 
 @pytest.mark.parametrize("limit", [0, 1, 600, 10**6])
