@@ -45,7 +45,7 @@ from rmq_offline.rebuild.report import RebuildReport
 from rmq_offline.rebuild.tasks import IndexTask, ScanResult, WriteResult
 from rmq_offline.tasks.job_steps import JobSteps, TaskBatch, run_alone
 from rmq_offline.tasks.log_tasks import find_ends, partition_count, require_readable_ends, rescan_misaligned_splits
-from rmq_offline.tasks.origin import LeftoverPolicy, boot_id, foreign_reason, sealed
+from rmq_offline.tasks.origin import LeftoverPolicy, add_seal, boot_id, foreign_reason
 from rmq_offline.tasks.runner import OnProgress, Runner, counted_progress
 from rmq_offline.tasks.unknown_files import refuse_unknown_files
 from rmq_offline.tasks.work_area import LocalArea, WorkArea, temporary_area, work_area
@@ -239,7 +239,7 @@ class _Rebuild:
         if self.leftover is not LeftoverPolicy.START_ANEW and self._resumes(plan) and not self.area.has_links():
             return
         self.area.clear(_directories(options))
-        write_text(self.area, "plan.json", json.dumps(sealed(plan, self.area.target)))
+        write_text(self.area, "plan.json", json.dumps(add_seal(plan, self.area.target)))
 
     def _resumes(self, plan: Mapping[str, Any]) -> bool:
         """Return whether a run of this user, or one that the operator resumes, has left the same plan."""

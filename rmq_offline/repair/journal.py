@@ -38,7 +38,7 @@ from rmq_formats.storage.contained import (
 from rmq_formats.storage.segments import LocalStorage
 from rmq_offline.repair.filler import MAX_BYTES, Fill, LogRange
 from rmq_offline.repair.plan import RepairPlan
-from rmq_offline.tasks.origin import LeftoverPolicy, check_origin, sealed
+from rmq_offline.tasks.origin import LeftoverPolicy, add_seal, check_origin
 from rmq_offline.tasks.publish import set_aside, sync_directory, sync_file_system
 
 _MAX_FILE_BYTES: Final = 1 << 31  # mappedFileSizeCommitLog is a Java int
@@ -127,7 +127,7 @@ def begin(root: Path, plan: RepairPlan) -> Path:
             if config not in plan.moves and (root / config).is_file():
                 _create_parents(directory / config).write_bytes(read_file(root, config) or b"")
         sync_file_system(directory)
-        note = sealed(json.loads(plan.to_json()), str(root))
+        note = add_seal(json.loads(plan.to_json()), str(root))
         write_file(root, f"{unfinished}/{PLAN}", json.dumps(note, indent=1).encode())
         numbered = f"{last + 1:04d}"
         os.rename(name, numbered, src_dir_fd=quarantine, dst_dir_fd=quarantine)

@@ -22,7 +22,7 @@ from rmq_formats.storage.segments import ArrowStorage, open_storage, read_range,
 from rmq_formats.storage.store_files import StoreFiles
 from rmq_offline.tasks import object_lease
 from rmq_offline.tasks.job_steps import JobSteps, TaskBatch
-from rmq_offline.tasks.origin import LeftoverPolicy, check_origin, sealed
+from rmq_offline.tasks.origin import LeftoverPolicy, add_seal, check_origin
 from rmq_offline.tasks.publish import REBUILT
 from rmq_offline.tasks.unknown_files import refuse_unknown_files
 from rmq_offline.tasks.work_files import WORK_DIRECTORY, write_text
@@ -139,7 +139,7 @@ class ObjectArea:
         """Replace the target's objects by the new ones in steps. Raises StoreLayoutError for unknown objects."""
         refuse_unknown_files(StoreFiles(self._storage, self.target), directories)
         tasks = [entry.name for entry in self._storage.entries(self.path(_FILES))]
-        note = sealed({"directories": list(directories), "tasks": tasks}, self.target)
+        note = add_seal({"directories": list(directories), "tasks": tasks}, self.target)
         write_text(self, _NOTE, json.dumps(note))
         yield from self.finish_publishing()
 

@@ -47,7 +47,7 @@ def parse_leftover_policy(*, resume: bool, start_anew: bool) -> LeftoverPolicy:
     return LeftoverPolicy.RESUME if resume else LeftoverPolicy.START_ANEW if start_anew else LeftoverPolicy.REFUSE
 
 
-def sealed(note: Mapping[str, Any], root: str) -> dict[str, Any]:
+def add_seal(note: Mapping[str, Any], root: str) -> dict[str, Any]:
     """Add origin and seal to a note, a dictionary of JSON values, about the store at a root."""
     whole = {**note, "origin": _origin(root)}
     return {**whole, "seal": seal(whole)}

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from rmq_formats.errors import StoreError
 from rmq_formats.storage.contained import is_there, names_in, read_file, real_directory, replace_file, root_directory
-from rmq_offline.tasks.origin import LeftoverPolicy, check_origin, sealed
+from rmq_offline.tasks.origin import LeftoverPolicy, add_seal, check_origin
 
 _RENAME_EXCHANGE: Final = 2
 _SYNC_FILE_RANGE_WRITE: Final = 2
@@ -147,7 +147,7 @@ def publish(
         _remove_published(work, root)
         with real_directory("new", area, work / "new") as new:
             inodes = {name: os.stat(name, dir_fd=new, follow_symlinks=False).st_ino for name in names}
-        note = sealed({"new": inodes, "retired": list(retired)}, str(target))
+        note = add_seal({"new": inodes, "retired": list(retired)}, str(target))
         replace_file(area, _NOTE, json.dumps(note).encode())
         try:
             _complete(_Publication(work, target, root, area, inodes, retired, kind))

@@ -28,7 +28,7 @@ from rmq_formats.storage.segments import PUBLISHING, WRITE_DIRECTORY
 from rmq_offline.rebuild.job import rebuild_store
 from rmq_offline.rebuild.options import RebuildOptions
 from rmq_offline.tasks.object_work_area import MANIFEST, ObjectArea, check_name
-from rmq_offline.tasks.origin import LeftoverPolicy, check_origin, sealed
+from rmq_offline.tasks.origin import LeftoverPolicy, add_seal, check_origin
 from rmq_offline.tasks.runner import Runner
 from rmq_offline.tasks.store_sizes import StoreSizes
 from rmq_offline.tasks.work_files import write_text
@@ -142,7 +142,7 @@ def publish_objects(
         "files": list(files),
         "dispatch": None if dispatch is None else _dispatch_note(dispatch),
     }
-    note = sealed(note, area.target)
+    note = add_seal(note, area.target)
     write_text(area, PUBLISHING, json.dumps(note))
     _copy_all(area, note)
 
@@ -164,7 +164,7 @@ def _copy_all(area: ObjectArea, note: Mapping[str, Any]) -> None:
         area.delete_below(f"{area.target}/{name}")
     area.copy_new(note["files"])
     if note["dispatch"] is not None:
-        write_text(area, _DISPATCH, json.dumps(sealed(note["dispatch"], area.target)))
+        write_text(area, _DISPATCH, json.dumps(add_seal(note["dispatch"], area.target)))
     area.delete(area.path(PUBLISHING))
 
 

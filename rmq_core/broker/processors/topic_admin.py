@@ -100,8 +100,8 @@ class TopicAdmin:
             for topic in topics:
                 if topic.attributes.get(CLEANUP_POLICY) == COMPACTED:
                     log.warning(
-                        "topic %(topic)s has cleanup.policy=COMPACTION, and this broker compacts no topic: its messages "
-                        "expire as all others do, the last of a key too",
+                        "topic %(topic)s has cleanup.policy=COMPACTION, and this broker compacts no topic: "
+                        "its messages expire as all others do, the last of a key too",
                         {"topic": topic.topic_name},
                     )
 
