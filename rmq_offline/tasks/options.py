@@ -55,9 +55,11 @@ START_ANEW: Final = Option(
     "start_anew", bool, None, "Set an interrupted run in the store aside (renamed), and start anew."
 )
 ACCEPT: Final = Option(
-    "accept", list, "NAME",
+    "accept",
+    list,
+    "NAME",
     "A topic, or TOPIC/QUEUE, whose messages may leave or whose end may be lowered; all is any. Repeatable.",
-)  # fmt: skip
+)
 REBUILD_OPTIONS: Final = (
     Option("out", str, "DIR", "Write to this directory or URI; of several stores, by broker.", is_path=True),
     Option(
