@@ -131,7 +131,6 @@ def _warm() -> _Warm:
 
 def serve() -> None:
     """Import everything, then fork at each request."""
-    importlib.import_module("typer._adapters")  # which typer leaves to its first command
     for package in (rmq_formats, rmq_core, rmq_offline, rmq_cli):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if not module.name.startswith(_NEEDS_SPARK):
