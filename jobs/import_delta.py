@@ -106,7 +106,7 @@ def check(arguments: argparse.Namespace) -> argparse.Namespace:
         raise OptionError("--catalog-option needs --format iceberg: Delta's catalogs are Spark's, by --conf")
     if arguments.format == "iceberg":
         check_installed()
-    leftover = parse_leftover_policy(resume=arguments.resume, start_anew=arguments.start_anew)
+    leftover = parse_leftover_policy(arguments)
     store = open_store(arguments.store)
     follow_broker_conf(arguments)
     if configured_log_directories(store.root):

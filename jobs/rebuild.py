@@ -46,7 +46,7 @@ def options(arguments: argparse.Namespace, store: str) -> RebuildOptions:
 
 def check(arguments: argparse.Namespace) -> argparse.Namespace:
     """Refuse unusable arguments before a session is started; return usable arguments."""
-    parse_leftover_policy(resume=arguments.resume, start_anew=arguments.start_anew)
+    parse_leftover_policy(arguments)
     parse_publish_options(arguments)
     if is_several(arguments.store):
         find_stores(arguments.store)
@@ -73,7 +73,7 @@ def main(arguments: argparse.Namespace, spark: SparkSession) -> tuple[dict[str, 
         arguments.out,
         options(arguments, store),
         runner,
-        leftover=parse_leftover_policy(resume=arguments.resume, start_anew=arguments.start_anew),
+        leftover=parse_leftover_policy(arguments),
         publishing=parse_publish_options(arguments),
     )
     return report.to_dict(), EXIT_CLEAN if report.is_clean else EXIT_FINDINGS
@@ -91,7 +91,7 @@ def main_several(arguments: argparse.Namespace, runner: SparkRunner) -> tuple[di
         arguments.out,
         functools.partial(options, arguments),
         runner,
-        parse_leftover_policy(resume=arguments.resume, start_anew=arguments.start_anew),
+        parse_leftover_policy(arguments),
         parse_publish_options(arguments),
     )
     return report.to_dict(), EXIT_CLEAN if report.is_clean else EXIT_FINDINGS

@@ -12,7 +12,7 @@ import typer
 from rmq_cli import output
 from rmq_formats.errors import OptionError
 from rmq_formats.times import check_milliseconds
-from rmq_offline.tasks.options import ACCEPT, CONFIG_HELP, REPORT, RESUME, SIZE_OPTIONS, START_ANEW, Option
+from rmq_offline.tasks.options import CONFIG_HELP, REPORT, SIZE_OPTIONS, Option
 
 if TYPE_CHECKING:
     from rmq_formats.storage.broker_conf import BrokerConf
@@ -59,10 +59,7 @@ Report = annotation(REPORT)
 Work = Annotated[
     str | None, typer.Option(metavar="DIR", help="For intermediate files; default: the temporary directory.")
 ]
-Accept = annotation(ACCEPT)
 Workers = Annotated[int | None, typer.Option(min=1, metavar="N", help="Processes; default: one for each processor.")]
-Resume = annotation(RESUME)
-StartAnew = annotation(START_ANEW)
 AsOneJson = Annotated[bool, typer.Option("--json", help="The report as one JSON object.")]
 
 

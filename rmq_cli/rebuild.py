@@ -1,13 +1,13 @@
 """``rmq rebuild``: rebuilds ConsumeQueue and Index files from the CommitLog, on this machine."""
 
 from argparse import Namespace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from rmq_cli.arguments import AsOneJson, Report, StorePaths, Workers, with_options, with_store_sizes
 from rmq_offline.tasks.options import REBUILD_OPTIONS
 
 if TYPE_CHECKING:
-    from rmq_offline.rebuild.options import RebuildOptions
     from rmq_offline.verify.phases.plan import VerifyOptions
 
 
@@ -33,15 +33,11 @@ def rebuild(
     from rmq_offline.rebuild.publication import parse_publish_options  # noqa: PLC0415
     from rmq_offline.tasks.origin import parse_leftover_policy  # noqa: PLC0415
 
-    def options_of_store(store: str) -> "RebuildOptions":
-        return parse_rebuild_options(arguments, sizes, store)
-
-    publishing = parse_publish_options(arguments)
-    leftover = parse_leftover_policy(resume=arguments.resume, start_anew=arguments.start_anew)
+    publishing, leftover = parse_publish_options(arguments), parse_leftover_policy(arguments)
     return rebuild_run.run(
         stores,
         arguments.out,
-        options_of_store,
+        partial(parse_rebuild_options, arguments, sizes),
         publishing,
         workers=workers,
         report_file=report,

@@ -1,17 +1,20 @@
 """``rmq repair``: repairs a damaged store from its sound records, on this machine."""
 
+from argparse import Namespace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rmq_cli.arguments import Accept, AsOneJson, Resume, StartAnew, StorePath, Work, Workers, with_store_sizes
+from rmq_cli.arguments import AsOneJson, StorePath, Work, Workers, with_options, with_store_sizes
 from rmq_formats.errors import OptionError
+from rmq_offline.tasks.options import ACCEPT, RESUME, START_ANEW
 
 if TYPE_CHECKING:
     from rmq_offline.verify.phases.plan import VerifyOptions
 
 
 @with_store_sizes
+@with_options([RESUME, START_ANEW, ACCEPT])
 def repair(
     store: StorePath,
     *,
@@ -22,9 +25,7 @@ def repair(
         typer.Option(metavar="WHAT", help="all, or config: topics.json and subscriptionGroup.json."),
     ] = "all",
     sizes: "VerifyOptions",
-    resume: Resume = False,
-    start_anew: StartAnew = False,
-    accept: Accept = None,
+    arguments: Namespace,
     work: Work = None,
     workers: Workers = None,
     as_json: AsOneJson = False,
@@ -44,7 +45,14 @@ def repair(
 
     if what == "config":
         return repair_run.run_config(store, apply=apply, as_json=as_json)
-    leftover = parse_leftover_policy(resume=resume, start_anew=start_anew)
+    leftover = parse_leftover_policy(arguments)
     return repair_run.run(
-        store, sizes, apply=apply, accept=accept or (), work=work, workers=workers, as_json=as_json, leftover=leftover
+        store,
+        sizes,
+        apply=apply,
+        accept=arguments.accept or (),
+        work=work,
+        workers=workers,
+        as_json=as_json,
+        leftover=leftover,
     )

@@ -14,7 +14,7 @@ from rmq_formats.errors import FormatError
 from rmq_formats.read import broker_config
 from rmq_formats.read.index_lookup import IndexFile
 from rmq_formats.read.rocksdb_queues import QueueDatabase, opened_queues
-from rmq_formats.storage.queue_logs import QUEUE_LOGS, QueueLog, TieredLogs, existing_logs, tiered_brokers
+from rmq_formats.storage.queue_logs import QUEUE_LOGS, QueueLog, TieredLogs, tiered_brokers
 from rmq_formats.storage.rocksdb import opened_rocksdb
 from rmq_formats.storage.segments import Segment, Storage, read_range
 
@@ -216,14 +216,14 @@ def tier_facts(place: ClassifiedPath) -> tuple[QueueLogFacts, ...]:
     return tuple(
         _log_facts(cluster, broker, log)
         for (cluster, broker), path in sorted(tiered_brokers(place.storage, place.path).items())
-        for log in existing_logs(TieredLogs(place.storage, path))
+        for log in TieredLogs(place.storage, path).existing()
     )
 
 
 def store_log_facts(place: ClassifiedPath) -> dict[str, tuple[QueueLogFacts, ...]]:
     """Facts of the logs of single queues in a store, by the kind of the logs. Raises StoreSizeError."""
     return {
-        kind: tuple(_log_facts(None, None, log) for log in existing_logs(logs.open(place.files, None)))
+        kind: tuple(_log_facts(None, None, log) for log in logs.open(place.files, None).existing())
         for kind, logs in QUEUE_LOGS.items()
         if logs.is_in_store and logs.layout in place.files.layouts
     }

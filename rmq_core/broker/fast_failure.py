@@ -55,6 +55,8 @@ class PageCache:
 
     Attributes:
         busy_ms: what the append took; 0 while the page cache is not busy.
+        slow_ms: what the last slow append took.
+        slow_end_s: its end, by the clock of the connections; what was read before waited for it.
         timeout_s: longer appends are slow.
     """
 
@@ -62,21 +64,17 @@ class PageCache:
         """Count longer appends as slow; ``timeout_ms`` is ``osPageCacheBusyTimeOutMills``."""
         self.busy_ms = 0
         self.timeout_s = timeout_ms / 1000
-        self._last_ms = 0
-        self._last_end_s = 0.0
+        self.slow_ms = 0
+        self.slow_end_s = 0.0
 
     def record_slow_append(self, begin_s: float, end_s: float) -> None:
         """Mark the store as busy for this turn of the loop; both times are of the clock of the connections."""
-        self.busy_ms = self._last_ms = max(1, int((end_s - begin_s) * 1000))
-        self._last_end_s = end_s
+        self.busy_ms = self.slow_ms = max(1, int((end_s - begin_s) * 1000))
+        self.slow_end_s = end_s
         asyncio.get_running_loop().call_soon(self._end)
 
     def _end(self) -> None:
         self.busy_ms = 0
-
-    def delay_ms(self, read_time_s: float) -> int:
-        """Return the duration of the slow append that a request waited for; 0 if it waited for none."""
-        return self.busy_ms or (self._last_ms if read_time_s < self._last_end_s else 0)
 
 
 def fail_fast(
@@ -90,8 +88,8 @@ def fail_fast(
 
     def handle(request: RemotingCommand, connection: Connection) -> HandlerResponse:
         waited_ms = (now_s() - connection.read_time_s) * 1000
-        if is_send and (delay_ms := page_cache.delay_ms(connection.read_time_s)):
-            return _refusal(request, connection, "PCBUSY_CLEAN_QUEUE", max(waited_ms, delay_ms))
+        if is_send and (page_cache.busy_ms or connection.read_time_s < page_cache.slow_end_s):
+            return _refusal(request, connection, "PCBUSY_CLEAN_QUEUE", max(waited_ms, page_cache.slow_ms))
         if waited_ms >= _LEAST_MS:
             settings = config()
             if settings.broker_fast_failure_enable and waited_ms >= getattr(settings, limit):

@@ -4,7 +4,7 @@ If a tier is read with the store, each queue's messages come from the tier up to
 CommitLog, which the ConsumeQueue tells, and then from the CommitLog.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -30,7 +30,7 @@ from rmq_formats.scan.segment import FrameBatch, without_record_sums
 from rmq_formats.scan.splits import Split, data_end_of, split_frames, split_of, usual_split_bytes
 from rmq_formats.storage import layout_refusals
 from rmq_formats.storage.queue_files import QueueFiles
-from rmq_formats.storage.queue_logs import QUEUE_LOGS, LogKind, Logs, QueueLog, existing_logs
+from rmq_formats.storage.queue_logs import QUEUE_LOGS, LogKind, Logs, QueueLog
 from rmq_formats.storage.segments import Segment, Storage, open_storage, read_range
 from rmq_formats.storage.store_files import StoreFiles
 
@@ -79,7 +79,7 @@ def queue_log_tasks(
         StoreError: a file or directory that cannot be read.
     """
     queue_logs = QUEUE_LOGS[logs.kind].open(store, logs.tier)
-    existing = list(existing_logs(queue_logs, query.wants_topic))
+    existing = queue_logs.existing(query.wants_topic)
     is_joined = logs.kind is LogKind.JOINED
     logs_with_ends = _pair_with_ends(store, query, existing) if is_joined else [(log, MAX_LONG) for log in existing]
     storage, directory = queue_logs.storage, queue_logs.directory
@@ -88,7 +88,7 @@ def queue_log_tasks(
     return _bundle_tasks(directory, parts, split_bytes, min_tasks), f"{count} logs of queues, {logs.kind}"
 
 
-def _pair_with_ends(store: StoreFiles, query: Query, logs: Sequence[QueueLog]) -> list[tuple[QueueLog, int]]:
+def _pair_with_ends(store: StoreFiles, query: Query, logs: Iterable[QueueLog]) -> list[tuple[QueueLog, int]]:
     """Pair each log in a tier with the queue offset at which the CommitLog goes on."""
     database = choose_queues(store).database
     layout_refusals.refuse(layout_refusals.queue_files_refusal(store.layouts, database))

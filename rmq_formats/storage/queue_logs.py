@@ -5,10 +5,11 @@ that a scan of a CommitLog reads such a log. ``QUEUE_LOGS`` has the layouts with
 docs/formats/tiered.md, docs/formats/compaction.md
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import ClassVar, Final, Protocol, Self
+from typing import ClassVar, Final, Self
 
 from rmq_formats.codecs import paths, tiered
 from rmq_formats.errors import OptionError, StoreNotFoundError
@@ -84,44 +85,46 @@ class QueueLog:
     is_padded: bool = False
 
 
-class QueueLogs(Protocol):
-    """Port over the logs of single queues of a layout.
+@dataclass(frozen=True, slots=True)
+class QueueLogs(ABC):
+    """Logs of single queues of a layout, in one directory.
 
     Attributes:
         layout: the layout that has these logs.
         is_in_store: whether the logs are below the store's root.
     """
 
+    storage: Storage
+    directory: str
     layout: ClassVar[StoreLayout]
     is_in_store: ClassVar[bool]
 
-    @property
-    def storage(self) -> Storage:
-        """Storage of the files."""
-
-    @property
-    def directory(self) -> str:
-        """Directory with the logs."""
-
     @classmethod
+    @abstractmethod
     def open(cls, store: StoreFiles, tier: str | None) -> Self:
         """Find the logs of a store's broker. Raises OptionError without a tier, StoreNotFoundError without logs."""
 
+    @abstractmethod
     def queues(self, wants_topic: WantsTopic = _is_any) -> Iterator[tuple[str, int]]:
-        """List topics and queue ids by their directories, with log files or without."""
+        """List topics and queue ids by the directories of logs, with files or without."""
 
+    @abstractmethod
     def log(self, topic: str, queue_id: int) -> QueueLog:
         """List the log of one queue; it may have no files. Raises StoreSizeError if files overlap."""
 
+    def existing(self, wants_topic: WantsTopic = _is_any) -> Iterator[QueueLog]:
+        """Yield the logs that have files, by topic and queue. Raises StoreSizeError if files overlap."""
+        for queue in self.queues(wants_topic):
+            log = self.log(*queue)
+            if log.segments:
+                yield log
 
-@dataclass(frozen=True, slots=True)
-class CompactedLogs:
+
+class CompactedLogs(QueueLogs):
     """Logs of a store's compacted topics; ``directory`` is ``<root>/compaction``."""
 
-    storage: Storage
-    directory: str
-    layout: ClassVar[StoreLayout] = StoreLayout.COMPACTION
-    is_in_store: ClassVar[bool] = True
+    layout = StoreLayout.COMPACTION
+    is_in_store = True
 
     @classmethod
     def of(cls, store: StoreFiles) -> Self:
@@ -147,11 +150,12 @@ class CompactedLogs:
         return f"{self.directory}/compactionCq"
 
     def queues(self, wants_topic: WantsTopic = _is_any) -> Iterator[tuple[str, int]]:
+        """List topics and queue ids by the directories of logs."""
+        return _queues(self.storage, self.log_directory, wants_topic)
+
+    def queues_with_units(self) -> list[tuple[str, int]]:
         """List topics and queue ids by the directories of logs and of units."""
-        queues: set[tuple[str, int]] = set()
-        for tree in (self.log_directory, self.unit_directory):
-            queues.update(_queues(self.storage, tree, wants_topic))
-        yield from sorted(queues)
+        return sorted({*self.queues(), *_queues(self.storage, self.unit_directory, _is_any)})
 
     def log(self, topic: str, queue_id: int) -> QueueLog:
         """List the log of one queue; it may have no files. Raises StoreSizeError if files overlap."""
@@ -161,14 +165,11 @@ class CompactedLogs:
         return QueueLog(topic, queue_id, tuple(segments), tuple(units), is_padded=True)
 
 
-@dataclass(frozen=True, slots=True)
-class TieredLogs:
+class TieredLogs(QueueLogs):
     """Logs of a broker's queues in tiered storage; ``directory`` is the broker's."""
 
-    storage: Storage
-    directory: str
-    layout: ClassVar[StoreLayout] = StoreLayout.TIERED
-    is_in_store: ClassVar[bool] = False
+    layout = StoreLayout.TIERED
+    is_in_store = False
 
     @classmethod
     def open(cls, store: StoreFiles, tier: str | None) -> Self:
@@ -190,19 +191,11 @@ class TieredLogs:
         return QueueLog(topic, queue_id, segments, tiered_segments(self.storage, f"{path}/{tiered.CONSUME_QUEUE}"))
 
 
-QUEUE_LOGS: Final[Mapping[LogKind, type[CompactedLogs | TieredLogs]]] = {
+QUEUE_LOGS: Final[Mapping[LogKind, type[QueueLogs]]] = {
     LogKind.COMPACTED: CompactedLogs,
     LogKind.TIERED: TieredLogs,
     LogKind.JOINED: TieredLogs,
 }
-
-
-def existing_logs(logs: QueueLogs, wants_topic: WantsTopic = _is_any) -> Iterator[QueueLog]:
-    """Yield the logs that have files, by topic and queue. Raises StoreSizeError if files overlap."""
-    for queue in logs.queues(wants_topic):
-        log = logs.log(*queue)
-        if log.segments:
-            yield log
 
 
 def tiered_brokers(storage: Storage, tier: str) -> dict[tuple[str, str], str]:

@@ -126,7 +126,7 @@ def _steps(root: str) -> Iterator[tuple[ConfigFileStep, bytes]]:
         for committed in committed_offsets:
             if committed.group is not None:
                 queues.setdefault(committed.topic, set()).add(committed.queue_id)
-        compacted = {topic for topic, _ in CompactedLogs.of(store).queues()}
+        compacted = {topic for topic, _ in CompactedLogs.of(store).queues_with_units()}
         topics = {
             topic: _make_topic_config(topic, ids, is_batch=topic in batch, is_compacted=topic in compacted)
             for topic, ids in sorted(_select_user_topics(queues).items())

@@ -13,6 +13,7 @@ import os
 import secrets
 import socket
 import stat
+from argparse import Namespace
 from collections.abc import Mapping
 from contextlib import suppress
 from enum import StrEnum
@@ -40,11 +41,13 @@ class LeftoverPolicy(StrEnum):
     START_ANEW = "start-anew"  # set it aside
 
 
-def parse_leftover_policy(*, resume: bool, start_anew: bool) -> LeftoverPolicy:
+def parse_leftover_policy(arguments: Namespace) -> LeftoverPolicy:
     """Translate the options ``--resume`` and ``--start-anew``. Raises OptionError for both at once."""
-    if resume and start_anew:
+    if arguments.resume and arguments.start_anew:
         raise OptionError("--resume and --start-anew: give one of them")
-    return LeftoverPolicy.RESUME if resume else LeftoverPolicy.START_ANEW if start_anew else LeftoverPolicy.REFUSE
+    if arguments.resume:
+        return LeftoverPolicy.RESUME
+    return LeftoverPolicy.START_ANEW if arguments.start_anew else LeftoverPolicy.REFUSE
 
 
 def add_seal(note: Mapping[str, Any], root: str) -> dict[str, Any]:

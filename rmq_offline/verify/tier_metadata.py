@@ -9,7 +9,7 @@ from rmq_formats.errors import DecodeError, RmqError, StoreError
 from rmq_formats.read.broker_config import read_config
 from rmq_formats.read.query import Queue
 from rmq_formats.read.queue_logs import first_queue_offset
-from rmq_formats.storage.queue_logs import CompactedLogs, existing_logs
+from rmq_formats.storage.queue_logs import CompactedLogs
 from rmq_formats.storage.segments import Storage
 from rmq_formats.storage.store_files import StoreFiles
 
@@ -42,7 +42,7 @@ def read_begins_elsewhere(store: StoreFiles, queues: Iterable[Queue]) -> dict[Qu
             for base in segments:
                 begin = int(base) // UNIT_BYTES
                 begins[topic, queue_id] = min(begin, begins.get((topic, queue_id), begin))
-        for log in existing_logs(CompactedLogs.of(store)):
+        for log in CompactedLogs.of(store).existing():
             log_begin = first_queue_offset(store.storage, log)
             if log_begin is not None:
                 begins[log.topic, log.queue_id] = min(log_begin, begins.get((log.topic, log.queue_id), log_begin))

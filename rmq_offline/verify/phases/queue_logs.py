@@ -51,7 +51,7 @@ def list_queue_logs(store: StoreFiles, tier: str | None, findings: FindingList) 
 def _list_compacted_logs(store: StoreFiles, findings: FindingList) -> Iterator[QueueLogInput]:
     logs = CompactedLogs.of(store)
     try:
-        queues = list(logs.queues())
+        queues = logs.queues_with_units()
     except StoreError as error:
         findings.report(layout_finding_kinds.QUEUE_LOG_RECORD, str(error), logs.directory)
         return
