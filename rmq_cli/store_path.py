@@ -35,7 +35,7 @@ from rmq_formats.storage.queue_files import queue_directories
 from rmq_formats.storage.queue_logs import tiered_segments
 from rmq_formats.storage.segments import Segment, Storage, list_segments, open_storage, read_range
 from rmq_formats.storage.store_files import StoreFiles, nearby_store, refuse_no_store
-from rmq_formats.storage.store_layouts import is_rocksdb, is_rocksdb_table
+from rmq_formats.storage.store_layouts import is_rocksdb, is_rocksdb_table, queue_database_layout
 
 _HEAD_BYTES: Final = 4096  # enough to know any file by
 _TAIL_BYTES: Final = 8
@@ -61,7 +61,6 @@ class PathKind(StrEnum):
     ENTRY_INDEX = "entry_index"
 
 
-_DATABASES: Final = ("consumequeue", "consumequeue_rocksdb")
 _QUEUE_TREES: Final = {
     "consumequeue": PathKind.CONSUMEQUEUE,
     "consumequeue_ext": PathKind.CONSUMEQUEUE_EXT,
@@ -136,8 +135,9 @@ def _refuse_names(storage: Storage, path: str) -> None:
             )
         # A topic's directory may stand beside the database; what else is in the directory is the database's.
         is_in_directory = number + 2 == len(parts) and not storage.entries(path)
-        if is_in_directory and name in _DATABASES and is_rocksdb(storage, here):
-            raise StoreLayoutError(f"{path}: a file of a ConsumeQueue in RocksDB; give its directory, {here}")
+        layout = queue_database_layout(storage, here) if is_in_directory else None
+        if layout is not None:
+            raise StoreLayoutError(f"{path}: a file of a {layout}; give its directory, {here}")
 
 
 def _is_dledger(parts: list[str], name: str) -> bool:
@@ -147,7 +147,7 @@ def _is_dledger(parts: list[str], name: str) -> bool:
 
 def _directory_kind(storage: Storage, path: str, names: list[str]) -> PathKind:
     parts = _parts(storage, path)
-    if parts[-1] in _DATABASES and is_rocksdb(storage, path):
+    if queue_database_layout(storage, "/".join(parts)) is not None:
         return PathKind.QUEUE_DATABASE
     tree = _tree_of(parts)
     if tree is not None:

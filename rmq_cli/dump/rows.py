@@ -21,7 +21,7 @@ from rmq_formats.codecs.layout import BATCH_UNIT_BYTES, UNIT_BYTES
 from rmq_formats.errors import FormatError
 from rmq_formats.read.config_documents import documents_at
 from rmq_formats.read.index_lookup import IndexFile
-from rmq_formats.read.rocksdb_queues import opened_queues
+from rmq_formats.read.queue_databases import opened_queues
 from rmq_formats.storage.segments import OpenRange, Storage, read_range
 
 ReportFault = Callable[[str], None]
@@ -42,7 +42,7 @@ class UnitRow:
 
 @dataclass(frozen=True, slots=True)
 class TimedUnitRow(UnitRow):
-    """One unit of a ConsumeQueue in RocksDB."""
+    """One unit of a ConsumeQueue in a database."""
 
     store_timestamp: int
 
@@ -198,10 +198,10 @@ class EntryIndexRow:
     physical_offset: int
 
 
-def rocksdb_units(
+def database_units(
     place: ClassifiedPath, topic: str | None, begin: int, report_fault: ReportFault
 ) -> Iterator[TimedUnitRow]:
-    """Yield the units of a ConsumeQueue in RocksDB, each queue from a queue offset on, up to the first damage."""
+    """Yield the units of a ConsumeQueue in a database, each queue from a queue offset on, up to the first damage."""
     try:
         with opened_queues(place.storage, place.path) as database:
             for name, queue_id in database.queues(topic):

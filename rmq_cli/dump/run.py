@@ -25,7 +25,7 @@ _Reader = Callable[[ClassifiedPath, str | None, int, ReportFault], Iterator[Any]
 _TABLES: Final[Mapping[PathKind, tuple[_Reader, text_lines.TextTable]]] = {
     PathKind.CONSUMEQUEUE: (file_rows.units, text_lines.UNITS),
     PathKind.BATCHCONSUMEQUEUE: (file_rows.batch_units, text_lines.BATCH_UNITS),
-    PathKind.QUEUE_DATABASE: (file_rows.rocksdb_units, text_lines.ROCKSDB_UNITS),
+    PathKind.QUEUE_DATABASE: (file_rows.database_units, text_lines.TIMED_UNITS),
     PathKind.ENTRY_INDEX: (file_rows.entry_index, text_lines.ENTRY_INDEX_UNITS),
     PathKind.CONSUMEQUEUE_EXT: (file_rows.ext_units, text_lines.EXT_UNITS),
     PathKind.INDEX: (file_rows.entries, text_lines.ENTRIES),

@@ -110,7 +110,7 @@ BATCH_UNITS: Final = TextTable(
         f"  {time_text(row.store_timestamp)}"
     ),
 )
-ROCKSDB_UNITS: Final = TextTable(
+TIMED_UNITS: Final = TextTable(
     f"{_UNIT_HEADING}  stored\n",
     lambda row: (
         f"{row.queue_offset:>14} {row.physical_offset:>17} {row.size:>11} {row.tags_code:>21}"

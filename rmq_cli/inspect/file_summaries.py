@@ -13,7 +13,8 @@ from rmq_formats.codecs.layout import PRE_BLANK_SIZE, UNIT_BYTES
 from rmq_formats.errors import FormatError
 from rmq_formats.read import broker_config
 from rmq_formats.read.index_lookup import IndexFile
-from rmq_formats.read.rocksdb_queues import QueueDatabase, opened_queues
+from rmq_formats.read.queue_databases import opened_queues
+from rmq_formats.read.queue_units import QueueDatabase
 from rmq_formats.storage.queue_logs import QUEUE_LOGS, QueueLog, TieredLogs, tiered_brokers
 from rmq_formats.storage.rocksdb import opened_rocksdb
 from rmq_formats.storage.segments import Segment, Storage, read_range
@@ -134,7 +135,7 @@ def queue_facts(place: ClassifiedPath) -> tuple[QueueFileFacts, ...]:
 
 
 def database_facts(storage: Storage, path: str) -> tuple[QueueFileFacts, ...]:
-    """Facts of each queue of a ConsumeQueue in RocksDB, by its directory. Raises FormatError, StoreError."""
+    """Facts of each queue of a ConsumeQueue in a database, by its directory. Raises FormatError, StoreError."""
     with opened_queues(storage, path) as database:
         return tuple(_rocksdb_queue_facts(database, *queue) for queue in sorted(database.queues()))
 

@@ -29,7 +29,7 @@ from rmq_formats.codecs.checkpoint import Checkpoint
 from rmq_formats.errors import FormatError, OptionError, StoreError, without_secrets
 from rmq_formats.read.unqueued import UNQUEUED_TEXTS, unqueued_sums
 from rmq_formats.storage.store_files import configured_log_directories
-from rmq_formats.storage.store_layouts import StoreLayout
+from rmq_formats.storage.store_layouts import StoreLayout, queue_database_layout
 from rmq_offline.diagnosis.recovery import BYTES_PER_SECOND, StartEstimate, estimate_start
 from rmq_offline.verify.findings import Finding
 
@@ -49,7 +49,7 @@ class Facts:
         abort: whether the file ``abort`` exists: a broker runs on the store, or was killed.
         errors: files that cannot be read or decoded.
         start: what a broker's start reads of a store's log.
-        layouts: a store's layouts beside the classic one, each with the file that proves it.
+        layouts: a store's layouts beside the classic one, each with the file that proves it; of a database its path.
     """
 
     kind: PathKind
@@ -132,6 +132,9 @@ def gather(place: ClassifiedPath) -> Facts:
     """Return the facts of a path."""
     facts = Facts(place.kind, without_secrets(place.path))
     parts = [place]
+    if place.kind is PathKind.QUEUE_DATABASE:
+        layout = queue_database_layout(place.storage, place.path)
+        facts.layouts = {layout.value: facts.path} if layout is not None else None
     if place.kind is PathKind.STORE:
         kinds = [kind for kind in PathKind if kind not in {PathKind.STORE, PathKind.CONFIG, PathKind.TIER}]
         parts = [place.child(kind) for kind in kinds if place.storage.exists(f"{place.path}/{kind}")]
@@ -238,7 +241,7 @@ def _kind_text(facts: Facts) -> str:
         PathKind.TIER: "tiered storage",
         PathKind.CHECKPOINT: "a checkpoint",
         PathKind.CONFIG: "a config file",
-        PathKind.QUEUE_DATABASE: "a ConsumeQueue in RocksDB",
+        PathKind.QUEUE_DATABASE: "a ConsumeQueue in a database",
         PathKind.ENTRY_INDEX: "the index of a DLedger CommitLog",
     }.get(facts.kind, facts.kind)
 
@@ -272,7 +275,7 @@ def _log_rows(log: CommitLogFacts) -> list[tuple[str, str | Text]]:
 def _queue_rows(name: str, queues: Sequence[QueueFileFacts | ExtFacts]) -> list[tuple[str, str | Text]]:
     count = sum(queue.files for queue in queues)
     size = bytes_text(sum(queue.size_bytes for queue in queues))
-    place = f"{counted(count, 'file')} of {size}" if count else "in RocksDB"
+    place = f"{counted(count, 'file')} of {size}" if count else "in a database"
     topics = counted(len({queue.topic for queue in queues}), "topic")
     units = counted(sum(queue.units for queue in queues), "unit")
     return [(name, f"{place}: {topics}, {counted(len(queues), 'queue')}, {units}")]

@@ -21,8 +21,8 @@ from rmq_formats.read.broker_config import stored_batch_topics
 from rmq_formats.read.index_lookup import IndexFile, index_paths
 from rmq_formats.read.query import EVERYTHING, Query, QueueBounds
 from rmq_formats.read.queue_choice import FileQueue, choose_queues
+from rmq_formats.read.queue_databases import DatabaseQueue, opened_queues
 from rmq_formats.read.queues import ConsumeQueue, message_units, read_units
-from rmq_formats.read.rocksdb_queues import DatabaseQueue, opened_queues
 from rmq_formats.storage.queue_files import QueueFiles, queue_topics, topic_queues
 from rmq_formats.storage.segments import Storage, open_storage, read_range
 from rmq_formats.storage.store_files import StoreFiles
@@ -30,7 +30,7 @@ from rmq_formats.storage.store_files import StoreFiles
 
 @dataclass(frozen=True, slots=True)
 class UnitRange:
-    """Range ``[low, high)`` of units in one file of a queue, or of queue offsets of a queue in RocksDB."""
+    """Range ``[low, high)`` of units in one file of a queue, or of queue offsets of a queue in a database."""
 
     topic: str
     queue_id: int

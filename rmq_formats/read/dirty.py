@@ -6,7 +6,6 @@ from rmq_formats.codecs import paths
 from rmq_formats.codecs.checkpoint import Checkpoint
 from rmq_formats.codecs.layout import CHECKPOINT_FILE_BYTES
 from rmq_formats.errors import FormatError, StoreError
-from rmq_formats.storage import store_layouts
 from rmq_formats.storage.segments import read_range
 from rmq_formats.storage.store_files import StoreFiles
 from rmq_formats.storage.store_lock import is_locked
@@ -26,8 +25,8 @@ def dirty_reason(store: StoreFiles) -> str | None:
 def dirty_queues_reason(store: StoreFiles, topics: frozenset[str]) -> str | None:
     """Return why the files below ``consumequeue`` may lack units of some topics; None if they do not."""
     layouts = store.layouts
-    if store_layouts.StoreLayout.ROCKSDB_QUEUES in layouts:
-        return "the ConsumeQueue is in RocksDB"
+    if layouts.queue_layout is not None:
+        return layouts.queue_layout.rules.unwritten
     batch = layouts.batch_topics & topics
     if batch:
         return f"topic {min(batch)} has batch queues (BatchConsumeQueue)"

@@ -33,9 +33,9 @@ from rmq_formats.errors import FormatError, StoreError
 from rmq_formats.kernels.scan import CODE, POSITION, SIZE, SOUND
 from rmq_formats.read.dirty import read_checkpoint
 from rmq_formats.read.queue_choice import file_queues, open_queue
+from rmq_formats.read.queue_databases import opened_queues
 from rmq_formats.read.queues import ConsumeQueue, message_units, read_units
 from rmq_formats.read.ranges import segment_at
-from rmq_formats.read.rocksdb_queues import opened_queues
 from rmq_formats.scan.segment import FrameBatch, log_frames
 from rmq_formats.storage.segments import Segment, Storage, read_range
 from rmq_formats.storage.store_files import StoreFiles
@@ -334,7 +334,7 @@ class _LogEndSearch:
         return last
 
     def _dispatched_to_database(self, database: str) -> int | None:
-        """Return how far a RocksDB's units go; None where its broker runs, or its library is missing."""
+        """Return how far a database's units go; None where its broker runs, or its library is missing."""
         try:
             with opened_queues(self._store.storage, database) as queues:
                 return queues.checkpoint() or None

@@ -16,10 +16,10 @@ from rmq_formats.read.index_lookup import find_key_offsets, index_paths, unknown
 from rmq_formats.read.log_end import readable_segments
 from rmq_formats.read.query import AccessPath, Include, Query
 from rmq_formats.read.queue_choice import choose_queues, dispatched_end_of_files
+from rmq_formats.read.queue_databases import find_unit_records
 from rmq_formats.read.queue_logs import QueueLogsTask, queue_log_tasks
 from rmq_formats.read.queues import ConsumeQueue, average_record_bytes
 from rmq_formats.read.ranges import Range, log_bounds, range_splits, segment_at, walk_start
-from rmq_formats.read.rocksdb_queues import find_unit_records
 from rmq_formats.read.store_times import time_ranges
 from rmq_formats.scan.splits import DEFAULT_SPLIT_BYTES, Split
 from rmq_formats.storage import layout_refusals
@@ -284,7 +284,7 @@ class _Planner:
         return ReadPlan(AccessPath.CONSUMEQUEUE, f"{count} units of {len(queues)} queues", tasks)
 
     def _point_reads_if_fit(self, database: str, topics: frozenset[str]) -> ReadPlan | str:
-        """Plan by the units in a RocksDB, with a scan of undispatched records; or return why it cannot be used."""
+        """Plan by the units in a database, with a scan of undispatched records; or return why it cannot be used."""
         begin, end = self._wanted_range()
         most = (end - begin) // POINT_COST_BYTES
         try:
@@ -298,7 +298,7 @@ class _Planner:
             return f"{len(stored.physical_offsets)} records by their places cost more than scanning the log"
         offsets = [offset for offset in stored.physical_offsets if offset < dispatched]
         tasks = self._point_read_tasks(offsets) + self._scan_tasks([(dispatched, end)])
-        return ReadPlan(AccessPath.CONSUMEQUEUE, f"{len(offsets)} units in RocksDB", tasks)
+        return ReadPlan(AccessPath.CONSUMEQUEUE, f"{len(offsets)} units of a database", tasks)
 
     def _wanted_topics(self) -> frozenset[str]:
         """Return the topics that the query names, else those with queues that it selects."""
@@ -344,7 +344,7 @@ class _Planner:
         return tuple(tasks)
 
     def _refuse_database(self) -> None:
-        """Raise StoreLayoutError where a RocksDB has the queues, alone or beside files that end before it."""
+        """Raise StoreLayoutError where a database has the queues, alone or beside files that end before it."""
         database = choose_queues(self.store).database
         layout_refusals.refuse(layout_refusals.queue_files_refusal(self.store.layouts, database))
 

@@ -1,4 +1,4 @@
-"""Choice of the ConsumeQueue to read in a store that has both queue files and a RocksDB.
+"""Choice of the ConsumeQueue to read in a store that has both queue files and a database.
 
 A broker may write both with equal units. But ``storeType`` may have been changed: then the former layout stays in the
 store, and its units end somewhere in the middle of the log.
@@ -17,10 +17,10 @@ from rmq_formats.errors import FormatError, OptionError, RmqError, StoreError, S
 from rmq_formats.read.batch_queues import BatchQueue
 from rmq_formats.read.broker_config import lists_all_topics, stored_batch_topics, stored_topics
 from rmq_formats.read.query import ANY_QUEUE, Include, Query, Queue
-from rmq_formats.read.queue_units import QueueUnits
+from rmq_formats.read.queue_databases import DatabaseQueue, opened_queues
+from rmq_formats.read.queue_units import QueueDatabase, QueueUnits
 from rmq_formats.read.queues import ConsumeQueue
 from rmq_formats.read.ranges import log_bounds
-from rmq_formats.read.rocksdb_queues import DatabaseQueue, QueueDatabase, opened_queues
 from rmq_formats.storage.queue_files import list_queue, named_topics, topic_queues, walk_queues
 from rmq_formats.storage.store_files import StoreFiles, open_store
 from rmq_formats.storage.store_layouts import StoreLayout
@@ -129,7 +129,7 @@ def opened_units(store: StoreFiles, choice: QueueChoice) -> Iterator[StoreQueues
 
 
 def queue_file_topics(store: StoreFiles) -> list[str]:
-    """List the topics with a directory of queue files; empty if a RocksDB goes further or cannot be opened.
+    """List the topics with a directory of queue files; empty if a database goes further or cannot be opened.
 
     Raises StoreNotFoundError for a store with both kinds of queues, and without a CommitLog.
     """

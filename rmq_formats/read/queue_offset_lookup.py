@@ -16,7 +16,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rmq_formats.codecs import paths
 from rmq_formats.codecs.layout import UNIT_BYTES
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
 from rmq_formats.errors import FormatError, StoreError
@@ -24,10 +23,9 @@ from rmq_formats.read.dirty import dirty_reason
 from rmq_formats.read.log_end import dispatched_end, find_leftovers
 from rmq_formats.read.query import MAX_LONG, MIN_LONG, Queue
 from rmq_formats.read.queue_choice import FileQueue, choose_queues, file_queue, file_queues, open_queue
+from rmq_formats.read.queue_databases import DatabaseQueue, opened_queues
 from rmq_formats.read.queue_units import records_within
 from rmq_formats.read.queues import ConsumeQueue, message_units, read_units
-from rmq_formats.read.rocksdb_queues import DatabaseQueue, opened_queues
-from rmq_formats.storage import store_layouts
 from rmq_formats.storage.store_files import StoreFiles
 
 UNQUEUED: Final = -1  # no queue has the record, and none will
@@ -194,7 +192,7 @@ class QueueOffsetLookup:
         return next(file_queues(self._store, topic), None) is not None
 
     def _read_database(self, path: str, topic: str, queue_id: int) -> tuple[int, Longs, Longs]:
-        """Read a queue in RocksDB; a database that a running broker has open counts as without units."""
+        """Read a queue in a database; one that a running broker has open counts as without units."""
         try:
             with opened_queues(self._store.storage, path) as database:
                 dispatched_up_to = database.checkpoint() - 1
@@ -221,14 +219,11 @@ class QueueOffsetLookup:
 
     @cached_property
     def _may_have_database(self) -> bool:
-        directory = paths.consumequeue_dir(self._store.root)
-        return store_layouts.is_rocksdb(self._store.storage, directory) or self._store.storage.exists(
-            f"{directory}_rocksdb"
-        )
+        return self._store.layouts.queue_database is not None
 
     @cached_property
     def _database(self) -> str | None:
-        """The RocksDB with the queues; None if files have the queues."""
+        """The database with the queues; None if files have the queues."""
         if not self._may_have_database:
             return None
         try:

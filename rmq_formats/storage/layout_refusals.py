@@ -33,9 +33,10 @@ def rebuild_refusal(layouts: StoreLayouts) -> str | None:
 
 def queue_rebuild_refusal(layouts: StoreLayouts) -> str | None:
     """Return why the ConsumeQueue files cannot be rebuilt from the CommitLog."""
-    if StoreLayout.ROCKSDB_QUEUES in layouts:
-        database = layouts.evidence[StoreLayout.ROCKSDB_QUEUES]
-        return f"{database}: the ConsumeQueue is in RocksDB; rmq rebuild --what index rebuilds the Index alone"
+    layout = layouts.queue_layout
+    if layout is not None:
+        reason = f"{layouts.evidence[layout]}: {layout.rules.unwritten}"
+        return f"{reason}; rmq rebuild --what index rebuilds the Index alone"
     if layouts.unknown_queue_file is not None:
         return unknown_file_refusal(layouts.unknown_queue_file, "no topic's directory")
     return None
@@ -61,11 +62,11 @@ def batch_topics_refusal(layouts: StoreLayouts, wanted_batch_topics: frozenset[s
 
 
 def queue_files_refusal(layouts: StoreLayouts, database: str | None) -> str | None:
-    """Return why no ConsumeQueue files serve an access path or a tool; ``database`` is the RocksDB with the queues."""
-    if database is None:
+    """Return why no ConsumeQueue files serve an access path or a tool; ``database`` is the one with the queues."""
+    layout = layouts.queue_layout
+    if database is None or layout is None:
         return None
-    evidence = layouts.evidence[StoreLayout.ROCKSDB_QUEUES]
-    return f"{evidence}: the ConsumeQueue is in RocksDB; leave accessPath to auto, or scan"
+    return f"{layouts.evidence[layout]}: {layout.rules.unwritten}; leave accessPath to auto, or scan"
 
 
 def broker_refusal(layouts: StoreLayouts, *, light_queues: bool) -> str | None:

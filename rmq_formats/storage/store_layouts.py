@@ -7,6 +7,7 @@ RocketMQ stores the same messages in several layouts. A tool that confuses two l
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from fnmatch import fnmatchcase
 from typing import Final, Protocol
 
 from rmq_formats.codecs import paths, rocksdb_config, topics_json
@@ -14,7 +15,6 @@ from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
 from rmq_formats.errors import DecodeError, StoreError
 
 ROCKSDB_SIGN: Final = "CURRENT"  # a file of each RocksDB; a topic of that name would be a directory
-_DATABASE_BESIDE: Final = "consumequeue_rocksdb"  # beside the queue files, where a broker writes both
 _ROCKSDB_TABLE_END: Final = bytes.fromhex("f7cff485b741e288")  # the magic number of a block-based table
 _CLASSIC_DIRECTORIES: Final = frozenset({
     "commitlog", "consumequeue", "consumequeue_ext", "batchconsumequeue", "index", "config", "compaction", "timerlog",
@@ -30,6 +30,8 @@ class LayoutRules:
         root_names: names in the store's root; each proves the layout.
         directory: directory below the store's root that proves the layout by any entry.
         config_names: files of ``config``, with or without ``.bak``; each proves the layout.
+        queue_signs: patterns of files in ``consumequeue``; each proves that the ConsumeQueue there is a database.
+        queue_directory: directory of that database where the broker also writes queue files.
         unwritten: the reason for which no job adds to a store with this layout; None if jobs may.
         is_written_by_broker: rmq adds as a broker alone; without, it does not add at all.
         refers_to_log: files of this layout name offsets of the CommitLog, which may not be replaced.
@@ -39,6 +41,8 @@ class LayoutRules:
     root_names: tuple[str, ...] = ()
     directory: str | None = None
     config_names: tuple[str, ...] = ()
+    queue_signs: tuple[str, ...] = ()
+    queue_directory: str | None = None
     unwritten: str | None = None
     is_written_by_broker: bool = False
     refers_to_log: bool = False
@@ -58,7 +62,14 @@ class StoreLayout(StrEnum):
         return layout
 
     DLEDGER = "DLedger CommitLog", LayoutRules(unwritten="a DLedger CommitLog")
-    ROCKSDB_QUEUES = "ConsumeQueue in RocksDB", LayoutRules(unwritten="the ConsumeQueue is in RocksDB")
+    ROCKSDB_QUEUES = (
+        "ConsumeQueue in RocksDB",
+        LayoutRules(
+            queue_signs=(ROCKSDB_SIGN, "MANIFEST-*"),  # the second one, where the first is lost
+            queue_directory="consumequeue_rocksdb",
+            unwritten="the ConsumeQueue is in RocksDB",
+        ),
+    )
     LIGHT_QUEUES = (
         "light queues (LMQ)",
         LayoutRules(
@@ -140,26 +151,37 @@ class StoreLayouts:
         return layout in self.evidence
 
     @property
+    def queue_layout(self) -> StoreLayout | None:
+        """Layout of the database with the ConsumeQueue; None without a database."""
+        return next((layout for layout in self.evidence if layout.rules.queue_signs), None)
+
+    @property
     def queue_database(self) -> str | None:
-        """Directory of the ConsumeQueue in RocksDB; None without one."""
-        place = self.evidence.get(StoreLayout.ROCKSDB_QUEUES)
-        return place if place is None or place.endswith(f"/{_DATABASE_BESIDE}") else place.rpartition("/")[0]
+        """Directory of the database with the ConsumeQueue; None without one."""
+        layout = self.queue_layout
+        if layout is None:
+            return None
+        place = self.evidence[layout]
+        return place if place.endswith(f"/{layout.rules.queue_directory}") else place.rpartition("/")[0]
 
     @property
     def only_queue_database(self) -> str | None:
-        """Directory of the ConsumeQueue in RocksDB, if there are no ConsumeQueue files beside it."""
+        """Directory of the database with the ConsumeQueue, if there are no ConsumeQueue files beside it."""
         return None if self.has_queue_files else self.queue_database
 
     @property
     def rebuilds_as_database(self) -> bool:
         """True if a rebuild writes the ConsumeQueue as a RocksDB: the RocksDB replaces the queue files."""
-        database = self.only_queue_database
-        return database is not None and not database.endswith(f"/{_DATABASE_BESIDE}")
+        database, layout = self.only_queue_database, self.queue_layout
+        if database is None or layout is not StoreLayout.ROCKSDB_QUEUES:
+            return False
+        return not database.endswith(f"/{layout.rules.queue_directory}")
 
 
 def is_own_directory(name: str) -> bool:
     """Return whether a directory of a store's root has, by its name, files of the store."""
-    return name in _CLASSIC_DIRECTORIES or name.startswith((_DATABASE_BESIDE, "dledger-", "rocksdb", "tiered"))
+    databases = [layout.rules.queue_directory for layout in StoreLayout if layout.rules.queue_directory is not None]
+    return name in _CLASSIC_DIRECTORIES or name.startswith((*databases, "dledger-", "rocksdb", "tiered"))
 
 
 def detect_layouts(tree: Tree, root: str) -> StoreLayouts:
@@ -168,16 +190,16 @@ def detect_layouts(tree: Tree, root: str) -> StoreLayouts:
     evidence: dict[StoreLayout, str] = {}
     for dledger in dledger_directories(tree, root):
         evidence.setdefault(StoreLayout.DLEDGER, dledger)
-    unknown = None
     queues = _listed(tree, paths.consumequeue_dir(root))
-    names = {entry.name for entry in queues if not entry.is_directory}
-    sign = next((name for name in sorted(names) if name == ROCKSDB_SIGN or name.startswith("MANIFEST-")), None)
-    if sign is not None:  # the second one, where the first is lost
-        evidence[StoreLayout.ROCKSDB_QUEUES] = f"{paths.consumequeue_dir(root)}/{sign}"
-    elif top.get(_DATABASE_BESIDE):
-        evidence[StoreLayout.ROCKSDB_QUEUES] = f"{root}/{_DATABASE_BESIDE}"
-    elif names:
-        unknown = f"{paths.consumequeue_dir(root)}/{min(names)}"
+    names = sorted(entry.name for entry in queues if not entry.is_directory)
+    for layout in StoreLayout:
+        sign = next((name for name in names if _is_queue_sign(layout, name)), None)
+        if sign is not None:
+            evidence[layout] = f"{paths.consumequeue_dir(root)}/{sign}"
+        elif top.get(layout.rules.queue_directory or ""):
+            evidence[layout] = f"{root}/{layout.rules.queue_directory}"
+    has_database = any(layout.rules.queue_signs for layout in evidence)
+    unknown = f"{paths.consumequeue_dir(root)}/{names[0]}" if names and not has_database else None
     topics = [entry.name for entry in queues if entry.is_directory]
     light = next((name for name in topics if name.startswith(LIGHT_QUEUE_PREFIX)), None)
     if light is not None:
@@ -194,7 +216,7 @@ def detect_layouts(tree: Tree, root: str) -> StoreLayouts:
         if name is not None:
             evidence.setdefault(layout, f"{root}/{name}")
     has_files = bool(topics)
-    if StoreLayout.ROCKSDB_QUEUES in evidence:  # directories stay where a broker has written files before
+    if has_database:  # directories stay where a broker has written files before
         has_files = any(_has_queue_files(tree, f"{paths.consumequeue_dir(root)}/{topic}") for topic in topics)
     return StoreLayouts(evidence, frozenset(batch), has_files, unknown)
 
@@ -277,6 +299,21 @@ def _read(tree: Tree, path: str) -> bytes:
         return tree.read_bytes(path)
     except (StoreError, OSError):
         return b""
+
+
+def _is_queue_sign(layout: StoreLayout, name: str) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in layout.rules.queue_signs)
+
+
+def queue_database_layout(tree: Tree, directory: str) -> StoreLayout | None:
+    """Return the layout of the database with the ConsumeQueue in a store's directory; None without a database."""
+    name = directory.rpartition("/")[2]
+    files = [entry.name for entry in _listed(tree, directory) if not entry.is_directory]
+    for layout in StoreLayout:
+        in_place = name in {"consumequeue", layout.rules.queue_directory}
+        if in_place and any(_is_queue_sign(layout, file) for file in files):
+            return layout
+    return None
 
 
 def is_rocksdb(tree: Tree, directory: str) -> bool:

@@ -23,10 +23,11 @@ from rmq_formats.read.config_documents import GROUPS, OFFSETS, TOPICS
 from rmq_formats.read.log_end import readable_segments
 from rmq_formats.read.query import Include, Queue
 from rmq_formats.read.queue_choice import file_queues, open_queue
+from rmq_formats.read.queue_databases import DatabaseQueue, opened_queues
 from rmq_formats.read.queue_offset_lookup import QueueOffsetLookup
+from rmq_formats.read.queue_units import QueueDatabase
 from rmq_formats.read.queues import ConsumeQueue
 from rmq_formats.read.ranges import log_bounds
-from rmq_formats.read.rocksdb_queues import DatabaseQueue, QueueDatabase, opened_queues
 from rmq_formats.storage.queue_files import queue_directories
 from rmq_formats.storage.segments import LocalStorage
 from rmq_formats.storage.store_files import StoreFiles, open_store

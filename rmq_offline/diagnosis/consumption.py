@@ -15,7 +15,6 @@ from rmq_formats.read.log_end import readable_segments
 from rmq_formats.read.queue_choice import dispatched_end_of_files
 from rmq_formats.read.ranges import log_bounds
 from rmq_formats.storage.store_files import StoreFiles, open_store
-from rmq_formats.storage.store_layouts import StoreLayout
 from rmq_offline.diagnosis.answers import Answer, Question
 from rmq_offline.offsets.changes import Selection, plan_changes
 from rmq_offline.offsets.positions import Position, State
@@ -169,7 +168,7 @@ def _switch_answers(store: StoreFiles) -> Iterator[Answer]:
 
 
 def _dispatch_answers(store: StoreFiles) -> Iterator[Answer]:
-    if StoreLayout.ROCKSDB_QUEUES in store.layouts:
+    if store.layouts.queue_database is not None:
         return
     segments = readable_segments(store)
     if any(segment.head_bytes for segment in segments):

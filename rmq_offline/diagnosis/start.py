@@ -169,7 +169,7 @@ def _size_answers(root: str, setting: str, entries: list[Entry], configured: int
 
 
 def _queue_answers(store: StoreFiles, conf: BrokerConf | None) -> Iterator[Answer]:
-    if StoreLayout.ROCKSDB_QUEUES in store.layouts:
+    if store.layouts.queue_database is not None:
         return
     directory = paths.consumequeue_dir(store.root)
     entries: list[Entry] = []

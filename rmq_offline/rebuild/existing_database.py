@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
 from rmq_formats.errors import FormatError, RmqError
 from rmq_formats.kernels import units as unit_kernel
-from rmq_formats.read.rocksdb_queues import QueueDatabase, opened_queues
+from rmq_formats.read.queue_databases import opened_queues
+from rmq_formats.read.queue_units import QueueDatabase
 from rmq_formats.scan.derived_images import Placement, Rows, place_last
 from rmq_formats.storage.segments import open_storage
 from rmq_formats.storage.store_files import StoreFiles
@@ -23,7 +24,7 @@ from rmq_offline.tasks.work_files import Area, write_text
 from rmq_offline.verify.consumequeue import QueueName
 from rmq_offline.verify.findings import FindingList
 from rmq_offline.verify.log_facts import LogFacts
-from rmq_offline.verify.rocksdb_queue import RocksDbQueueCheck, StoredQueue
+from rmq_offline.verify.queue_database import DatabaseQueueCheck, StoredQueue
 
 Units = tuple[NDArray[np.int64], NDArray[np.void]]
 
@@ -93,7 +94,7 @@ def place_by_database(
             if not len(offsets) and is_dispatched and database.bound(topic, queue_id) is None:
                 return place_last(rows[:0])  # deleted in order, units and end
             findings = FindingList()
-            check = RocksDbQueueCheck(QueueName(topic, queue_id), rows, facts, findings, findings)
+            check = DatabaseQueueCheck(QueueName(topic, queue_id), rows, facts, findings, findings)
             return check.place(StoredQueue(database.path, offsets, units, None, 0))
     return place_last(rows)
 

@@ -16,8 +16,8 @@ from rmq_formats.codecs import rocksdb_queue as codec
 from rmq_formats.codecs.layout import FLAG_BORN_HOST_V6, UNIT_BYTES
 from rmq_formats.codecs.record_layout import RECORD_SYS_FLAG_AT, store_timestamp_at
 from rmq_formats.errors import FormatError, StoreError, StoreLockedError
+from rmq_formats.read.queue_units import QueueDatabase
 from rmq_formats.read.queues import message_units, read_units
-from rmq_formats.read.rocksdb_queues import QueueDatabase
 from rmq_formats.storage.queue_files import QueueFiles, walk_queues
 from rmq_formats.storage.rocksdb import Pairs, make_rocksdb
 from rmq_formats.storage.segments import LocalStorage, Segment

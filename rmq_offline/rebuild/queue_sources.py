@@ -19,7 +19,7 @@ from rmq_formats.codecs import paths
 from rmq_formats.codecs.batch_consumequeue import batch_images
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX, is_consumed_by_broker
 from rmq_formats.kernels import units as unit_kernel
-from rmq_formats.read.rocksdb_queues import QueueDatabase
+from rmq_formats.read.queue_units import QueueDatabase
 from rmq_formats.scan import derived_images
 from rmq_formats.scan.derived_images import Placement, Rows
 from rmq_offline.rebuild import log_facts

@@ -29,11 +29,12 @@ from rmq_formats.codecs.record_layout import (
 )
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
 from rmq_formats.errors import RmqError, StoreError
-from rmq_formats.read.rocksdb_queues import QueueDatabase, opened_queues
+from rmq_formats.read.queue_databases import opened_queues
+from rmq_formats.read.queue_units import QueueDatabase
 from rmq_formats.storage.queue_files import walk_queues
 from rmq_formats.storage.segments import Segment, Storage
 from rmq_formats.storage.store_files import StoreFiles, open_store
-from rmq_formats.storage.store_layouts import is_rocksdb
+from rmq_formats.storage.store_layouts import queue_database_layout
 
 _ROWS_AT_ONCE: Final = 1 << 15
 _HEAD_COLUMNS: Final = max(HEAD_BYTES)
@@ -222,7 +223,7 @@ class QueueTree:
         self._database = database
         self._files: dict[QueueIdentity, tuple[Segment, ...]] = {}
         trees = [(paths.batch_consumequeue_dir(store.root), True)]
-        if database is None and not is_rocksdb(store.storage, paths.consumequeue_dir(store.root)):
+        if database is None and queue_database_layout(store.storage, paths.consumequeue_dir(store.root)) is None:
             trees.append((paths.consumequeue_dir(store.root), False))
         for directory, is_batch in trees:
             for queue in walk_queues(store.storage, directory):
@@ -334,7 +335,7 @@ def opened_tree(root: str) -> Iterator[QueueTree]:
     directory = paths.consumequeue_dir(store.root)
     with ExitStack() as stack:
         tree = None
-        if is_rocksdb(store.storage, directory):
+        if queue_database_layout(store.storage, directory) is not None:
             with suppress(RmqError):  # verify reports it, and a rebuild makes it anew
                 tree = QueueTree(store, stack.enter_context(opened_queues(store.storage, directory)))
         yield tree or QueueTree(store, None)

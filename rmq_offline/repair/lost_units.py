@@ -16,7 +16,7 @@ from rmq_formats.codecs.index import ENTRY_DTYPE, entry_position
 from rmq_formats.codecs.layout import BLANK_BYTES, PRE_BLANK_SIZE, UNIT_BYTES
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX, is_consumed_by_broker
 from rmq_formats.errors import FormatError
-from rmq_formats.read.rocksdb_queues import opened_queues
+from rmq_formats.read.queue_databases import opened_queues
 from rmq_formats.storage.queue_files import walk_queues
 from rmq_formats.storage.segments import LocalStorage, read_range
 from rmq_formats.storage.store_files import open_store

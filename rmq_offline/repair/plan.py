@@ -15,7 +15,7 @@ from rmq_formats.codecs import paths
 from rmq_formats.errors import FormatError, StoreError, StoreLayoutError, StoreSizeError
 from rmq_formats.read.broker_config import stored_topics
 from rmq_formats.read.log_end import cut_segments, find_leftovers
-from rmq_formats.read.rocksdb_queues import opened_queues
+from rmq_formats.read.queue_databases import opened_queues
 from rmq_formats.storage.queue_files import named_topics, walk_queues
 from rmq_formats.storage.segments import LocalStorage, Segment, list_segments
 from rmq_formats.storage.store_files import StoreFiles, configured_log_directories

@@ -8,7 +8,8 @@ from typing import Any, Final
 import numpy as np
 
 from rmq_formats.errors import RmqError
-from rmq_formats.read.rocksdb_queues import QueueDatabase, opened_queues
+from rmq_formats.read.queue_databases import opened_queues
+from rmq_formats.read.queue_units import QueueDatabase
 from rmq_formats.storage.store_files import open_store
 from rmq_offline.rebuild.publication import Outcome
 from rmq_offline.repair.filler import Fill

@@ -17,7 +17,8 @@ from rmq_formats.codecs.layout import MAX_RECORD_BYTES, SCHEDULE_TOPIC, UNIT_BYT
 from rmq_formats.codecs.record import decode_record
 from rmq_formats.codecs.record_layout import RECORD_FIXED_BYTES_V1
 from rmq_formats.errors import FormatError, RmqError
-from rmq_formats.read.rocksdb_queues import QueueDatabase, opened_queues
+from rmq_formats.read.queue_databases import opened_queues
+from rmq_formats.read.queue_units import QueueDatabase
 from rmq_formats.storage.segments import Segment, Storage, list_segments, read_range
 from rmq_formats.storage.store_files import StoreFiles
 

@@ -43,10 +43,10 @@ from rmq_offline.verify.phases.plan import (
     resolve_sizes,
     with_delay_levels,
 )
+from rmq_offline.verify.phases.queue_database import DatabaseReference, inspect_database
 from rmq_offline.verify.phases.queue_directories import QueuesByPartition, list_queues
 from rmq_offline.verify.phases.queue_logs import list_queue_logs
 from rmq_offline.verify.phases.queues import PartResult, check_queues
-from rmq_offline.verify.phases.rocksdb_queues import DatabaseReference, inspect_database
 from rmq_offline.verify.phases.scan import ScanOptions, SplitCheck, check_split
 from rmq_offline.verify.phases.small_files import SmallFilesCheck, read_checkpoint_bytes
 from rmq_offline.verify.report import VerifyReport, sort_findings
@@ -147,7 +147,7 @@ class _Verification:
 
     @property
     def has_queue_files(self) -> bool:
-        return StoreLayout.ROCKSDB_QUEUES not in self.store.layouts or self.store.layouts.has_queue_files
+        return self.store.layouts.only_queue_database is None
 
     def run(self) -> JobSteps[VerifyReport]:
         begin = self.phase_begin
@@ -240,7 +240,7 @@ class _Verification:
             detail = "not checked, because it is of tiered storage, whose place --tier would tell"
             self.findings.report(finding_kinds.OTHER_NOT_CHECKED, detail, layouts.evidence[StoreLayout.TIERED])
         light = sorted({topic for check in checks for topic in check.light_topics})
-        if light and StoreLayout.LIGHT_QUEUES not in layouts and StoreLayout.ROCKSDB_QUEUES not in layouts:
+        if light and StoreLayout.LIGHT_QUEUES not in layouts and layouts.queue_database is None:
             reason = f"messages of topic {light[0]} have places in light queues (LMQ), and the broker has none"
             path = paths.consumequeue_dir(self.store.root)
             self.findings.report(finding_kinds.NOT_CHECKED, f"not checked, because {reason}", path, count=len(light))

@@ -10,7 +10,7 @@ import pytest
 from rmq_formats.codecs.consumequeue import delay_levels_ms
 from rmq_formats.codecs.record import StoredMessage
 from rmq_formats.read.queue_choice import file_queues
-from rmq_formats.read.rocksdb_queues import opened_queues
+from rmq_formats.read.queue_databases import opened_queues
 from rmq_formats.storage.store_files import open_store
 from rmq_formats.store import Store
 from rmq_offline.tasks.runner import ProcessRunner

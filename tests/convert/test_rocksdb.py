@@ -14,8 +14,8 @@ from rmq_formats.codecs.rocksdb_queue import unit_key
 from rmq_formats.read import broker_config
 from rmq_formats.read.config_documents import GROUPS, KINDS, OFFSETS, TOPICS, Kind, stored_document, table_of
 from rmq_formats.read.queue_choice import open_queue
+from rmq_formats.read.queue_databases import opened_queues
 from rmq_formats.read.queues import ConsumeQueue
-from rmq_formats.read.rocksdb_queues import opened_queues
 from rmq_formats.storage.segments import LocalStorage
 from rmq_formats.storage.store_files import open_store
 from rmq_formats.store import Store

@@ -172,4 +172,4 @@ def test_inspect_has_a_row_for_each_queue(golden: Golden, rmq: Rmq, untouched: U
     assert sum(queue["units"] for queue in facts) == 709
     (queue,) = (item for item in facts if (item["topic"], item["queue_id"]) == ("Tx", 0))
     assert (queue["min_offset"], queue["max_offset"], queue["first_physical_offset"]) == (0, 2, 1262834)
-    assert "ConsumeQueue in RocksDB: 16 topics, 49 queues, 709 units" in shown
+    assert "ConsumeQueue in a database: 16 topics, 49 queues, 709 units" in shown

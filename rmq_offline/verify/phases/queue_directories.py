@@ -14,7 +14,6 @@ from rmq_formats.codecs.hashing import java_string_hash
 from rmq_formats.codecs.index import MAX_INT
 from rmq_formats.storage.segments import REQUESTS_AT_ONCE, Storage, request_all
 from rmq_formats.storage.store_files import StoreFiles
-from rmq_formats.storage.store_layouts import StoreLayout
 from rmq_offline.tasks.job_steps import JobSteps, TaskBatch
 from rmq_offline.tasks.log_tasks import MAX_PARTITIONS
 from rmq_offline.tasks.spill import partition_of
@@ -105,7 +104,7 @@ def _topics(store: StoreFiles, findings: FindingList) -> Iterator[tuple[str, str
     """List directory and name of each topic that may have queues."""
     batch = paths.batch_consumequeue_dir(store.root)
     trees = [paths.consumequeue_dir(store.root), paths.consumequeue_ext_dir(store.root), batch]
-    is_database = StoreLayout.ROCKSDB_QUEUES in store.layouts
+    is_database = store.layouts.queue_database is not None
     if is_database and not store.layouts.has_queue_files:
         trees = [batch]
     for tree in trees:

@@ -79,7 +79,7 @@ class QueueLayout(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FileQueueLayout:
-    """ConsumeQueue files; ``has_light_queues`` is False where a RocksDB has the light queues."""
+    """ConsumeQueue files; ``has_light_queues`` is False where a database has the light queues."""
 
     partition: PartitionState
     has_light_queues: bool

@@ -23,6 +23,7 @@ from rmq_offline.verify.committed_offsets import CommittedOffset, check_committe
 from rmq_offline.verify.consumequeue import QueueName
 from rmq_offline.verify.findings import FindingList
 from rmq_offline.verify.log_facts import LogFacts, Longs
+from rmq_offline.verify.phases.queue_database import DatabaseQueueLayout, DatabaseReference, reopen_database
 from rmq_offline.verify.phases.queue_directories import QueuesByPartition, is_named_topic
 from rmq_offline.verify.phases.queue_layouts import (
     NO_ROWS,
@@ -33,7 +34,6 @@ from rmq_offline.verify.phases.queue_layouts import (
     QueueRecords,
 )
 from rmq_offline.verify.phases.queue_logs import QueueLogInput, check_queue_log
-from rmq_offline.verify.phases.rocksdb_queues import DatabaseReference, RocksDbQueueLayout, reopen_database
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ def write_queue_inputs(
     """Write the store's queue directories and committed offsets for the tasks, one file a partition.
 
     Args:
-        database: the ConsumeQueue in RocksDB; None without a readable one.
+        database: the ConsumeQueue in a database; None without a readable one.
         logs: logs of single queues, in tiered storage or of compacted topics.
         has_files: whether the store has ConsumeQueue files too.
     """
@@ -171,7 +171,7 @@ def queue_layouts(
     with reopen_database(partition.store.storage, reference, partition.findings) as database:
         layouts: list[QueueLayout] = [BatchQueueLayout(partition, inner_batches)]
         if reference is not None and database is not None:
-            layouts.append(RocksDbQueueLayout(partition, database, reference.dispatched))
+            layouts.append(DatabaseQueueLayout(partition, database, reference.dispatched))
         if topics["has_files"]:
             layouts.append(FileQueueLayout(partition, has_light_queues=database is None))
         yield layouts

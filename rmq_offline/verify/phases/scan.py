@@ -81,7 +81,7 @@ class ScanOptions:
     Attributes:
         partitions: number of partitions of the queues.
         to_light_queues: whether the broker has light queues (LMQ), so that records have units there too.
-        has_database: whether queues are in RocksDB, where a light unit has its record's store time.
+        has_database: whether queues are in a database, where a light unit has its record's store time.
         batch_topics: topics whose queues are BatchConsumeQueues; their records have no units in light queues.
     """
 

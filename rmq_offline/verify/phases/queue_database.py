@@ -1,4 +1,4 @@
-"""Reads a ConsumeQueue in RocksDB for a verification: the list of queues, and the units of each."""
+"""Reads a ConsumeQueue in a database for a verification: the list of queues, and the units of each."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 from rmq_formats.errors import FormatError, StoreError, StoreLockedError
 from rmq_formats.kernels.units import PHYSICAL_OFFSET
-from rmq_formats.read.rocksdb_queues import QueueDatabase, opened_queues
+from rmq_formats.read.queue_databases import opened_queues
+from rmq_formats.read.queue_units import QueueDatabase
 from rmq_formats.storage.segments import Storage
 from rmq_formats.storage.store_files import StoreFiles
 from rmq_offline.verify import finding_kinds
@@ -14,7 +15,7 @@ from rmq_offline.verify.consumequeue import QueueName
 from rmq_offline.verify.delay_levels import sample_database_delays
 from rmq_offline.verify.findings import FindingList
 from rmq_offline.verify.phases.queue_layouts import PartitionState, QueueRecords
-from rmq_offline.verify.rocksdb_queue import RocksDbQueueCheck, StoredQueue
+from rmq_offline.verify.queue_database import DatabaseQueueCheck, StoredQueue
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +73,8 @@ def reopen_database(
 
 
 @dataclass(frozen=True, slots=True)
-class RocksDbQueueLayout:
-    """ConsumeQueue in RocksDB; ``dispatched`` is that of ``DatabaseReference``."""
+class DatabaseQueueLayout:
+    """ConsumeQueue in a database; ``dispatched`` is that of ``DatabaseReference``."""
 
     partition: PartitionState
     database: QueueDatabase
@@ -85,7 +86,7 @@ class RocksDbQueueLayout:
     def check(self, queue: QueueRecords) -> int | None:
         partition, name, rows, database = self.partition, queue.name, queue.rows, self.database
         partition.queue_count += 1
-        check = RocksDbQueueCheck(name, rows, partition.facts, partition.findings, partition.race_findings)
+        check = DatabaseQueueCheck(name, rows, partition.facts, partition.findings, partition.race_findings)
         try:
             offsets, units = database.all_units(name.topic, name.queue_id)
             last = database.bound(name.topic, name.queue_id)

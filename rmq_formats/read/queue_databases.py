@@ -1,7 +1,7 @@
-"""Reads a ConsumeQueue in RocksDB: queues, units, bounds, and the records of a query."""
+"""ConsumeQueues in databases: the table of their layouts, and RocksDB."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -13,15 +13,16 @@ from rmq_formats.codecs.index import MAX_LONG
 from rmq_formats.codecs.rocksdb_queue import QueueBound
 from rmq_formats.errors import DecodeError, FormatError
 from rmq_formats.read.query import Query
-from rmq_formats.read.queue_units import QueueUnit, records_within
+from rmq_formats.read.queue_units import QueueDatabase, QueueUnit, records_within
 from rmq_formats.storage.rocksdb import RocksDb, opened_rocksdb
 from rmq_formats.storage.segments import Storage
+from rmq_formats.storage.store_layouts import StoreLayout, queue_database_layout
 
 _LAST_OFFSET: Final = b"\xff" * 8
 _Value = TypeVar("_Value")
 
 
-class QueueDatabase:
+class RocksDbQueues(QueueDatabase):
     """A ConsumeQueue in RocksDB, open for reading."""
 
     def __init__(self, database: RocksDb) -> None:
@@ -29,10 +30,6 @@ class QueueDatabase:
         self._database = database
 
     def queues(self, only_topic: str | None = None) -> Iterator[tuple[str, int]]:
-        """List the queues that have units, of one topic or of all: by length of the topic, topic and queue id.
-
-        Raises FormatError: a damaged file, or a key that is no unit's key.
-        """
         key_prefix = b"" if only_topic is None else codec.topic_prefix(only_topic)
         pair = self._database.first_from(codec.UNITS_FAMILY, key_prefix)
         while pair is not None and pair[0].startswith(key_prefix):
@@ -41,7 +38,6 @@ class QueueDatabase:
             pair = self._database.first_from(codec.UNITS_FAMILY, codec.key_after_queue(prefix))
 
     def all_queues(self) -> set[tuple[str, int]]:
-        """List the queues that have units or a bound, with queues of which all has expired. Raises FormatError."""
         queues = set(self.queues())
         for keys, _ in self._database.chunks(codec.OFFSETS_FAMILY):
             bounds = (codec.split_bound_key(key) for key in keys if key != codec.CHECKPOINT_KEY)
@@ -51,10 +47,6 @@ class QueueDatabase:
     def units(
         self, topic: str, queue_id: int, first_offset: int = 0, end_offset: int | None = None
     ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.void]]]:
-        """Read units ``[first_offset, end_offset)`` of a queue in pieces: offsets, int64[n], and UNIT_VALUE_DTYPE[n].
-
-        Raises FormatError: a damaged file, or a pair that is no unit.
-        """
         prefix = codec.queue_prefix(topic, queue_id)
         end = codec.key_after_queue(prefix)
         if end_offset is not None and end_offset <= MAX_LONG:
@@ -63,20 +55,11 @@ class QueueDatabase:
         for keys, values in self._database.chunks(codec.UNITS_FAMILY, begin, end):
             yield self._decode(codec.decode_units, prefix, keys, values)
 
-    def all_units(self, topic: str, queue_id: int) -> tuple[NDArray[np.int64], NDArray[np.void]]:
-        """Read the queue offsets, int64[n], ascending, and the units of a whole queue; see ``units``."""
-        parts = list(self.units(topic, queue_id))
-        offsets = np.concatenate([np.empty(0, dtype=np.int64), *(part for part, _ in parts)])
-        units = np.concatenate([np.empty(0, dtype=codec.UNIT_VALUE_DTYPE), *(part for _, part in parts)])
-        return offsets, units.astype(codec.UNIT_VALUE_DTYPE)  # numpy joins into the machine's own byte order
-
     def first_offset(self, topic: str, queue_id: int, since: int = 0) -> int | None:
-        """Return the queue offset of a queue's first unit from an offset on; None without any. Raises FormatError."""
         pair = self._database.first_from(codec.UNITS_FAMILY, codec.unit_key(topic, queue_id, since))
         return self._offset(codec.queue_prefix(topic, queue_id), pair)
 
     def last_offset(self, topic: str, queue_id: int) -> int | None:
-        """Return the queue offset of a queue's last unit; None without any. Raises FormatError."""
         prefix = codec.queue_prefix(topic, queue_id)
         return self._offset(prefix, self._database.last_until(codec.UNITS_FAMILY, prefix + _LAST_OFFSET))
 
@@ -85,23 +68,18 @@ class QueueDatabase:
             return None
         return int(self._decode(codec.decode_units, prefix, [pair[0]], [pair[1]])[0][0])
 
-    def bound(self, topic: str, queue_id: int, which: bytes = codec.MAX) -> QueueBound | None:
-        """Return the stored bound at a queue's end or begin; None without one. Raises FormatError."""
-        value = self._database.get(codec.OFFSETS_FAMILY, codec.bound_key(topic, queue_id, which))
+    def bound(self, topic: str, queue_id: int) -> QueueBound | None:
+        value = self._database.get(codec.OFFSETS_FAMILY, codec.bound_key(topic, queue_id))
         return None if value is None else self._decode(QueueBound.decode, value)
 
     def unknown_pairs(self) -> Iterator[tuple[bytes, bytes]]:
-        """List the pairs among the bounds that are neither a bound nor the checkpoint. Raises FormatError."""
         for keys, values in self._database.chunks(codec.OFFSETS_FAMILY):
             for key, value in zip(keys, values, strict=True):
                 if key != codec.CHECKPOINT_KEY and codec.split_bound_key(key) is None:
                     yield key, value
 
     def checkpoint(self) -> int:
-        """Return the physical offset after the last dispatched record; 0 without the entry. Raises FormatError.
-
-        Source: ``RocksDBConsumeQueueOffsetTable#getMaxPhyOffset``.
-        """
+        """Source: ``RocksDBConsumeQueueOffsetTable#getMaxPhyOffset``."""
         value = self._database.get(codec.OFFSETS_FAMILY, codec.CHECKPOINT_KEY)
         return 0 if value is None else self._decode(codec.decode_checkpoint, value)
 
@@ -113,7 +91,7 @@ class QueueDatabase:
 
 
 class DatabaseQueue:
-    """One queue of a ConsumeQueue in RocksDB; see ``QueueUnits``.
+    """One queue of a ConsumeQueue in a database; see ``QueueUnits``.
 
     The database may have units after the end of a log that was cut: units from ``log_end`` on do not count.
     """
@@ -160,10 +138,26 @@ def _queue_unit(offset: int, unit: np.void) -> QueueUnit:
 
 
 @contextmanager
-def opened_queues(storage: Storage, path: str) -> Iterator[QueueDatabase]:
+def opened_rocksdb_queues(storage: Storage, path: str) -> Iterator[QueueDatabase]:
     """Open a ConsumeQueue in RocksDB by its directory in a store; see ``opened_rocksdb``."""
     with opened_rocksdb(storage, path, path.rpartition("/")[0]) as database:
-        yield QueueDatabase(database)
+        yield RocksDbQueues(database)
+
+
+OpenQueues = Callable[[Storage, str], AbstractContextManager[QueueDatabase]]
+QUEUE_DATABASES: Final[Mapping[StoreLayout, OpenQueues]] = {StoreLayout.ROCKSDB_QUEUES: opened_rocksdb_queues}
+
+
+def opened_queues(storage: Storage, path: str) -> AbstractContextManager[QueueDatabase]:
+    """Open a ConsumeQueue in a database by its directory in a store; without a sign of a layout it is a RocksDB.
+
+    Raises:
+        FormatError: the database is damaged.
+        StoreError: a library is missing.
+        StoreLockedError: a broker has the database open.
+    """
+    layout = queue_database_layout(storage, path) or StoreLayout.ROCKSDB_QUEUES
+    return QUEUE_DATABASES[layout](storage, path)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Compares one queue's units in RocksDB with the records of the log, both ways."""
+"""Compares one queue's units in a database with the records of the log, both ways."""
 
 from dataclasses import dataclass, replace
 from typing import Final
@@ -48,7 +48,7 @@ class StoredQueue:
     dispatched: int
 
 
-class RocksDbQueueCheck:
+class DatabaseQueueCheck:
     """Check of one queue; ``end_offset`` is one past the last place in use, by the log or by the database."""
 
     def __init__(
