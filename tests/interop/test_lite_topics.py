@@ -56,8 +56,8 @@ def namesrv(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 @pytest.fixture
-async def parents(namesrv: str) -> AsyncIterator[Make]:
-    async with parents_at(namesrv) as make:
+async def parents(namesrv: str, request: pytest.FixtureRequest) -> AsyncIterator[Make]:
+    async with parents_at(namesrv, asks_again=request.node.callspec.params["namesrv"] is java_broker) as make:
         yield make
 
 
