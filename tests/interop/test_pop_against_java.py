@@ -141,7 +141,7 @@ async def test_java_revives_what_was_popped_here_and_we_what_was_popped_there(tm
     async with Broker(CONFIG, store_of(store)) as broker, RemotingClient() as client:
         popper = Popper(Asker(broker, client, {}), broker="broker-t")
         await sent(popper.asker, 4)
-        here = await popper.pop(invisibleTime=4000)
+        here = await popper.pop(invisibleTime=10_000)
         assert len(here) == 4
         await popper.ack(here[0])
         await popper.ack(here[3])
