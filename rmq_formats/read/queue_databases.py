@@ -138,14 +138,14 @@ def _queue_unit(offset: int, unit: np.void) -> QueueUnit:
 
 
 @contextmanager
-def opened_rocksdb_queues(storage: Storage, path: str) -> Iterator[QueueDatabase]:
+def _opened_rocksdb_queues(storage: Storage, path: str) -> Iterator[QueueDatabase]:
     """Open a ConsumeQueue in RocksDB by its directory in a store; see ``opened_rocksdb``."""
     with opened_rocksdb(storage, path, path.rpartition("/")[0]) as database:
         yield RocksDbQueues(database)
 
 
 OpenQueues = Callable[[Storage, str], AbstractContextManager[QueueDatabase]]
-QUEUE_DATABASES: Final[Mapping[StoreLayout, OpenQueues]] = {StoreLayout.ROCKSDB_QUEUES: opened_rocksdb_queues}
+QUEUE_DATABASES: Final[Mapping[StoreLayout, OpenQueues]] = {StoreLayout.ROCKSDB_QUEUES: _opened_rocksdb_queues}
 
 
 def opened_queues(storage: Storage, path: str) -> AbstractContextManager[QueueDatabase]:

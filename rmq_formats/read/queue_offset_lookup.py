@@ -142,7 +142,7 @@ class QueueOffsetLookup:
         The first record of a queue in a task stands at its recorded queue offset, as a rule.
         """
         parts: list[tuple[Longs, Longs]] = []
-        queue = None if self._may_have_database else open_queue(ConsumeQueue, self._store, topic, queue_id)
+        queue = None if self._has_database else open_queue(ConsumeQueue, self._store, topic, queue_id)
         for segment in () if queue is None else queue.files.segments:
             base = segment.start_offset // UNIT_BYTES
             low, high = max(queue_offset - base, 0), segment.size_bytes // UNIT_BYTES
@@ -160,7 +160,7 @@ class QueueOffsetLookup:
 
     def _read(self, topic: str, queue_id: int) -> tuple[int, Longs, Longs]:
         """Read a queue: ``dispatched_up_to``, ``records`` and ``places`` of ``_ReadQueue``."""
-        if self.has_no_queues or (topic.startswith(LIGHT_QUEUE_PREFIX) and self._may_have_database):
+        if self.has_no_queues or (topic.startswith(LIGHT_QUEUE_PREFIX) and self._has_database):
             return _EVERYTHING, _NO_LONGS, _NO_LONGS
         if self._database is not None:
             return self._read_database(self._database, topic, queue_id)
@@ -218,13 +218,13 @@ class QueueOffsetLookup:
         return dirty_reason(self._store) is not None
 
     @cached_property
-    def _may_have_database(self) -> bool:
+    def _has_database(self) -> bool:
         return self._store.layouts.queue_database is not None
 
     @cached_property
     def _database(self) -> str | None:
         """The database with the queues; None if files have the queues."""
-        if not self._may_have_database:
+        if not self._has_database:
             return None
         try:
             return choose_queues(self._store).database
@@ -234,7 +234,7 @@ class QueueOffsetLookup:
     @cached_property
     def has_no_queues(self) -> bool:
         """True if the store has a log and no queues."""
-        return not self._may_have_database and next(file_queues(self._store), None) is None
+        return not self._has_database and next(file_queues(self._store), None) is None
 
     @cached_property
     def _dispatched_end(self) -> int:
