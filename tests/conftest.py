@@ -183,7 +183,7 @@ def kernel_gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
 def pytest_runtest_setup() -> None:
     """Begin no test after the time that CI has for tests, in s since 1970: CI would end the whole run."""
     if time.time() > float(os.environ.get("RMQ_TESTS_END", "inf")):
-        pytest.skip("CI has no time left: make test-long runs this test")
+        pytest.skip("CI has no time left: make test-all runs this test")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -16,6 +16,8 @@ COMMAND = [sys.executable, "-c", "from rmq_cli.main import main; main()"]
 START_S = 60
 # Of a broker on a machine that is busy: no send is refused for the machine's sake.
 PATIENT = "brokerFastFailureEnable=false\nosPageCacheBusyTimeOutMills=60000\n"
+# A broker allocates its log's files, of 1 GiB by default, and tests' stores are in memory.
+SMALL_FILES = f"mappedFileSizeCommitLog={16 << 20}\n"
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ def standalone(store: Path, *arguments: str, log: Path) -> Iterator[Standalone]:
 def configured(directory: Path, settings: str, *arguments: str) -> Iterator[Standalone]:
     """The same with settings: ``broker.conf``, ``store`` and ``log`` are below a directory."""
     conf = directory / "broker.conf"
-    conf.write_text(f"{PATIENT}{settings}")
+    conf.write_text(f"{SMALL_FILES}{PATIENT}{settings}")
     with standalone(directory / "store", "-c", str(conf), *arguments, log=directory / "log") as running:
         yield running
 
