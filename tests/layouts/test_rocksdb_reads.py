@@ -13,7 +13,9 @@ from rmq_formats.read.lag import plan_lag, read_lag
 from rmq_formats.read.plan import plan_read
 from rmq_formats.read.query import AccessPath, Query, QueueBounds
 from rmq_formats.read.queue_choice import choose_queues, opened_units
+from rmq_formats.read.queue_databases import QUEUE_DATABASES
 from rmq_formats.storage.store_files import open_store
+from rmq_formats.storage.store_layouts import StoreLayout
 from rmq_formats.store import Store
 from rmq_offline.spark.consumequeue_source import ConsumeQueueSource
 from tests.cli.conftest import Rmq
@@ -173,3 +175,18 @@ def test_inspect_has_a_row_for_each_queue(golden: Golden, rmq: Rmq, untouched: U
     (queue,) = (item for item in facts if (item["topic"], item["queue_id"]) == ("Tx", 0))
     assert (queue["min_offset"], queue["max_offset"], queue["first_physical_offset"]) == (0, 2, 1262834)
     assert "ConsumeQueue in a database: 16 topics, 49 queues, 709 units" in shown
+
+
+def test_a_database_that_has_lost_its_file_current_is_not_shown_as_one_without_queues(
+    golden: Golden, rmq: Rmq, tmp_path: Path
+) -> None:
+    directory = shutil.copytree(golden("rocksdb") / "store" / "consumequeue", tmp_path / "consumequeue")
+    (directory / "CURRENT").unlink()
+    for command in (("inspect", directory), ("dump", directory)):
+        done = rmq(*command)
+        assert done.exit_code != 0, command
+        assert "a RocksDB that cannot be read" in done.stderr
+
+
+def test_each_layout_with_a_database_of_queues_is_read() -> None:
+    assert {layout for layout in StoreLayout if layout.rules.queue_signs} == QUEUE_DATABASES.keys()
