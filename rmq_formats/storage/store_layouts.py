@@ -14,7 +14,8 @@ from rmq_formats.codecs import paths, rocksdb_config, topics_json
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
 from rmq_formats.errors import DecodeError, StoreError
 
-ROCKSDB_SIGN: Final = "CURRENT"  # a file of each RocksDB; a topic of that name would be a directory
+# Files of each RocksDB, the second one where the first is lost; a topic of that name would be a directory.
+_ROCKSDB_SIGNS: Final = ("CURRENT", "MANIFEST-*")
 _ROCKSDB_TABLE_END: Final = bytes.fromhex("f7cff485b741e288")  # the magic number of a block-based table
 _CLASSIC_DIRECTORIES: Final = frozenset({
     "commitlog", "consumequeue", "consumequeue_ext", "batchconsumequeue", "index", "config", "compaction", "timerlog",
@@ -65,7 +66,7 @@ class StoreLayout(StrEnum):
     ROCKSDB_QUEUES = (
         "ConsumeQueue in RocksDB",
         LayoutRules(
-            queue_signs=(ROCKSDB_SIGN, "MANIFEST-*"),  # the second one, where the first is lost
+            queue_signs=_ROCKSDB_SIGNS,
             queue_directory="consumequeue_rocksdb",
             unwritten="the ConsumeQueue is in RocksDB",
         ),
@@ -193,7 +194,7 @@ def detect_layouts(tree: Tree, root: str) -> StoreLayouts:
     queues = _listed(tree, paths.consumequeue_dir(root))
     names = sorted(entry.name for entry in queues if not entry.is_directory)
     for layout in StoreLayout:
-        sign = next((name for name in names if _is_queue_sign(layout, name)), None)
+        sign = next((name for name in names if _is_sign(name, layout.rules.queue_signs)), None)
         if sign is not None:
             evidence[layout] = f"{paths.consumequeue_dir(root)}/{sign}"
         elif top.get(layout.rules.queue_directory or ""):
@@ -301,8 +302,8 @@ def _read(tree: Tree, path: str) -> bytes:
         return b""
 
 
-def _is_queue_sign(layout: StoreLayout, name: str) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in layout.rules.queue_signs)
+def _is_sign(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def queue_database_layout(tree: Tree, directory: str) -> StoreLayout | None:
@@ -311,14 +312,14 @@ def queue_database_layout(tree: Tree, directory: str) -> StoreLayout | None:
     files = [entry.name for entry in _listed(tree, directory) if not entry.is_directory]
     for layout in StoreLayout:
         in_place = name in {"consumequeue", layout.rules.queue_directory}
-        if in_place and any(_is_queue_sign(layout, file) for file in files):
+        if in_place and any(_is_sign(file, layout.rules.queue_signs) for file in files):
             return layout
     return None
 
 
 def is_rocksdb(tree: Tree, directory: str) -> bool:
     """Return whether a directory contains a RocksDB, and not the queues of a topic."""
-    return any(entry.name == ROCKSDB_SIGN and not entry.is_directory for entry in _listed(tree, directory))
+    return any(_is_sign(entry.name, _ROCKSDB_SIGNS) and not entry.is_directory for entry in _listed(tree, directory))
 
 
 def is_rocksdb_table(tail: bytes) -> bool:

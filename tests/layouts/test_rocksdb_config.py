@@ -168,14 +168,25 @@ def test_sound_config_is_no_finding(name: str, golden: Golden) -> None:
     assert verified(golden(name) / "store") == {}
 
 
-@pytest.mark.parametrize(("name", "database"), [("rocksdb", "topics"), ("rocksdb", "consumerOffsets"),
-                                                ("rocksdb_lmq", "rdb")])  # fmt: skip
-def test_a_damaged_database_is_a_finding(name: str, database: str, golden_copy: Golden, rmq: Rmq) -> None:
-    store = golden_copy(name)
-    largest = max((store / "config" / database).glob("*.sst"), key=lambda path: path.stat().st_size)
+def bend(database: Path) -> None:
+    largest = max(database.glob("*.sst"), key=lambda path: path.stat().st_size)
     data = bytearray(largest.read_bytes())
     data[20] ^= 0x5A
     largest.write_bytes(data)
+
+
+def lose_current(database: Path) -> None:
+    (database / "CURRENT").unlink()
+
+
+@pytest.mark.parametrize("damage", [bend, lose_current])
+@pytest.mark.parametrize(("name", "database"), [("rocksdb", "topics"), ("rocksdb", "consumerOffsets"),
+                                                ("rocksdb_lmq", "rdb")])  # fmt: skip
+def test_a_damaged_database_is_a_finding(
+    name: str, database: str, damage: Callable[[Path], None], golden_copy: Golden, rmq: Rmq
+) -> None:
+    store = golden_copy(name)
+    damage(store / "config" / database)
     assert "cannot be read" in verified(store)["config.database"]
     with pytest.raises(FormatError, match=f"config/{database}: "):
         tables(store)
