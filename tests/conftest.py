@@ -180,9 +180,10 @@ def kernel_gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup() -> None:
-    """Begin no test after the time that CI has for tests, in s since 1970: CI would end the whole run."""
-    if time.time() > float(os.environ.get("RMQ_TESTS_END", "inf")):
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Begin no long test after the time that CI has for those, in s since 1970: CI would end the whole run."""
+    is_long = any(item.get_closest_marker(name) for name in ("long", "torture"))
+    if is_long and time.time() > float(os.environ.get("RMQ_TESTS_END", "inf")):
         pytest.skip("CI has no time left: make test-all runs this test")
 
 
