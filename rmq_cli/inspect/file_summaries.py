@@ -137,10 +137,10 @@ def queue_facts(place: ClassifiedPath) -> tuple[QueueFileFacts, ...]:
 def database_facts(storage: Storage, path: str) -> tuple[QueueFileFacts, ...]:
     """Facts of each queue of a ConsumeQueue in a database, by its directory. Raises FormatError, StoreError."""
     with opened_queues(storage, path) as database:
-        return tuple(_rocksdb_queue_facts(database, *queue) for queue in sorted(database.queues()))
+        return tuple(_database_queue_facts(database, *queue) for queue in sorted(database.queues()))
 
 
-def _rocksdb_queue_facts(database: QueueDatabase, topic: str, queue_id: int) -> QueueFileFacts:
+def _database_queue_facts(database: QueueDatabase, topic: str, queue_id: int) -> QueueFileFacts:
     low, last = database.first_offset(topic, queue_id) or 0, database.last_offset(topic, queue_id) or 0
     first_unit, last_unit = (next(database.units(topic, queue_id, at, at + 1))[1] for at in (low, last))
     physical = [int(units["physical_offset"][0]) for units in (first_unit, last_unit)]

@@ -306,20 +306,21 @@ def _is_sign(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
+def _has_sign(tree: Tree, directory: str, patterns: Sequence[str]) -> bool:
+    return any(_is_sign(entry.name, patterns) and not entry.is_directory for entry in _listed(tree, directory))
+
+
 def queue_database_layout(tree: Tree, directory: str) -> StoreLayout | None:
     """Return the layout of the database with the ConsumeQueue in a store's directory; None without a database."""
     name = directory.rpartition("/")[2]
-    files = [entry.name for entry in _listed(tree, directory) if not entry.is_directory]
-    for layout in StoreLayout:
-        in_place = name in {"consumequeue", layout.rules.queue_directory}
-        if in_place and any(_is_sign(file, layout.rules.queue_signs) for file in files):
-            return layout
-    return None
+    layouts = [layout for layout in StoreLayout if layout.rules.queue_signs]
+    in_place = [layout for layout in layouts if name in {"consumequeue", layout.rules.queue_directory}]
+    return next((layout for layout in in_place if _has_sign(tree, directory, layout.rules.queue_signs)), None)
 
 
 def is_rocksdb(tree: Tree, directory: str) -> bool:
     """Return whether a directory contains a RocksDB, and not the queues of a topic."""
-    return any(_is_sign(entry.name, _ROCKSDB_SIGNS) and not entry.is_directory for entry in _listed(tree, directory))
+    return _has_sign(tree, directory, _ROCKSDB_SIGNS)
 
 
 def is_rocksdb_table(tail: bytes) -> bool:

@@ -190,3 +190,4 @@ def test_a_database_that_has_lost_its_file_current_is_not_shown_as_one_without_q
 
 def test_each_layout_with_a_database_of_queues_is_read() -> None:
     assert {layout for layout in StoreLayout if layout.rules.queue_signs} == QUEUE_DATABASES.keys()
+    assert all(layout.rules.unwritten for layout in QUEUE_DATABASES)  # the reason not to read files in its place
