@@ -2,14 +2,19 @@
 
 The lock's file may have been deleted under a running broker, so a log that another process writes is refused as well.
 Checks for locks of other processes lock no file: a check must block nobody.
+
+The locks are POSIX record locks. A process never conflicts with its own ones, and closing any descriptor of a locked
+file releases them. So this module records what its process has locked, and opens no such file again (``fcntl(2)``).
 """
 
 import fcntl
 import os
 import stat
 import struct
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -25,28 +30,82 @@ _PROC: Final = Path("/proc")
 LOCK_NAME: Final = ".rmq-rebuild.lock"  # of a directory that is no store
 
 
+@dataclass(frozen=True, slots=True)
+class _OwnLock:
+    """Lock of this process: its root, its file by device and inode, and whether a broker of this process has it."""
+
+    root: str
+    device: int
+    inode: int
+    is_broker: bool
+
+
+_own_locks: list[_OwnLock] = []
+_own_locks_guard = threading.Lock()
+
+
+def _forget_own_locks() -> None:
+    """Forget the locks of the parent, which a forked process does not have."""
+    global _own_locks_guard  # noqa: PLW0603 # another thread of the parent may have had it
+    _own_locks.clear()
+    _own_locks_guard = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_own_locks)
+
+
+def _own_lock(path: str) -> _OwnLock | None:
+    """Return this process's lock of the file at a path; the file may be another one than that of the lock's root."""
+    with suppress(OSError):
+        status = Path(path).stat()
+        return next((lock for lock in _own_locks if (lock.device, lock.inode) == (status.st_dev, status.st_ino)), None)
+    return None
+
+
 @contextmanager
-def store_lock(root: str) -> Iterator[None]:
+def _recorded(root: str, descriptor: int, *, is_broker: bool) -> Iterator[None]:
+    """Record the lock of an open file, and close the file at the end of the ``with`` block."""
+    status = os.fstat(descriptor)
+    lock = _OwnLock(os.path.realpath(root), status.st_dev, status.st_ino, is_broker)
+    _own_locks.append(lock)
+    try:
+        yield
+    finally:
+        with _own_locks_guard:
+            os.close(descriptor)
+            _own_locks[:] = [other for other in _own_locks if other is not lock]
+
+
+@contextmanager
+def store_lock(root: str, *, is_broker: bool = False) -> Iterator[None]:
     """Acquire the lock of the store at ``root``, which a running broker has locked.
 
     It is a POSIX record lock on the first byte of the file ``lock``, as ``DefaultMessageStore#start`` acquires it
     (``FileChannel#tryLock(0, 1, false)``).
 
+    Args:
+        is_broker: whether a broker of this process acquires it; ``is_locked`` is true for a broker's lock.
+
     Raises:
-        StoreLockedError: a running broker has it, or has the log open though its lock's file was deleted.
+        StoreLockedError: a running broker has it, or has the log open though its lock's file was deleted; or this
+            process has it.
         StoreError: the lock's file cannot be written.
     """
     path = Path(paths.lock_file(root))
-    was_there = os.path.lexists(path)
-    try:
-        descriptor = open_file(root, path.name, os.O_RDWR | os.O_CREAT, may_be_linked=True)
-    except OSError as error:
-        raise StoreError(f"{path}: the store cannot be locked ({error.strerror})") from error
-    try:
-        try:
-            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
-        except OSError:
-            raise StoreLockedError(f"{root}: a running broker has locked this store; stop it first") from None
+    with ExitStack() as stack:
+        with _own_locks_guard:
+            _refuse_own_lock(root, str(path))
+            was_there = os.path.lexists(path)
+            try:
+                descriptor = open_file(root, path.name, os.O_RDWR | os.O_CREAT, may_be_linked=True)
+            except OSError as error:
+                raise StoreError(f"{path}: the store cannot be locked ({error.strerror})") from error
+            try:
+                fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+            except OSError:
+                os.close(descriptor)
+                raise StoreLockedError(f"{root}: a running broker has locked this store; stop it first") from None
+            stack.enter_context(_recorded(root, descriptor, is_broker=is_broker))
         try:
             refuse_open_log(root)
         except StoreLockedError:
@@ -54,8 +113,12 @@ def store_lock(root: str) -> Iterator[None]:
                 path.unlink(missing_ok=True)
             raise
         yield
-    finally:
-        os.close(descriptor)
+
+
+def _refuse_own_lock(root: str, path: str) -> None:
+    """Refuse a second lock of a root, or of the same file. Raises StoreLockedError."""
+    if _own_lock(path) is not None or any(lock.root == os.path.realpath(root) for lock in _own_locks):
+        raise StoreLockedError(f"{root}: this process has the store open already. Close it first.")
 
 
 @contextmanager
@@ -70,20 +133,22 @@ def directory_lock(root: str) -> Iterator[None]:
         StoreError: the directory cannot be made, or not be written.
     """
     path = Path(root) / LOCK_NAME
-    try:
-        Path(root).mkdir(parents=True, exist_ok=True)
-        descriptor = _open_locked(path)
-    except BlockingIOError:
-        raise StoreLockedError(f"{root}: another rebuild writes there; let it end first") from None
-    except FileExistsError:
-        raise StoreError(f"{root}: cannot be written (Not a directory)") from None
-    except OSError as error:
-        raise StoreError(f"{root}: cannot be written ({error.strerror})") from error
-    try:
+    with ExitStack() as stack:
+        with _own_locks_guard:
+            try:
+                Path(root).mkdir(parents=True, exist_ok=True)
+                if _own_lock(str(path)) is not None:
+                    raise BlockingIOError
+                descriptor = _open_locked(path)
+            except BlockingIOError:
+                raise StoreLockedError(f"{root}: another rebuild writes there; let it end first") from None
+            except FileExistsError:
+                raise StoreError(f"{root}: cannot be written (Not a directory)") from None
+            except OSError as error:
+                raise StoreError(f"{root}: cannot be written ({error.strerror})") from error
+            stack.enter_context(_recorded(root, descriptor, is_broker=False))
+        stack.callback(path.unlink, missing_ok=True)
         yield
-    finally:
-        path.unlink(missing_ok=True)
-        os.close(descriptor)
 
 
 def _open_locked(path: Path) -> int:
@@ -169,24 +234,28 @@ def _is_used_by(pid: str, path: str) -> bool:
 
 
 def is_locked(path: str, size_bytes: int = 0) -> bool:
-    """Return whether another process of this machine has a POSIX record lock on a file, or on its first bytes.
+    """Return whether another process of this machine, or a broker of this one, has locked a file or its first bytes.
 
     Args:
         path: of the file; one that cannot be opened is not locked.
         size_bytes: from the file's begin; 0 is all.
     """
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe would block
-    except OSError:
-        return False
-    try:
-        question = _FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, size_bytes, 0)
-        answer = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, question)[: _FLOCK.size])
-    except OSError:
-        return False
-    finally:
-        os.close(descriptor)
-    return bool(answer[0] != fcntl.F_UNLCK)
+    with _own_locks_guard:
+        own_lock = _own_lock(path)
+        if own_lock is not None:
+            return own_lock.is_broker
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe would block
+        except OSError:
+            return False
+        try:
+            question = _FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, size_bytes, 0)
+            answer = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, question)[: _FLOCK.size])
+        except OSError:
+            return False
+        finally:
+            os.close(descriptor)
+        return bool(answer[0] != fcntl.F_UNLCK)
 
 
 def is_open_for_writing(path: str) -> bool | None:

@@ -8,13 +8,19 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rmq_formats.errors import StoreError, StoreLockedError
-from rmq_formats.storage.store_lock import LOCK_NAME, directory_lock
+from rmq_formats.read.dirty import dirty_reason
+from rmq_formats.storage.store_files import open_store
+from rmq_formats.storage.store_lock import LOCK_NAME, directory_lock, is_locked, store_lock
+from rmq_offline.offsets import changes
+from rmq_offline.offsets.changes import Selection
 from rmq_offline.tasks import object_lease
 from rmq_offline.tasks.object_lease import lease
 from tests.support.stores.rebuilt_stores import rebuild, small_store
@@ -261,3 +267,69 @@ def _hold(out: Path, held: Path) -> None:
     with directory_lock(str(out)):
         held.touch()
         time.sleep(600)
+
+
+def is_refused_elsewhere(lock: Callable[[str], AbstractContextManager[None]], root: Path) -> bool:
+    """Whether another process is refused the lock."""
+    child = os.fork()
+    if child == 0:
+        try:
+            with lock(str(root)):
+                os._exit(1)
+        except StoreLockedError:
+            os._exit(0)
+        finally:
+            os._exit(2)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert code in {0, 1}
+    return code == 0
+
+
+@pytest.mark.parametrize("is_broker", [True, False])
+def test_a_look_at_a_lock_of_this_process_keeps_it(tmp_path: Path, is_broker: bool) -> None:
+    store = small_store(tmp_path / "store", 30)
+    (store / "abort").write_text(str(os.getpid()))
+    with store_lock(str(store), is_broker=is_broker):
+        assert is_locked(str(store / "lock"), 1) is is_broker
+        assert (dirty_reason(open_store(str(store))) is None) is is_broker
+        assert is_refused_elsewhere(store_lock, store)
+    assert not is_refused_elsewhere(store_lock, store)
+
+
+@pytest.mark.parametrize("lock", [store_lock, directory_lock])
+def test_a_process_locks_once_and_a_refusal_keeps_the_lock(
+    tmp_path: Path, lock: Callable[[str], AbstractContextManager[None]]
+) -> None:
+    (tmp_path / "link").symlink_to(tmp_path)
+    with lock(str(tmp_path)):
+        for root in (tmp_path, tmp_path / "link"):
+            with pytest.raises(StoreLockedError), lock(str(root)):
+                pass
+        assert is_refused_elsewhere(lock, tmp_path)
+    assert not is_refused_elsewhere(lock, tmp_path)
+
+
+def test_a_process_whose_lock_file_was_deleted_locks_no_new_one(tmp_path: Path) -> None:
+    with store_lock(str(tmp_path)):
+        (tmp_path / "lock").unlink()
+        with pytest.raises(StoreLockedError, match="this process"), store_lock(str(tmp_path)):
+            pass
+    assert not (tmp_path / "lock").exists()
+    with store_lock(str(tmp_path)):
+        pass
+
+
+def test_offsets_are_written_under_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = small_store(tmp_path / "store", 30)
+    (store / "abort").write_text("1")  # the broker was killed, so that the queues are compared with the log
+    (store / "config").mkdir(exist_ok=True)
+    (store / "config" / "consumerOffset.json").write_text('{"offsetTable":{"Topic0@g":{0:1}}}')
+    write, refused = changes._write, []
+
+    def looked_at(*arguments: Any) -> Any:
+        refused.append(is_refused_elsewhere(store_lock, store))
+        return write(*arguments)
+
+    monkeypatch.setattr(changes, "_write", looked_at)
+    changes.apply_changes(str(store), Selection("g", "Topic0", None), lambda _: 0)
+    assert refused == [True]

@@ -13,13 +13,12 @@ from typing import NamedTuple
 from rmq_core.store.files.config_files import load
 from rmq_core.store.files.disk import Disk
 from rmq_formats.codecs import paths, topics_json
-from rmq_formats.errors import StoreError, StoreLockedError
+from rmq_formats.errors import StoreError
 from rmq_formats.storage import layout_refusals, store_layouts
 from rmq_formats.storage.store_layouts import StoreLayout
 from rmq_formats.storage.store_lock import store_lock
 
 _LOGGER = logging.getLogger(__name__)
-_locked_roots: set[str] = set()
 
 
 class _DirectoryEntry(NamedTuple):
@@ -74,23 +73,15 @@ def refuse_layouts(root: str, *, light_queues: bool) -> frozenset[str]:
 
 
 def lock_store(root: str, disk: Disk) -> ExitStack:
-    """Lock the store at ``root``; closing the returned stack releases the lock.
-
-    POSIX locks do not exclude the process that holds them, and closing any descriptor of the file releases
-    them. So the stores that this process has locked are also recorded by path.
+    """Lock the store at ``root`` for a broker; closing the returned stack releases the lock.
 
     Raises:
         StoreLockedError: another process, or this one, has the store open.
         StoreError: the lock file cannot be written.
     """
-    real_root = os.path.realpath(root)
-    if real_root in _locked_roots:
-        raise StoreLockedError(f"{root}: this process has the store open already. Close it first.")
     stack = ExitStack()
     path = paths.lock_file(root)
     if not os.path.exists(path):  # noqa: PTH110 # paths are strings here
         disk.write_file(path, b"lock")  # as ``DefaultMessageStore#start``
-    stack.enter_context(store_lock(root))
-    _locked_roots.add(real_root)
-    stack.callback(_locked_roots.discard, real_root)
+    stack.enter_context(store_lock(root, is_broker=True))
     return stack

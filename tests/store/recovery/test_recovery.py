@@ -263,9 +263,6 @@ def test_one_process_has_a_store_at_a_time(open_store: Opener) -> None:
     child = os.fork()
     if child == 0:
         try:
-            from rmq_core.store.files import opening
-
-            opening._locked_roots.clear()
             opened(store.config)
         except StoreLockedError:
             os.write(writing, b"locked")
