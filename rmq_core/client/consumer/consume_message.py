@@ -18,7 +18,6 @@ from rmq_core.client.listener import Later, Listener, call_listener
 from rmq_core.client.message import ReceivedMessage
 from rmq_core.client.options import ConsumerOptions, PushOptions
 from rmq_core.remoting.bodies.codec import MessageQueue
-from rmq_core.remoting.errors import RemotingError
 from rmq_formats.errors import RmqError
 
 log = logging.getLogger("rmq.client")
@@ -166,7 +165,11 @@ class ConsumeMessageConcurrentlyService:
         in_a_row = 0
         while True:
             call = await self._calls.get()
-            await self._consume(call)
+            try:
+                await self._consume(call)
+            except Exception:
+                log.exception("consuming %s failed, retried in %g s", call.queue, _RETRY_S)
+                asyncio.get_running_loop().call_later(_RETRY_S, self._calls.put_nowait, call)
             in_a_row += 1
             if in_a_row == _CALLS_PER_TURN:
                 in_a_row = 0
@@ -217,8 +220,11 @@ class ConsumeMessageConcurrentlyService:
             now = asyncio.get_running_loop().time()
             for call in [call for call in self._running if now - call.begin_s > limit_s]:
                 log.warning("the listener takes longer than %g s: %s", limit_s, call.messages[0].msg_id)
-                await self._send_back_failed(call, Later(delay_level=_TIMEOUT_DELAY_LEVEL))
-                self._commit(call)
+                try:
+                    await self._send_back_failed(call, Later(delay_level=_TIMEOUT_DELAY_LEVEL))
+                    self._commit(call)
+                except Exception:
+                    log.exception("sending back messages of %s failed", call.queue)
 
 
 class ConsumeMessageOrderlyService:
@@ -284,7 +290,13 @@ class ConsumeMessageOrderlyService:
                 return
             waiting = messages.waiting
             size = min(self._options.consume_batch_size, len(waiting))
-            await self._consume(queue, messages, [waiting.popleft() for _ in range(size)])
+            batch = [waiting.popleft() for _ in range(size)]
+            try:
+                await self._consume(queue, messages, batch)
+            except Exception:
+                log.exception("consuming %s failed, retried in %g s", queue, _RETRY_S)
+                waiting.extendleft(message for message in reversed(batch) if message in messages)
+                await self._suspend(messages, Later(suspend_s=_RETRY_S))
             calls += 1
             if calls % _CALLS_PER_TURN == 0:
                 await asyncio.sleep(0)
@@ -327,7 +339,7 @@ class ConsumeMessageOrderlyService:
             return True
         try:
             await self._send_back.send_copy(message)
-        except RemotingError as error:
+        except RmqError as error:
             log.warning("cannot send back %s of %s: %s", message.msg_id, message.topic, error)
             return False
         return True

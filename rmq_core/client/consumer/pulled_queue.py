@@ -124,6 +124,9 @@ class PulledQueue:
                     self._arrivals.error = error
                     self._arrivals.changed.set()
                 await asyncio.sleep(_AFTER_ERROR_S)
+            except Exception:
+                log.exception("pulling %s of %s failed", self.queue.queue_id, self.queue.topic)
+                await asyncio.sleep(_AFTER_ERROR_S)
 
     async def _pull_once(self) -> None:
         if self.position is None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from rmq_core.client.cluster import Cluster
+from rmq_core.client.errors import NoRouteError
 from rmq_core.client.message import (
     PROPERTY_MAX_RECONSUME_TIMES,
     PROPERTY_RECONSUME_TIME,
@@ -89,6 +90,8 @@ class SendBack:
         packet = self._packer.single(copy)
         route = await self._cluster.route(copy.topic)
         same_broker = [queue for queue in route.write_queues if queue.broker_name == message.queue.broker_name]
-        queue = (same_broker or list(route.write_queues))[0]
+        if not route.write_queues:
+            raise NoRouteError(copy.topic, "no queue of this topic can be written to")
+        queue = (same_broker or route.write_queues)[0]
         address = self._cluster.address(queue.broker_name)
         await self._cluster.send_command(address, packet.request(queue.queue_id), _TIMEOUT_S)

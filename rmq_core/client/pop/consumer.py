@@ -34,7 +34,7 @@ from rmq_core.remoting.access.acl import Credentials
 from rmq_core.remoting.bodies.clients import HeartbeatData, SubscriptionData
 from rmq_core.remoting.errors import RemotingError
 from rmq_core.remoting.pop import MOST_INVISIBLE_MS, MOST_MESSAGES
-from rmq_formats.errors import OptionError, RmqError
+from rmq_formats.errors import FormatError, OptionError, RmqError
 
 _AFTER_ERROR_S: Final = 1.0  # pause after failed requests
 _TO_DEAD_LETTERS: Final = -1
@@ -76,8 +76,12 @@ class ConsumeMessagePopService:
                     await self._freed.wait()
                 try:
                     messages = await self._receive(min(self._free, MOST_MESSAGES))
-                except RemotingError as error:
+                except RmqError as error:
                     log.warning("cannot receive: %s", error)
+                    await asyncio.sleep(_AFTER_ERROR_S)
+                    continue
+                except Exception:
+                    log.exception("receiving failed")
                     await asyncio.sleep(_AFTER_ERROR_S)
                     continue
                 for sequence in self._split_into_sequences(messages):
@@ -220,6 +224,7 @@ class PopConsumer(GroupClient):
             OptionError: no topic is subscribed to, or ``max_messages`` is not 1 to 32.
             BrokerError: requests to all brokers failed, and a broker refused the request.
             TransportError: requests to all brokers failed, and a broker did not respond.
+            FormatError: requests to all brokers failed, and a broker's response cannot be decoded.
         """
         if not self._subscriptions:
             raise OptionError("a POP consumer must subscribe before it receives")
@@ -258,11 +263,11 @@ class PopConsumer(GroupClient):
         The wait is a notification, not a pop, as messages popped at all brokers at once would be invisible in vain.
         """
         is_single = len(brokers) == 1
-        failures: list[RemotingError] = []
+        failures: list[RmqError] = []
         for data, name in brokers:
             try:
                 messages = await self._requests.pop(name, data, max_messages, wait_s if is_single else 0.0)
-            except RemotingError as error:
+            except (RemotingError, FormatError) as error:
                 log.warning("a pop of %s at %s failed: %s", data.topic, name, error)
                 failures.append(error)
                 continue
@@ -283,7 +288,7 @@ class PopConsumer(GroupClient):
                 try:
                     if await task:
                         return
-                except RemotingError as error:
+                except (RemotingError, FormatError) as error:
                     log.debug("a notification of messages failed: %s", error)
         finally:
             for task in tasks:

@@ -6,8 +6,12 @@ from typing import Any
 import pytest
 
 from rmq_core.client import Later, Message, PushOptions, ReceivedMessage
+from rmq_core.client.consumer import consume_message
 from rmq_core.client.consumer.consume_message import ProcessQueue
+from rmq_core.client.consumer.send_back import SendBack
+from rmq_core.client.errors import NoRouteError
 from rmq_core.client.producer.tracer import Tracer, traced
+from rmq_core.client.routes import Route
 from rmq_core.remoting.clock import now_ms
 from rmq_formats.errors import OptionError
 from tests.client.conftest import QUEUE, received
@@ -236,3 +240,36 @@ def test_in_order_the_span_does_not_count() -> None:
 def test_settings_that_cannot_work_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(OptionError):
         PushOptions(**options)
+
+
+@pytest.mark.parametrize("in_order", [False, True])
+async def test_an_error_that_nobody_expects_stops_no_worker(
+    in_order: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(consume_message, "_RETRY_S", 0.01)
+    calls: list[int] = []
+
+    def listener(messages: list[ReceivedMessage]) -> Later | None:
+        calls.append(messages[0].queue_offset)
+        return Later() if len(calls) == 1 else None
+
+    async with Bench(listener, in_order=in_order, concurrency=1, max_reconsume_times=0) as bench:
+
+        async def fail(*_: object) -> None:
+            raise ZeroDivisionError
+
+        bench.backs.send = bench.backs.send_copy = fail  # type: ignore[method-assign]
+        bench.put(0, 1)
+        await bench.until(2)
+    assert sorted(calls) == [0, 0, 1]
+    assert "ZeroDivisionError" in caplog.text
+
+
+async def test_a_copy_goes_to_no_topic_without_a_queue_that_can_be_written_to() -> None:
+    class Masterless:
+        async def route(self, _: str) -> Route:
+            return Route((), (QUEUE,), {"a": {1: "127.0.0.1:1"}})
+
+    send_back = SendBack(Masterless(), "g", 16, now_ms)  # type: ignore[arg-type]
+    with pytest.raises(NoRouteError, match="%RETRY%g: no queue of this topic can be written to"):
+        await send_back.send_copy(received(0))

@@ -24,6 +24,7 @@ from rmq_core.client import (
     ReceivedMessage,
     StartPosition,
 )
+from rmq_core.client.pop import consumer as pop_consumer
 from rmq_core.namesrv.config import NamesrvConfig
 from rmq_core.namesrv.server import NameServer
 from rmq_core.remoting.clock import now_ms
@@ -283,3 +284,31 @@ async def test_a_lost_answer_in_order_is_asked_for_again_as_the_same_attempt(fak
         assert await consumer.receive(timeout_s=0) == []
         assert await consumer.receive(timeout_s=0) == []
     assert attempts[0] == attempts[1] != attempts[2]
+
+
+async def test_a_response_that_cannot_be_decoded_ends_no_consumption(
+    fakes: FakeCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(pop_consumer, "_AFTER_ERROR_S", 0.01)
+    pops = 0
+
+    def answer(command: RemotingCommand, _: Connection) -> Any:
+        nonlocal pops
+        pops += 1
+        if pops == 1:
+            return command.response(body=b"\0\0\0\x10no record")
+        return command.response(ResponseCode.POLLING_TIMEOUT, "NO_MESSAGE_IN_QUEUE")
+
+    del fakes.addresses["b"]
+    fakes.brokers["a"].answer = answer
+    async with PopConsumer(fakes.namesrv, "g", PopOptions(suspend_timeout_s=0.1)) as consumer:
+        consumer.subscribe("T")
+        consuming = asyncio.ensure_future(consumer.consume(lambda _: None))
+
+        async def went_on() -> bool:
+            return pops > 1
+
+        await conftest.eventually(went_on, PATIENCE_S)
+        assert not consuming.done()
+        consuming.cancel()
+    assert "cannot receive" in caplog.text
