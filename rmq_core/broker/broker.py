@@ -152,7 +152,7 @@ class Broker(Service):
             closing_steps.push_async_callback(self.registration.close)
             await self.registration.start()
             if config.is_slave:
-                slave_sync = SlaveSync(self.state, self._schedule)
+                slave_sync = SlaveSync(self.state, self._schedule, self._pop.assignment.adopt)
                 closing_steps.push_async_callback(slave_sync.close)
                 slave_sync.start()
             closing_steps.push_async_callback(self.checks.close)
@@ -217,7 +217,7 @@ class Broker(Service):
         )
         count_due = None if self._timer_service is None else self._timer_service.files.wheel.count
         self.state.timers = TimerAdmission(lambda: self.state.config, clock_ms, count_due)
-        self._pop = PopService(self.state, self._timer_service)
+        self._pop = PopService(self.state, self._timer_service, self.registration.route)
         self._lite = LiteService(self.state)
         self.op_messages = OpMessageWriter(self.state)
         self.checks = TransactionChecks(self.state, self.op_messages)
@@ -274,7 +274,7 @@ class Broker(Service):
             **ReplyMessageProcessor(state, writer).handlers(),
             **SendBackProcessor(state, levels, responder).handlers(),
             **PullMessageProcessor(state, self._parked_pulls).handlers(),
-            **self._pop.handlers(responder, self.registration.route),
+            **self._pop.handlers(responder),
             **QueryMessageProcessor(state).handlers(),
             **OffsetProcessor(state, self._parked_pulls, self._schedule).handlers(),
             **TopicAdmin(state).handlers(),

@@ -58,7 +58,7 @@ async def test_one_whose_secret_is_another_is_told_so(tmp_path: Path, caplog: py
             async with running(store_of(tmp_path / "slave"), **settings):
 
                 async def is_told() -> bool:
-                    return "cannot copy topics, groups and offsets of the master" in caplog.text
+                    return "cannot copy topics, groups, offsets and request modes of the master" in caplog.text
 
                 await eventually(is_told, 30)
         assert "code 16: check signature failed." in caplog.text

@@ -1,6 +1,7 @@
 """Consumers read from slaves when the master is loaded or gone, and slaves know what is read."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from itertools import product
@@ -12,6 +13,7 @@ from rmq_core.client import PullConsumer, PushConsumer, PushOptions, ReceivedMes
 from rmq_core.namesrv.config import NamesrvConfig
 from rmq_core.namesrv.server import NameServer
 from rmq_core.remoting.bodies.configs import TopicConfig
+from rmq_core.remoting.codes import RequestCode
 from tests.broker.conftest import Asker, eventually, messages
 from tests.ha.conftest import caught_up, port_for_long, running, running_pair, slave_of, store_of
 from tests.ha.test_replication import fill
@@ -256,3 +258,18 @@ async def test_a_group_of_ours_begins_at_the_slave_when_the_master_is_gone(tmp_p
 
         await eventually(has_all, 60)
     assert seen == set(product(range(2), range(10)))
+
+
+async def test_a_slave_has_the_request_modes_of_its_master(tmp_path: Path, namesrv: str) -> None:
+    async with running(store_of(tmp_path / "master"), namesrv_addr=namesrv) as master:
+        assert (await master.send("T")).code == 0
+        mode = {"topic": "T", "consumerGroup": "g", "mode": "POP", "popShareQueueNum": 2}
+        assert (await master.ask(RequestCode.SET_MESSAGE_REQUEST_MODE, body=json.dumps(mode).encode())).code == 0
+        told = await master.ask(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
+        async with running(store_of(tmp_path / "slave"), **slave_of(master, namesrv_addr=namesrv)) as slave:
+
+            async def is_equal() -> bool:
+                return (await slave.ask(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)).body == told.body
+
+            await eventually(is_equal, 30)
+    assert json.loads((tmp_path / "slave" / "config" / "messageRequestMode.json").read_text()) == json.loads(bytes(told.body))

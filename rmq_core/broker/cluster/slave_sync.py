@@ -1,4 +1,4 @@
-"""A slave: copies its master's topics, groups, consumer offsets and delay offsets, and refuses requests for masters.
+"""A slave: copies its master's topics, groups, offsets and request modes, and refuses requests for masters.
 
 Source: ``SlaveSynchronize``, ``BrokerController#initializeBrokerScheduledTasks``; of refusals
 ``SendMessageProcessor#rejectRequest``, ``NettyRemotingAbstract#processRequestCommand``, ``EndTransactionProcessor``,
@@ -19,7 +19,14 @@ from rmq_core.broker.tables.attributes import BATCH_QUEUES, QUEUE_TYPE
 from rmq_core.broker.tables.table_file import log
 from rmq_core.broker.timer.schedule import DelayOffsets, Schedule
 from rmq_core.remoting.bodies.codec import decode_body
-from rmq_core.remoting.bodies.configs import OffsetTable, SubscriptionGroups, TopicConfig, TopicConfigs, TopicsOfMaster
+from rmq_core.remoting.bodies.configs import (
+    MessageRequestModes,
+    OffsetTable,
+    SubscriptionGroups,
+    TopicConfig,
+    TopicConfigs,
+    TopicsOfMaster,
+)
 from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.connection import Connection, Handler
@@ -60,9 +67,12 @@ _REFUSED: Final = {
 class SlaveSync:
     """Periodic copy of the master's tables, at once for an unknown topic. A failure is logged once."""
 
-    def __init__(self, state: BrokerState, schedule: Schedule) -> None:
+    def __init__(
+        self, state: BrokerState, schedule: Schedule, adopt_modes: Callable[[MessageRequestModes], None]
+    ) -> None:
         self._state = state
         self._schedule = schedule
+        self._adopt_modes = adopt_modes
         self._client = RemotingClient(tls=state.config.tls.client(), credentials=state.config.broker_credentials)
         self._task: asyncio.Task[None] | None = None
         self._is_failing = False
@@ -116,9 +126,13 @@ class SlaveSync:
             await self._copy_table(
                 address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, SubscriptionGroups, state.groups.adopt
             )
+            modes = RequestCode.GET_ALL_MESSAGE_REQUEST_MODE
+            await self._copy_table(address, modes, MessageRequestModes, self._adopt_modes)
         except (RemotingError, FormatError, OSError) as error:  # from the master, or from the disk here
             if not self._is_failing:
-                log.warning("cannot copy topics, groups and offsets of the master: %(error)s", {"error": error})
+                log.warning(
+                    "cannot copy topics, groups, offsets and request modes of the master: %(error)s", {"error": error}
+                )
             self._is_failing = True
             return False
         self._is_failing = False

@@ -79,6 +79,14 @@ class QueryAssignmentProcessor:
         self._pending.record(self.file.changes, mode.topic, modes_before, self._modes[mode.topic])
         return request.response()
 
+    def adopt(self, modes: MessageRequestModes) -> None:
+        """Replace a slave's request modes by its master's."""
+        if modes.message_request_mode_map != self._modes:
+            self._modes.clear()
+            self._modes.update(modes.message_request_mode_map)
+            self.file.changes += 1
+            self.file.save()
+
     def revert(self, since: int, until: int) -> None:
         self._pending.revert(since, until)
         self.file.changes += 1

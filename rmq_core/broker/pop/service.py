@@ -17,19 +17,20 @@ from rmq_core.remoting.connection import Handler
 class PopService:
     """POP of a broker."""
 
-    def __init__(self, state: BrokerState, timers: Timers | None) -> None:
+    def __init__(self, state: BrokerState, timers: Timers | None, route: Route) -> None:
         """Load the last pops in order. Without ``timers``, as at a slave, there is no revival."""
         self._state = state
         self.polls = PopLongPolling(state)
         self.orders = ConsumerOrderInfo(state.files, state.store, state.clock_ms)
+        self.assignment = QueryAssignmentProcessor(state, route)
         self._journal = PopJournal(state)
         self._reviver = None if timers is None else PopReviveService(state, self._journal, timers)
 
-    def handlers(self, responder: DurableResponder, route: Route) -> dict[int, Handler]:
+    def handlers(self, responder: DurableResponder) -> dict[int, Handler]:
         return {
             **PopMessageProcessor(self._state, self._journal, self.orders, self.polls).handlers(),
             **PollingProcessor(self._state, self.orders, self.polls).handlers(),
-            **QueryAssignmentProcessor(self._state, route).handlers(),
+            **self.assignment.handlers(),
             **AckMessageProcessor(self._state, self._journal, self.orders, self.polls, responder).handlers(),
         }
 
