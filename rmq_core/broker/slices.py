@@ -39,6 +39,8 @@ class Slices:
         remaining = iter(items)
 
         def run_slice() -> None:
+            if done.cancelled():
+                return
             began = now()
             try:
                 for item in remaining:

@@ -43,3 +43,12 @@ async def test_what_an_iterator_raises_its_future_has_and_others_go_on() -> None
     with pytest.raises(ZeroDivisionError):
         await failing
     assert (await other).items == ["a", "b"]
+
+
+async def test_what_nobody_waits_for_any_more_runs_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slices, "SLICE_S", -1.0)
+    shared, items = Slices(), iter(range(100))
+    cancelled, other = shared.collect(items), shared.collect("ab")
+    cancelled.cancel()
+    assert (await other).items == ["a", "b"]
+    assert next(items) == 0
