@@ -6,7 +6,7 @@ Rows go from Arrow to Parquet column by column; Spark's own writer converts them
 import os
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Final, Protocol
@@ -257,15 +257,18 @@ class _ParquetFile:
         leaves = [leaf for field in schema for leaf in _leaves(field.name, field.type)]
         try:
             self._sink = self._file_store.open(self.path)
-            self._writer = pq.ParquetWriter(
-                self._sink,
-                schema,
-                compression=layout.codec,
-                use_dictionary=[leaf for leaf in leaves if leaf not in _PLAIN and not leaf.endswith(MAP_VALUE)],
-                write_statistics=[leaf for leaf in leaves if layout.files.is_counted(leaf)],
-                store_schema=False,
-                metadata_collector=self._footer,
-            )
+            with ExitStack() as stack:
+                stack.callback(self._sink.close)
+                self._writer = pq.ParquetWriter(
+                    self._sink,
+                    schema,
+                    compression=layout.codec,
+                    use_dictionary=[leaf for leaf in leaves if leaf not in _PLAIN and not leaf.endswith(MAP_VALUE)],
+                    write_statistics=[leaf for leaf in leaves if layout.files.is_counted(leaf)],
+                    store_schema=False,
+                    metadata_collector=self._footer,
+                )
+                stack.pop_all()
         except OSError as error:
             raise _store_error(self.path, error) from error
 

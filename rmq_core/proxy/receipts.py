@@ -331,8 +331,7 @@ class Receipts:
         fields = dead_letter_fields(group, topic, receipt.physical_offset, message_id)
         address = await self._brokers.address(topic, handle.broker_name)
         await self._brokers.request(address, RequestCode.CONSUMER_SEND_MSG_BACK, fields)
-        acked = ack_fields(group, topic, handle, receipt.lite_topic or None)
-        await self._brokers.request(address, RequestCode.ACK_MESSAGE, acked)
+        await self.acknowledge(group, topic, receipt)
 
 
 @contextmanager
