@@ -233,6 +233,8 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         try:
             yield from read_task(options.path, partition.task, replace(options.read, query=partition.query))
         except StoreNotFoundError:
+            if open_store(options.path).storage.exists(split.path):  # a ConsumeQueue file was deleted meanwhile
+                raise
             first, last = split.file_offset + split.start, split.file_offset + min(split.limit, split.data_end)
             self._fail_or_warn(_deleted_bytes_message(options.path, first, last))
             yield from gap_batch(first, last, options.read)

@@ -13,7 +13,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from rmq_formats.codecs.hosts import Host
 from rmq_formats.codecs.record import MessageToStore
-from rmq_formats.errors import StoreError
+from rmq_formats.errors import StoreError, StoreNotFoundError
+from rmq_formats.read import task
 from rmq_formats.scan import splits
 from rmq_formats.spark.commitlog.stream import CommitLogStreamReader
 from rmq_offline.spark.commitlog_source import CommitLogSource
@@ -369,3 +370,22 @@ def test_mistakes_are_named(stream: Stream, store: Path, options: dict[str, str]
     write(store, 3)
     with pytest.raises(Exception, match=message):
         stream.run(**options)
+
+
+def test_a_queue_file_that_is_deleted_meanwhile_is_no_gap_of_the_log(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(store, 10)
+    source = CommitLogSource({"path": str(store), "failOnDataLoss": "false"})
+    reader = source.streamReader(source.schema())
+    end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    partitions = reader.partitions(reader.initialOffset(), end)
+
+    def fail(*_: object) -> Any:
+        raise StoreNotFoundError(f"{store}/consumequeue/T/0/00000000000000000000: no such file")
+
+    monkeypatch.setattr(task, "read_task", fail)
+    with pytest.raises(StoreNotFoundError, match="consumequeue"):
+        list(reader.read(partitions[0]))
+    shutil.rmtree(store / "commitlog")
+    assert [batch.num_rows for batch in reader.read(partitions[0])] == [1]
