@@ -272,4 +272,6 @@ async def test_a_slave_has_the_request_modes_of_its_master(tmp_path: Path, names
                 return (await slave.ask(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)).body == told.body
 
             await eventually(is_equal, 30)
-    assert json.loads((tmp_path / "slave" / "config" / "messageRequestMode.json").read_text()) == json.loads(bytes(told.body))
+    assert json.loads((tmp_path / "slave" / "config" / "messageRequestMode.json").read_text()) == json.loads(
+        bytes(told.body)
+    )

@@ -33,7 +33,6 @@ public class Commands {
             answers.println(failed + Base64.getEncoder().encodeToString(printed.toByteArray()));
             answers.flush();
         }
-        System.exit(0); // clients of commands leave threads behind
     }
 
     /** A client that shuts down waits up to three seconds for a thread that waits for events: it is woken. */
@@ -60,7 +59,7 @@ public class Commands {
         switch (words[0]) {
             case "" -> MQAdminStartup.main0(rest, null); // the list of commands
             case "dump" -> GoldenDump.run(rest);
-            case "queues" -> ReadQueues.run(rest);
+            case "queues" -> ReadQueues.main(rest);
             default -> MQAdminStartup.main0(words, null);
         }
     }

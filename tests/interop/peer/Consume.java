@@ -34,7 +34,6 @@ public class Consume {
         missing.await(Long.parseLong(args[3]), TimeUnit.SECONDS);
         Thread.sleep(2000);
         consumer.shutdown();
-        System.exit(0);
     }
 
     static synchronized void tell(MessageExt message) {

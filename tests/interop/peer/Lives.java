@@ -77,7 +77,6 @@ public class Lives {
         }
         threads.shutdown();
         threads.awaitTermination(1, TimeUnit.HOURS);
-        System.exit(0); // a store leaves threads behind
     }
 
     /** A torn store that RocketMQ itself does not load: ConsumeQueue#correctMinOffset fails where a queue is cut to nothing. */

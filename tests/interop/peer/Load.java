@@ -35,18 +35,7 @@ public class Load {
     static final int BATCH = 32;
     static final long WARM_UP_MS = 2000;
 
-    public static void main(String[] args) {
-        int code = 0;
-        try {
-            run(args);
-        } catch (Throwable error) { // the client's threads would have the process stay
-            error.printStackTrace();
-            code = 1;
-        }
-        System.exit(code);
-    }
-
-    static void run(String[] args) throws Exception {
+    public static void main(String[] args) throws Exception {
         String namesrv = args[0], mode = args[1], topic = args[2];
         int amount = Integer.parseInt(args[3]);
         double seconds = Double.parseDouble(args[4]);

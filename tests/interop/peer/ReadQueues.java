@@ -23,11 +23,6 @@ public class ReadQueues {
     }
 
     public static void main(String[] a) throws Exception {
-        run(a);
-        System.exit(0); // a store leaves threads behind
-    }
-
-    static void run(String[] a) throws Exception {
         MessageStoreConfig c = new MessageStoreConfig();
         c.setStorePathRootDir(a[0]); c.setStorePathCommitLog(a[0] + "/commitlog"); c.setHaListenPort(0); c.setTimerWheelEnable(false);
         Properties p = new Properties();

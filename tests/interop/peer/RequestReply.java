@@ -22,22 +22,15 @@ import org.apache.rocketmq.common.message.MessageExt;
  * send for the end, and those without a callback tell of a timeout at once (apache/rocketmq #9319, mended in #9608).
  */
 public class RequestReply {
-    public static void main(String[] args) {
-        int code = 0;
-        try {
-            String mode = args[1];
-            int count = Integer.parseInt(args[3]);
-            long timeoutMs = Long.parseLong(args[4]);
-            if (mode.equals("ask")) {
-                ask(args[0], args[2], count, timeoutMs);
-            } else {
-                answer(args[0], args[2], count, timeoutMs);
-            }
-        } catch (Throwable error) { // the client's threads would have the process stay
-            error.printStackTrace();
-            code = 1;
+    public static void main(String[] args) throws Exception {
+        String mode = args[1];
+        int count = Integer.parseInt(args[3]);
+        long timeoutMs = Long.parseLong(args[4]);
+        if (mode.equals("ask")) {
+            ask(args[0], args[2], count, timeoutMs);
+        } else {
+            answer(args[0], args[2], count, timeoutMs);
         }
-        System.exit(code);
     }
 
     static void ask(String namesrv, String topic, int count, long timeoutMs) throws Exception {

@@ -24,7 +24,6 @@ public class Variants {
             case "inner-batch" -> innerBatch(a[1], a[2]);
             default -> throw new IllegalArgumentException(a[0]);
         }
-        System.exit(0);
     }
 
     static DefaultMQProducer producer(String namesrv) throws Exception {

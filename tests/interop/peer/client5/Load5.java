@@ -20,7 +20,6 @@ public class Load5 {
         int amount = Integer.parseInt(a[3]);
         double seconds = Double.parseDouble(a[4]);
         System.out.println(a[1].equals("send") ? send(at, a[2], amount, seconds) : consume(at, a[2], amount, seconds));
-        System.exit(0); // not closed: that waits for the end of a poll, 20 s
     }
 
     static String send(ClientConfiguration at, String topic, int threads, double seconds) throws Exception {
