@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tools import settings_page
+
 ROOT = Path(__file__).parents[2]
 PACKAGES = (
     "benchmarks", "jobs", "notebooks", "rmq_cli", "rmq_core", "rmq_formats", "rmq_lakehouse", "rmq_offline",
@@ -24,6 +26,10 @@ NO_NAMES = {
     "util.py", "helpers.py", "tests.no_such_module", "rmq_formats.nosuch",
     "tools/src/main/java/org/apache/rocketmq/tools/command", "tools.yml",
 }  # fmt: skip
+
+
+def test_the_page_of_settings_is_that_of_the_classes() -> None:
+    assert settings_page.PAGE.read_text() == settings_page.page(), "run: python -m tools.settings_page"
 
 
 def is_path(name: str) -> bool:
