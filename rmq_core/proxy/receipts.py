@@ -42,7 +42,7 @@ _MAX_RENEWED_OF_CLIENT: Final = 32_768  # eight times as many as the official cl
 _MAX_CONCURRENT_RENEWALS: Final = 64  # of one broker
 Change = Callable[[str, str, ReceiptHandle, int], Awaitable[ReceiptHandle]]
 Key = tuple[str, str, str]  # client id, group, first receipt handle
-MOST_INVISIBLE_MS: Final = 12 * 3_600_000
+PROXY_MAX_INVISIBLE_MS: Final = 12 * 3_600_000
 _ACKS_AT_ONCE: Final = 32
 _T = TypeVar("_T")
 
@@ -262,8 +262,10 @@ class Receipts:
         """ChangeInvisibleDuration."""
         group, topic = group_name(request.group), topic_name(request.topic)
         invisible_ms = ms_of(request.invisible_duration)
-        if not 0 <= invisible_ms <= MOST_INVISIBLE_MS:
-            raise StatusError(v2.ILLEGAL_INVISIBLE_TIME, f"the invisibleTime is not of 0 to {MOST_INVISIBLE_MS} ms")
+        if not 0 <= invisible_ms <= PROXY_MAX_INVISIBLE_MS:
+            raise StatusError(
+                v2.ILLEGAL_INVISIBLE_TIME, f"the invisibleTime is not of 0 to {PROXY_MAX_INVISIBLE_MS} ms"
+            )
 
         async def change() -> ReceiptHandle:
             async with self._newest_receipt(client_id, group, request) as receipt:

@@ -21,7 +21,7 @@ from rmq_core.proxy.lite_subscriptions import LiteSubscriptionActivity
 from rmq_core.proxy.port_forwarder import LOOPBACK, PortForwarder, certificates, self_signed
 from rmq_core.proxy.receipts import Receipts, Renewal
 from rmq_core.proxy.receiving import ReceiveMessageActivity
-from rmq_core.proxy.request_budget import MOST_CALL_BYTES, RequestBudget, check_entries
+from rmq_core.proxy.request_budget import MAX_CALL_BYTES, RequestBudget, check_entries
 from rmq_core.proxy.routing import ClientActivity
 from rmq_core.proxy.sending import SendMessageActivity
 from rmq_core.proxy.sessions import NO_COLLECTOR, Collector, Sessions, check_client_id
@@ -37,7 +37,7 @@ _CLIENT_ID: Final = "x-mq-client-id"
 _MAX_CALLS: Final = 100_000
 _MAX_COMMAND_BYTES: Final = 512 << 10  # of a command on a stream; settings have half as many
 _OPTIONS: Final = [
-    ("grpc.max_receive_message_length", MOST_CALL_BYTES),
+    ("grpc.max_receive_message_length", MAX_CALL_BYTES),
     ("grpc.max_send_message_length", -1),
     ("grpc.so_reuseport", 0),
     # Pings find half-open connections, whose calls would wait for ever.

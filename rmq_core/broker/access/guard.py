@@ -28,7 +28,7 @@ from rmq_core.store.store import MessageStore
 
 audit = logging.getLogger("rmq.broker.audit")
 FREE_REFUSALS: Final = 50  # refusals of a host in a window; later ones are delayed
-MOST_REFUSALS: Final = 1000  # refusals after which the connection is closed
+MAX_REFUSALS: Final = 1000  # refusals after which the connection is closed
 REFUSAL_WAIT_S: Final = 0.5
 _REFUSAL_WINDOW_MS: Final = 60_000
 _MAX_REFUSED_HOSTS: Final = 10_000
@@ -183,7 +183,7 @@ class Guard:
         if count <= FREE_REFUSALS:
             _log_refusal(request, connection, error)
             raise error
-        if count > MOST_REFUSALS:
+        if count > MAX_REFUSALS:
             connection.close()
             return None
         return _refuse_later(error)

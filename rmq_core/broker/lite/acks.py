@@ -22,7 +22,7 @@ from rmq_core.remoting.fields import has_field, read_fields, write_fields
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.pop import (
     IN_ORDER,
-    MOST_INVISIBLE_MS,
+    MAX_INVISIBLE_MS,
     AckMessage,
     ChangeInvisibleTime,
     ChangeInvisibleTimeResponse,
@@ -87,8 +87,8 @@ class LiteAckProcessor:
 
     def change(self, request: RemotingCommand, fields: ChangeInvisibleTime) -> RemotingCommand:
         """Change the invisible time of a message, or with ``suspend`` of all messages of its pop (200053)."""
-        if not 0 <= fields.invisible_time <= MOST_INVISIBLE_MS:
-            what = f"invisibleTime {fields.invisible_time} is not of 0 to {MOST_INVISIBLE_MS} ms"
+        if not 0 <= fields.invisible_time <= MAX_INVISIBLE_MS:
+            what = f"invisibleTime {fields.invisible_time} is not of 0 to {MAX_INVISIBLE_MS} ms"
             raise ResponseError(ResponseCode.INVALID_PARAMETER, what)
         queue, handle = self._parse_handle(fields)
         group, pop_time_ms = fields.consumer_group, handle.pop_time_ms

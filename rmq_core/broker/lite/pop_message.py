@@ -28,8 +28,8 @@ from rmq_core.remoting.fields import has_field, read_fields, write_fields
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.pop import (
     IN_ORDER,
-    MOST_INVISIBLE_MS,
-    MOST_MESSAGES,
+    MAX_INVISIBLE_MS,
+    MAX_MESSAGES,
     Notification,
     NotificationResponse,
     PopLiteMessage,
@@ -159,11 +159,11 @@ class PopLiteMessageProcessor:
         state = self._state
         if not state.config.broker_permission & names.PERM_READ:
             raise ResponseError(ResponseCode.NO_PERMISSION, f"the broker[{state.address}] pop message is forbidden")
-        if not 0 < fields.max_msg_num <= MOST_MESSAGES:
-            problem = f"the broker[{state.address}] pop message's num is greater than {MOST_MESSAGES}, or none"
+        if not 0 < fields.max_msg_num <= MAX_MESSAGES:
+            problem = f"the broker[{state.address}] pop message's num is greater than {MAX_MESSAGES}, or none"
             raise ResponseError(_INVALID, problem)
-        if not 0 < fields.invisible_time <= MOST_INVISIBLE_MS:
-            problem = f"invisibleTime {fields.invisible_time} is not of 1 to {MOST_INVISIBLE_MS} ms"
+        if not 0 < fields.invisible_time <= MAX_INVISIBLE_MS:
+            problem = f"invisibleTime {fields.invisible_time} is not of 1 to {MAX_INVISIBLE_MS} ms"
             raise ResponseError(_INVALID, problem)
         if not 0 < len(fields.client_id) <= _MAX_ID_CHARS or len(fields.attempt_id or "") > _MAX_ID_CHARS:
             raise ResponseError(_INVALID, f"clientId or attemptId is not of 1 to {_MAX_ID_CHARS} characters")

@@ -23,8 +23,8 @@ from rmq_core.remoting.fields import read_fields, write_fields
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.pop import (
     IN_ORDER,
-    MOST_INVISIBLE_MS,
-    MOST_MESSAGES,
+    MAX_INVISIBLE_MS,
+    MAX_MESSAGES,
     AckMessage,
     ChangeInvisibleTime,
     ChangeInvisibleTimeResponse,
@@ -94,9 +94,9 @@ class AckMessageProcessor:
         handle = PopHandle(ack.so, ack.pt, ack.it, ack.rq, kind, self._state.config.broker_name, ack.q, ack.so)
         self._check_revive_queue(handle)
         results = []
-        for start in range(0, len(offsets), MOST_MESSAGES):
+        for start in range(0, len(offsets), MAX_MESSAGES):
             acknowledgement = Acknowledgement(
-                aol=offsets[start : start + MOST_MESSAGES],
+                aol=offsets[start : start + MAX_MESSAGES],
                 bn=handle.broker_name,
                 c=ack.c,
                 pt=ack.pt,
@@ -110,8 +110,8 @@ class AckMessageProcessor:
     def change(self, request: RemotingCommand, _: Connection) -> HandlerResponse:
         """Write a check point of its own for one message (CHANGE_MESSAGE_INVISIBLETIME, 200053)."""
         fields = read_fields(request, ChangeInvisibleTime)
-        if not 0 <= fields.invisible_time <= MOST_INVISIBLE_MS:
-            problem = f"invisibleTime {fields.invisible_time} is not of 0 to {MOST_INVISIBLE_MS} ms"
+        if not 0 <= fields.invisible_time <= MAX_INVISIBLE_MS:
+            problem = f"invisibleTime {fields.invisible_time} is not of 0 to {MAX_INVISIBLE_MS} ms"
             raise ResponseError(ResponseCode.INVALID_PARAMETER, problem)
         handle = self._parse_handle(fields)
         now_ms = self._state.clock_ms()
