@@ -243,7 +243,7 @@ class ExactlyOnceTable:
             self.is_backfill
             or any(self.is_other_selection_id(name, own_ids) for name in snapshot.transactions)
             or max(first, 0) < self._pulled_end(snapshot)
-            or snapshot.drops_transactions()
+            or snapshot.expires_transactions()
         )
 
     def _lost_watermarks(self, snapshot: TableSnapshot, begin: int, end: int) -> dict[str, int]:
@@ -289,7 +289,7 @@ class ExactlyOnceTable:
         cached_key, progress = self._progress_cache.get(app_id, (None, ExportProgress(-1, -1)))
         if cached_key != key:
             has_store_ids = any(map(self.selection.is_own_id, snapshot.transactions))
-            is_complete = has_store_ids and not snapshot.drops_transactions()
+            is_complete = has_store_ids and not snapshot.expires_transactions()
             find_lost_row = partial(self._watermarks.find_lost_row, snapshot)
             progress = read_progress(
                 snapshot, snapshot.version, app_id, recorded, find_lost_row, is_complete=is_complete

@@ -298,13 +298,13 @@ def name_brokers(stores: Sequence[BrokerStore], cluster: str | None, table_id: s
 def snapshot_logs(stores: Sequence[BrokerStore]) -> list[StoreLog | Exception]:
     """Take snapshots of the logs of several stores; an unreadable log gives its error. Raises StoreError."""
 
-    def attempt(store: BrokerStore) -> StoreLog | Exception:
+    def snapshot_or_error(store: BrokerStore) -> StoreLog | Exception:
         try:
             return snapshot_log(store.path)
         except (RmqError, OSError) as error:
             return error
 
-    logs = in_threads(attempt, stores)
+    logs = in_threads(snapshot_or_error, stores)
     if not any(isinstance(log, StoreLog) for log in logs):
         raise all_stores_failed_error("export", stores, str(logs[0]))
     return logs

@@ -84,7 +84,7 @@ class TableSnapshot(Protocol):
     def transactions(self) -> Mapping[str, int]:
         """Last committed transaction version of each application id, without expired versions."""
 
-    def drops_transactions(self) -> bool:
+    def expires_transactions(self) -> bool:
         """Return whether transaction versions expire."""
 
     def read_commit(self, version: int) -> TableCommit | None:

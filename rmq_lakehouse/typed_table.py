@@ -86,7 +86,7 @@ class TypedTable:
             counts = count_typed_files(files).with_missing_as_damaged(records.expected_messages(attempt))
             # Dead letters of other ranges may be those of another spec: they are counted at the end of the run.
             added = Undecoded()
-            if attempt.pending_range != written.dead_letters_of:
+            if attempt.pending_range != written.dead_letter_range:
                 added = sum((task.undecoded for task in files), added)
             return commit_task_files({0: with_undecoded(attempt, table, added)}, {0: [task.rows for task in files]})
 
@@ -115,7 +115,7 @@ class TypedTable:
             rows = self.rows.destination(other) if other is not None and has_same_rows else None
             files = self._write(records, attempt, rows, dead.destination(attempt), written)
             result = commit_task_files(attempts, {0: [task.dead_letters for task in files]})
-            written.dead_letters_of = attempt.pending_range
+            written.dead_letter_range = attempt.pending_range
             return result
 
         return commit_with_retry(dead.table.path, dead.table.log, [records.start_attempt(dead.table)], write).files
@@ -150,13 +150,13 @@ class TypedTable:
 class _WrittenFiles:
     """Files of the last attempt, which no version of a table contains yet, for the next attempt with the same rows.
 
-    ``dead_letters_of`` identifies the rows whose dead letters were committed.
+    ``dead_letter_range`` identifies the rows whose dead letters were committed.
     """
 
     rows: PendingRange | None = None
     destinations: tuple[Destination | None, Destination | None] = None, None
     files: list[TypedFiles] = field(default_factory=list)
-    dead_letters_of: PendingRange | None = None
+    dead_letter_range: PendingRange | None = None
 
     def are_of(self, rows: PendingRange, table: Destination | None, dead_letters: Destination | None) -> bool:
         """Return whether the files are those that an attempt would write to its destinations."""

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final
 
 from rmq_core.broker.access.accounts import Accounts
-from rmq_core.broker.access.guard import Guard, GuardedTable, PushRights, guard_handlers
+from rmq_core.broker.access.guard import Guard, GuardedTable, PushRights, guard_all
 from rmq_core.broker.access.required_permissions import CHANGES
 from rmq_core.broker.addresses import free_ports, local_address
 from rmq_core.broker.cluster.registration import Registration
@@ -223,7 +223,7 @@ class Broker(Service):
         self.checks = TransactionChecks(self.state, self.op_messages)
         # Signatures are checked first, then the limits of bodies, then policies, which decode bodies.
         handlers = config.limit_bodies(
-            self._guard_handlers(guard, self._handlers(levels)),
+            self._require_permissions(guard, self._handlers(levels)),
             with_lists=_CODES_WITH_LISTS,
             with_messages=_CODES_WITH_MESSAGES,
         )
@@ -236,7 +236,7 @@ class Broker(Service):
         for code in _TOPIC_CREATING_CODES:
             handlers[code] = self.registration.respond_after_registration(handlers[code])
         if config.is_slave:
-            handlers |= guard_handlers(guard, slave_refusals())
+            handlers |= guard_all(guard, slave_refusals())
         state = self.state
         handlers = {
             code: fail_fast(code, handler, lambda: state.config, state.page_cache, state.stats.times.now_s)
@@ -245,7 +245,7 @@ class Broker(Service):
         self._server = RemotingServer(
             handlers if guard is None else GuardedTable(handlers, guard),
             limits=config.limits,
-            on_disconnect=self._disconnected,
+            on_disconnect=self._remove_connection,
             after_batch=self.state.dispatch,
             tls=config.tls.server(),
         )
@@ -260,7 +260,7 @@ class Broker(Service):
     def _update_batch_topics(self, _: Collection[str] | None = None) -> None:
         self.store.set_batch_topics(self.state.topics.batch_topics())
 
-    def _guard_handlers(self, guard: Guard | None, handlers: dict[int, Handler]) -> dict[int, Handler]:
+    def _require_permissions(self, guard: Guard | None, handlers: dict[int, Handler]) -> dict[int, Handler]:
         if guard is not None:
             return {code: guard.require_permissions(handler) for code, handler in handlers.items()}
         return handlers if self._config.remote_admin_enable else local_only(handlers, CHANGES)
@@ -373,12 +373,12 @@ class Broker(Service):
         self._periodic_calls.clear()
         self._dispatching.cancel()
 
-    def _disconnected(self, connection: Connection) -> None:
-        self._client_manager.disconnected(connection)
-        self._proxied_clients.disconnected(connection)
-        self._parked_pulls.disconnected(connection)
-        self._pop.polls.disconnected(connection)
-        self._lite.disconnected(connection)
+    def _remove_connection(self, connection: Connection) -> None:
+        self._client_manager.remove_connection(connection)
+        self._proxied_clients.remove_connection(connection)
+        self._parked_pulls.remove_connection(connection)
+        self._pop.polls.remove_connection(connection)
+        self._lite.remove_connection(connection)
 
     def _clean_up(self) -> None:
         self._client_manager.scan_inactive_clients()

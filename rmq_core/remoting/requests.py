@@ -26,6 +26,11 @@ class ProducedMessage(Fields, frozen=True, kw_only=True):
     reconsume_times: Int32 | None = None
     unit_mode: bool = False
 
+    @property
+    def properties_bytes(self) -> bytes:
+        """UTF-8 of the properties; empty without properties."""
+        return (self.properties or "").encode("utf-8", "replace")
+
 
 class SendMessage(ProducedMessage, frozen=True, kw_only=True):
     """Fields of SEND_MESSAGE (10) and SEND_REPLY_MESSAGE (324)."""

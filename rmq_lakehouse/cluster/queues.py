@@ -131,7 +131,7 @@ class PendingQueueMessages:
             return None
         has_other_selections = any(table.is_other_selection_id(name, ids) for name in snapshot.transactions)
         has_store_advanced = progress.physical_offset != self.planned_progress[table.path].physical_offset
-        needs_dedup = table.is_backfill or has_other_selections or has_store_advanced or snapshot.drops_transactions()
+        needs_dedup = table.is_backfill or has_other_selections or has_store_advanced or snapshot.expires_transactions()
         if needs_dedup and not self.reader.has_physical_offsets:
             raise StoreError(
                 f"{table.path}: rows of a tier have no places to tell which of them are there already, as they must be "

@@ -112,7 +112,7 @@ class DeltaSnapshot:
     def transactions(self) -> dict[str, int]:
         if self.delta_snapshot is None:
             return {}
-        checksum = None if self.drops_transactions() else self._log.read_checksum(self.version)
+        checksum = None if self.expires_transactions() else self._log.read_checksum(self.version)
         if checksum is not None and self._commit is not None:
             versions = parse_checksum(checksum, self._commit.transaction_id)
             if versions is not None:
@@ -124,7 +124,7 @@ class DeltaSnapshot:
             versions[str(entry._1())] = int(entry._2())
         return versions
 
-    def drops_transactions(self) -> bool:
+    def expires_transactions(self) -> bool:
         snapshot = self.delta_snapshot
         return snapshot is not None and bool(snapshot.minSetTransactionRetentionTimestamp().isDefined())
 

@@ -77,5 +77,5 @@ class DeltaRsSnapshot:
         self.transactions = history.transaction_versions(version) if version >= 0 else {}
         self.read_commit = history.read_commit
 
-    def drops_transactions(self) -> bool:
+    def expires_transactions(self) -> bool:
         return RETENTION in self._properties

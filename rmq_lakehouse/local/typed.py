@@ -18,7 +18,7 @@ from rmq_lakehouse.exactly_once import ExactlyOnceTable
 from rmq_lakehouse.exports import ExportCounts, ExportTables
 from rmq_lakehouse.local.raw import CODEC, LocalExactlyOnceTable, LocalRunner
 from rmq_lakehouse.local.table_log import NeedsSparkError, OpenLocalTable
-from rmq_lakehouse.parquet import counted_columns
+from rmq_lakehouse.parquet import stats_columns
 from rmq_lakehouse.partitions import TIME_COLUMNS, check_columns_exist, parse_partition
 from rmq_lakehouse.records import PendingRecords
 from rmq_lakehouse.selection import ExportSelection
@@ -104,7 +104,7 @@ class LocalTypedExport(ExportTables):
         self._schema = typed_columns(topic, self._metadata, self._decoder.value_type, self._time_columns)
         self._spec = TableSpec(
             partitions,
-            stats=counted_columns(self._schema, partitions),
+            stats=stats_columns(self._schema, partitions),
             properties=table_properties(topic),
             initial_properties=tuple(topic.properties.items()),
             comment=table_comment(topic),

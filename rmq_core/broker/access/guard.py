@@ -72,7 +72,7 @@ class Guard:
         self._decisions: dict[tuple[str, Permission, str], bool | None] = {}
         self._changes = 0  # version of the accounts in the decisions
 
-    def guard_handler(self, handler: Handler) -> Handler:
+    def guard(self, handler: Handler) -> Handler:
         return self.require_signature(self.require_permissions(handler))
 
     def require_signature(self, handler: Handler) -> Handler:
@@ -205,17 +205,17 @@ class GuardedTable(dict[int, Handler]):
 
     def __init__(self, handlers: Mapping[int, Handler], guard: Guard) -> None:
         super().__init__(handlers)
-        self._unknown = guard.guard_handler(lambda request, _: not_supported(request))
+        self._unknown = guard.guard(lambda request, _: not_supported(request))
 
     def get(self, code: int, default: object = None) -> Handler:  # noqa: ARG002
         return super().get(code, self._unknown)
 
 
-def guard_handlers(guard: Guard | None, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
+def guard_all(guard: Guard | None, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
     """Put a guard before handlers, if there is one."""
     if guard is None:
         return dict(handlers)
-    return {code: guard.guard_handler(handler) for code, handler in handlers.items()}
+    return {code: guard.guard(handler) for code, handler in handlers.items()}
 
 
 async def _refuse_later(error: ResponseError) -> RemotingCommand | None:

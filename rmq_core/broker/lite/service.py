@@ -95,11 +95,11 @@ class LiteService:
         if not self._state.config.is_slave:  # a slave follows its master
             self._tasks.start("expiry", self._lifecycle.expire())
 
-    def disconnected(self, connection: Connection) -> None:
+    def remove_connection(self, connection: Connection) -> None:
         if self._registry.is_of(connection):
             self._tasks.start(connection, self._exhaust(self._subscriptions.on_disconnect(connection)))
         for waiting in (self._pops, self._notifications):
-            waiting.disconnected(connection)
+            waiting.remove_connection(connection)
 
     async def _exhaust(self, work: Iterable[None]) -> None:
         async for _ in self._state.slices.each(work):

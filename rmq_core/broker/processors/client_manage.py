@@ -211,7 +211,7 @@ class ClientManageProcessor:
             if state.rights.may_receive(client.login, connection.remote_address, permissions):
                 connection.send_oneway(new_request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, dict(fields)))
 
-    def disconnected(self, connection: Peer) -> None:
+    def remove_connection(self, connection: Peer) -> None:
         """Remove a closed connection from all groups; from many groups, in time slices."""
         loop, consumers, producers = asyncio.get_running_loop(), self._state.consumers, self._state.producers
         now = work_clock(loop)
@@ -223,7 +223,7 @@ class ClientManageProcessor:
         for unregister, name in removals:
             unregister(name, connection)
             if now() > end:
-                loop.call_soon(self.disconnected, connection)
+                loop.call_soon(self.remove_connection, connection)
                 return
 
     def scan_inactive_clients(self) -> None:
@@ -253,7 +253,7 @@ class ProxiedClientProcessor:
         login = self._state.rights.login(request)
         await self._state.slices.collect(self._apply_report(report, connection, members, login))
         if connection.is_closing:  # closed meanwhile
-            self.disconnected(connection)
+            self.remove_connection(connection)
         return request.response()
 
     def _apply_report(
@@ -288,9 +288,9 @@ class ProxiedClientProcessor:
     def _remove(self, members: dict[int, Client], number: int) -> None:
         client = members.pop(number, None)
         if client is not None:
-            self._client_manager.disconnected(client.connection)
+            self._client_manager.remove_connection(client.connection)
 
-    def disconnected(self, connection: Connection) -> None:
+    def remove_connection(self, connection: Connection) -> None:
         """Remove all clients of a proxy after the end of its connection."""
         members = self._clients_by_proxy.pop(connection, None)
         if members:

@@ -79,7 +79,7 @@ class DurableResponder:
 
     async def _after_topics(self, durable_response: Awaitable[RemotingCommand]) -> RemotingCommand:
         response = await durable_response
-        if not await self._state.topics.file.is_written(_WRITE_TIMEOUT_S):
+        if not await self._state.topics.file.wait_written(_WRITE_TIMEOUT_S):
             response.code = int(ResponseCode.FLUSH_DISK_TIMEOUT)
         return response
 
@@ -126,6 +126,6 @@ async def _respond_when_written(
 
 async def await_write(file: TableFile) -> str:
     """Return nothing once a file has all changes of its table, else why it cannot be written."""
-    if await file.is_written(_WRITE_TIMEOUT_S):
+    if await file.wait_written(_WRITE_TIMEOUT_S):
         return ""
     return f"{file.name} cannot be written: {file.fault or 'the disk takes too long'}"

@@ -78,7 +78,7 @@ class ReplyMessageProcessor:
 
     async def _push(self, body: bytes, connection: Connection, fields: SendMessage) -> str | None:
         """Push a reply to the requesting client; return an error in Java's words, or None."""
-        properties = decode_properties((fields.properties or "").encode("utf-8", "replace"))
+        properties = decode_properties(fields.properties_bytes)
         client_id = properties.get(PROPERTY_REPLY_TO_CLIENT)
         if client_id is None:
             return f"reply message properties[{PROPERTY_REPLY_TO_CLIENT}] is null"
