@@ -310,7 +310,7 @@ class Broker(Service):
         is_complete = self.store.shutdown()
         if self.address:
             suffix = "" if is_complete else "; the store needs a recovery"
-            log.info("broker on %(address)s has stopped" + suffix, {"address": self.address, "complete": is_complete})
+            log.info("broker on %(address)s has stopped" + suffix, {"address": self.address})
 
     async def _save(self) -> None:
         """Save the periodically saved tables, after running writes."""
@@ -327,29 +327,29 @@ class Broker(Service):
         self._waiters.close()
 
     def _start_periodic_work(self) -> None:
-        config, state = self._config, self.state
-        self._call_periodically("waiting for the disk", _EXPIRY_S, self._waiters.expire)
-        self._call_periodically("held pulls", _PULL_EXPIRY_S, lambda: self._parked_pulls.expire(self._steady_ms()))
-        self._call_periodically("held pops", _PULL_EXPIRY_S, self._pop.expire)
-        self._call_periodically("revival of popped messages", REVIVE_S, self._pop.revive)
-        self._call_periodically("replication", TICK_S, state.replication.tick)
+        config, state, repeat = self._config, self.state, self._call_periodically
+        repeat("expiry of sends that wait for the disk", _EXPIRY_S, self._waiters.expire)
+        repeat("expiry of parked pulls", _PULL_EXPIRY_S, lambda: self._parked_pulls.expire(self._steady_ms()))
+        repeat("expiry of parked pops", _PULL_EXPIRY_S, self._pop.expire)
+        repeat("revival of popped messages", REVIVE_S, self._pop.revive)
+        repeat("replication", TICK_S, state.replication.tick)
         if not config.is_slave:  # on a slave, the master delivers
-            self._call_periodically("schedule", INTERVAL_S, self._schedule.deliver)
+            repeat("delivery of delayed messages", INTERVAL_S, self._schedule.deliver)
         if self._timer_service is not None:
-            self._call_periodically("timer messages", config.timer_precision / 10_000, self._timer_service.run)
-            self._call_periodically("timer checkpoint", config.timer_flush_interval_ms / 1000, self._timer_service.save)
-        self._call_periodically("offsets", config.flush_consumer_offset_interval_ms / 1000, self._save_offsets)
-        self._call_periodically("delay offsets", config.flush_delay_offset_interval_ms / 1000, self._schedule.save)
+            repeat("delivery of timer messages", config.timer_precision / 10_000, self._timer_service.run)
+            repeat("save of the timer checkpoint", config.timer_flush_interval_ms / 1000, self._timer_service.save)
+        repeat("save of consumer offsets", config.flush_consumer_offset_interval_ms / 1000, self._save_offsets)
+        repeat("save of delay offsets", config.flush_delay_offset_interval_ms / 1000, self._schedule.save)
         op_interval_s = config.transaction_op_batch_interval_ms / 1000
-        self._call_periodically("ended transactions", op_interval_s, self._write_op_messages)
-        self._call_periodically("filters", _HOUSEKEEPING_S, state.filters.save)
-        self._call_periodically("topics and groups", _TABLE_RETRY_S, self._retry_failed_writes)
-        self._call_periodically("housekeeping", _HOUSEKEEPING_S, self._clean_up)
+        repeat("write of op messages", op_interval_s, self._write_op_messages)
+        repeat("save of filters", _HOUSEKEEPING_S, state.filters.save)
+        repeat("save of topics and groups", _TABLE_RETRY_S, self._retry_failed_writes)
+        repeat("removal of expired data", _HOUSEKEEPING_S, self._clean_up)
         remove_deleted = partial(self.store.remove_deleted, SLICE_S)
-        self._call_periodically("dropped topics", _DELETED_FILES_S, remove_deleted, _MORE_DELETED_FILES_S)
-        for clock in self._lite.clocks():
-            self._call_periodically(*clock)
-        self._call_periodically("stats", SAMPLE_S, state.stats.sample)
+        repeat("removal of deleted topics' files", _DELETED_FILES_S, remove_deleted, _MORE_DELETED_FILES_S)
+        for periodic_call in self._lite.periodic_calls():
+            repeat(*periodic_call)
+        repeat("sampling of stats", SAMPLE_S, state.stats.sample)
         if not config.is_slave:
             self.checks.start()
 
@@ -397,7 +397,7 @@ class Broker(Service):
                 if function() and more_seconds is not None:
                     wait_s = more_seconds
             except Exception:
-                log.exception("%(clock)s failed", {"clock": name})
+                log.exception("periodic work %(name)s failed", {"name": name})
             self._periodic_calls[name] = asyncio.get_running_loop().call_later(wait_s, call)
 
         self._periodic_calls[name] = asyncio.get_running_loop().call_later(seconds, call)
