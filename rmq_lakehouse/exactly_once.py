@@ -48,7 +48,7 @@ from rmq_lakehouse.watermark import WATERMARK_LOST, WATERMARK_SUFFIX, HighWaterm
 PULLED_END: Final = "pulled_end"
 ATTEMPTS: Final = 50  # each lost race is the commit of another writer
 _BROKERS: Final = "brokers"
-_UNKNOWN_OFFSET: Final = 1 << 62  # behind the end of any log
+_UNKNOWN_OFFSET: Final = 1 << 62  # after the end of any log
 
 WriteRows = Callable[[Mapping[int, CommitAttempt]], CommitResult]
 """Writes and commits the rows of attempts of one transaction, by their positions in the list of ``StartAttempt``."""
@@ -188,7 +188,8 @@ class ExactlyOnceTable:
             exported_end = max(progress.recorded_offset or 0, fingerprint_end(self._last_metadata()))
             if exported_end > log_end and self._watermarks.has_offsets(self.log.snapshot().version, log_end):
                 raise StoreError(
-                    f"{self.path}: holds rows behind {log_end}, where the CommitLog ends; delete them first"
+                    f"{self.path}: the table has rows after offset {log_end}, the end of the CommitLog. "
+                    "Delete these rows first"
                 )
 
     def _last_metadata(self) -> str | None:

@@ -196,7 +196,7 @@ class ExportLoop(Generic[AnyExport, Pending]):
         return sum(added, ExportCounts()), is_more
 
     def run(self, interval_s: float | None) -> None:
-        """Export round after round. After a first round an outage of a cluster ends the export after ten minutes only.
+        """Export round after round. An outage of the cluster after the first round may last ten minutes.
 
         Args:
             interval_s: time between rounds that leave nothing pending, until a signal; None ends with the first of

@@ -85,7 +85,7 @@ def _format_time(time: datetime) -> str:
 
 
 def stats_columns(schema: pa.Schema, partitions: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the columns whose bounds a table's log may have: of the first 32, as of Delta's own writer.
+    """Return the columns whose bounds a table's log may have: of the first 32 columns, like Delta's own writer.
 
     Numbers with a fraction are left out: a NaN is greater than each bound, and a JSON number may round a decimal.
     """
@@ -104,7 +104,7 @@ def _has_bounds(kind: pa.DataType) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class FinishedFile:
-    """Finished file: its path or URI, its path below the layout's directory, and the text of each partition's value."""
+    """Closed Parquet file: path or URI, path below the layout's directory, and the text of each partition's value."""
 
     path: str
     relative: str
@@ -166,7 +166,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """Finished file that no version of the table contains yet; ``action`` is its description for the log, as JSON."""
+    """File that no version of the table contains yet; ``action`` is the entry for the table's log, as JSON."""
 
     action: str
     path: str

@@ -73,6 +73,9 @@ class RowRange:
     texts: Mapping[str, str] = field(default_factory=dict)
 
 
+NOT_A_TABLE: Final = "the directory is not empty and contains no table. Empty it, or give another --table"
+
+
 class TableSnapshot(Protocol):
     """One version of a table."""
 
@@ -286,4 +289,4 @@ def check_identity_columns(path: str, names: Iterable[str], identity_columns: It
     existing_names = {name.lower() for name in names}
     for name in identity_columns:
         if name.lower() not in existing_names:
-            raise StoreError(f"{path}: has no column {name}, which tells its rows apart: it was renamed or dropped")
+            raise StoreError(f"{path}: column {name}, which identifies the rows, was renamed or dropped")

@@ -162,12 +162,12 @@ class Broker(Service):
             self._closing_steps = closing_steps.pop_all()
         self.address = self.state.address
         log.info(
-            "broker %(broker)s listens on %(address)s%(told)s",
-            {"broker": config.broker_name, "address": self.bound_address, "told": self._advertised_address()},
+            "broker %(broker)s listens on %(address)s%(advertised)s",
+            {"broker": config.broker_name, "address": self.bound_address, "advertised": self._advertised_address()},
         )
 
     def _advertised_address(self) -> str:
-        return "" if self.address == self.bound_address else f", and tells clients {self.address}"
+        return "" if self.address == self.bound_address else f", advertised as {self.address}"
 
     @property
     def shown_address(self) -> str:

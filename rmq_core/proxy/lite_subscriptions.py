@@ -198,7 +198,7 @@ def _parse_subscription(request: Any, client_id: str) -> LiteSubscription:
 def _parse_offset_option(option: Any) -> OffsetOption:
     kind = option.WhichOneof("offset_type")
     if kind is None:
-        raise StatusError(v2.BAD_REQUEST, "the offset option says no offset")
+        raise StatusError(v2.BAD_REQUEST, "the offset option has no offset")
     value = getattr(option, kind)
     if value < 0 or (kind == "policy" and value not in v2.OffsetOption.Policy.values()):
         raise StatusError(v2.BAD_REQUEST, f"the offset option {kind} cannot be {value}")

@@ -325,7 +325,7 @@ class Receipts:
         stored_in = retry_topic(group, topic, handle.kind)
         record = await self._brokers.view_record(address, stored_in, receipt.physical_offset)
         if record is None or not is_popped_record(receipt, stored_in, record):
-            raise StatusError(v2.INVALID_RECEIPT_HANDLE, "the receipt handle is of no message that is there")
+            raise StatusError(v2.INVALID_RECEIPT_HANDLE, "the receipt handle refers to no stored message")
 
     async def send_to_dead_letters(self, group: str, topic: str, receipt: ReceiptHandle, message_id: str) -> None:
         """Send a message to the dead letter queue, and acknowledge the message."""

@@ -208,7 +208,7 @@ class ReceiveMessageActivity:
         try:
             fields = read_fields(response, PopResponse)
         except ValueError as error:
-            raise StatusError(v2.INTERNAL_SERVER_ERROR, f"a broker's answer is none of POP: {error}") from error
+            raise StatusError(v2.INTERNAL_SERVER_ERROR, f"cannot decode the response to a pop: {error}") from error
         self._brokers.record_clock(receive.broker, fields.pop_time)
         messages = []
         body, group, topic = bytes(response.body), receive.group, receive.topic

@@ -63,7 +63,7 @@ class TransactionId(NamedTuple):
         parts = text.rsplit(":", 3)
         offsets = [parse_decimal(part, None) for part in parts[1:3]]
         if len(parts) != 4 or offsets[0] is None or offsets[1] is None:
-            raise StatusError(v2.INVALID_TRANSACTION_ID, "the transaction id is none of this service")
+            raise StatusError(v2.INVALID_TRANSACTION_ID, "the transaction id was not issued by this service")
         return cls(parts[0], offsets[0], offsets[1], parts[3])
 
 
@@ -180,7 +180,7 @@ class SendMessageActivity:
         """
         half = await self._brokers.view_record(address, topic, transaction.physical_offset)
         if half is None or half.topic != HALF_TOPIC or half.properties.get(PROPERTY_REAL_TOPIC) != topic:
-            raise StatusError(v2.INVALID_TRANSACTION_ID, f"the transaction id is of no half message of topic {topic}")
+            raise StatusError(v2.INVALID_TRANSACTION_ID, f"the transaction id refers to no half message of {topic}")
 
     async def _on_transaction_check(self, command: RemotingCommand, _: Connection) -> None:
         """CHECK_TRANSACTION_STATE (39): forwards the check to a client of the producer."""

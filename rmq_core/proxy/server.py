@@ -137,7 +137,7 @@ class Proxy:
                 else server.add_secure_port(self._listen, self._tls)
             )
         except RuntimeError as error:
-            raise ListenError(self._listen, f"cannot listen there: {error}") from error
+            raise ListenError(self._listen, f"cannot listen: {error}") from error
         self.address = f"{self._listen.rpartition(':')[0]}:{port}"
 
     async def __aexit__(self, *_: object) -> None:

@@ -152,7 +152,10 @@ class Queue(Fields, frozen=True, kw_only=True):
 
 
 class QueryConsumeQueue(Fields, frozen=True, kw_only=True):
-    """Fields of QUERY_CONSUME_QUEUE (321): ``count`` units from the queue offset ``index`` on, and whose filter."""
+    """Fields of QUERY_CONSUME_QUEUE (321): read ``count`` units from queue offset ``index``.
+
+    ``consumer_group`` selects the filter to evaluate.
+    """
 
     topic: str
     queue_id: Int32
@@ -187,7 +190,7 @@ class UnregisterClient(Fields, frozen=True, kw_only=True):
 
 
 class SendBackFields(Fields, frozen=True, kw_only=True):
-    """Code 36. ``delay_level``: -1 no more retries, 0 as the broker counts, above 0 that level."""
+    """Fields of CONSUMER_SEND_MSG_BACK (36). ``delay_level``: -1 dead letter, 0 by the retries so far, else a level."""
 
     offset: Int64
     group: str
@@ -223,7 +226,7 @@ class CheckTransaction(Fields, frozen=True, kw_only=True):
 
 
 class ConsumerGroupName(Fields, frozen=True, kw_only=True):
-    """Codes 38, 40 and 203: a consumer group."""
+    """Fields of codes 38, 40 and 203: a consumer group."""
 
     consumer_group: str
 

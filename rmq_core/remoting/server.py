@@ -87,14 +87,14 @@ class RemotingServer(Closable):
         Raises ListenError.
         """
         if not 0 <= port < 1 << 16:  # uvloop would use its lower 16 bits
-            raise ListenError(f"{host}:{port}", "cannot listen there: no such port")
+            raise ListenError(f"{host}:{port}", "cannot listen: the port is not of 0 to 65535")
         try:
             server = await asyncio.get_running_loop().create_server(
                 self._protocol_factory(handlers), host, port, backlog=_BACKLOG
             )
         except (OSError, UnicodeError) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-            raise ListenError(f"{host}:{port}", f"cannot listen there: {reason}") from error
+            raise ListenError(f"{host}:{port}", f"cannot listen: {reason}") from error
         return self._add_listener(server)
 
     async def listen_on(self, bound: socket.socket, handlers: Mapping[int, Handler] | None = None) -> tuple[str, int]:
@@ -103,11 +103,11 @@ class RemotingServer(Closable):
             server = await asyncio.get_running_loop().create_server(
                 self._protocol_factory(handlers), sock=bound, backlog=_BACKLOG
             )
-            # Set after it listens: before, others could bind the port as well. Without it the next process cannot
-            # listen while the kernel has connections of this one.
+            # Set once the socket listens: before, other processes could bind the port as well. Without the option, the
+            # next process cannot listen while the kernel has connections of this process.
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         except OSError as error:
-            raise ListenError(str(bound.getsockname()), f"cannot listen there: {error.strerror}") from error
+            raise ListenError(str(bound.getsockname()), f"cannot listen: {error.strerror}") from error
         return self._add_listener(server)
 
     def _add_listener(self, server: asyncio.Server) -> tuple[str, int]:
@@ -178,7 +178,8 @@ class RemotingServer(Closable):
         while self.held_bytes > self.limits.max_held_bytes and self.connections:
             largest = max(self.connections, key=attrgetter("held_bytes"))
             log.warning(
-                "closed %(client)s: it holds the most, %(most_bytes)d of %(held_bytes)d B",
+                "closed %(client)s: all connections exceed maxHeldBytes, and this one has the most, "
+                "%(most_bytes)d of %(held_bytes)d B",
                 {"client": largest.remote_address, "most_bytes": largest.held_bytes, "held_bytes": self.held_bytes},
             )
             largest.abort_and_release()

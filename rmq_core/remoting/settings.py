@@ -272,9 +272,9 @@ def _refuse_remote(handler: Handler) -> Handler:
         if not is_local(connection):
             raise ResponseError(
                 ResponseCode.NO_PERMISSION,
-                f"request {request.code} changes this server, which knows no users: it is taken from its own machine "
-                f"only, not from {connection.remote_address}; remoteAdminEnable=true allows it, or "
-                "authenticationEnabled=true has a broker ask who sends it",
+                f"request {request.code} changes this server and is unsigned: accepted only from the server's own "
+                f"machine, not from {connection.remote_address}. Set remoteAdminEnable=true, or "
+                "authenticationEnabled=true on a broker",
             )
         return handler(request, connection)
 

@@ -17,7 +17,7 @@ from rmq_lakehouse.parquet import MAX_DIRECTORY_BYTES, NULL_PARTITION
 from rmq_lakehouse.table_name import quoted
 
 _PHYSICAL: Final = "delta.columnMapping.physicalName"
-_REMEDY: Final = ": choose --topics without it, or partitions"
+_REMEDY: Final = ". Choose --topics without this value, or other partitions"
 
 
 def physical_columns(schema: StructType) -> dict[str, str]:
@@ -119,11 +119,13 @@ def partition_reason(name: str, value: Column, *, in_directories: bool) -> Colum
         parts = [f"{name} '", value, "' ", *reason]
         return F.concat(*(part if isinstance(part, Column) else F.lit(part) for part in parts))
 
-    result = F.when(value == NULL_PARTITION, refusal("is what Spark writes for null"))
+    result = F.when(
+        value == NULL_PARTITION, refusal("is the text that Spark writes for null, so it cannot be a partition value")
+    )
     if in_directories:
         bytes_ = F.octet_length(F.regexp_replace(value, ESCAPED, "%00")) + len(f"{name}=")
         length = F.length(value).cast("string")
-        reason = ("of ", length, " characters makes a directory's name of ", bytes_.cast("string"))
+        reason = ("has ", length, " characters: the directory name would have ", bytes_.cast("string"))
         is_long = bytes_ > MAX_DIRECTORY_BYTES
-        result = result.when(is_long, refusal(*reason, f" bytes, where {MAX_DIRECTORY_BYTES} is the most"))
+        result = result.when(is_long, refusal(*reason, f" bytes, at most {MAX_DIRECTORY_BYTES} are allowed"))
     return result

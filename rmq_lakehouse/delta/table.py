@@ -62,7 +62,7 @@ from rmq_lakehouse.parquet import Layout, WrittenFile
 from rmq_lakehouse.progress import TableCommit
 from rmq_lakehouse.spark_table_columns import SparkTableColumns
 from rmq_lakehouse.table_fit import moved_columns
-from rmq_lakehouse.table_log import CommitAttempt, StartAttempt, TableSpec
+from rmq_lakehouse.table_log import NOT_A_TABLE, CommitAttempt, StartAttempt, TableSpec
 from rmq_lakehouse.table_name import quoted
 from rmq_offline.tasks.publish import sync_file_system
 
@@ -78,8 +78,8 @@ CONFLICTS = (
 )
 """Another writer was faster: nothing was committed, and the export begins another attempt."""
 _log = logging.getLogger("rmq_lakehouse")
-_NOT_EMPTY: Final = "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION"  # as is one whose first commit is under way
-_MAKING_S: Final = 5.0  # what that may take
+_NOT_EMPTY: Final = "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION"  # also of a table whose first commit is under way
+_CREATION_TIMEOUT_S: Final = 5.0  # wait for a table that another export is creating
 _POLL_S: Final = 0.1
 _WIDENING: Final = "delta.enableTypeWidening"
 _UNIFORM: Final = "delta.universalFormat.enabledFormats"
@@ -144,7 +144,7 @@ class DeltaTableLog(SparkTableColumns):
         self._delta_log: Any = java_class(spark._jvm, "org.apache.spark.sql.delta.DeltaLog")
         self._file_names: Any = scala_object(spark._jvm, "org.apache.spark.sql.delta.util.FileNames")
         self._nothing: Any = java_class(spark._jvm, "scala.Option").empty()
-        self._torn_commits_checked = False  # for what a loss of power has torn
+        self._torn_commits_checked = False  # as a loss of power may tear commits
         self._newest: DeltaSnapshot | None = None
 
     def exists(self) -> bool:
@@ -255,12 +255,13 @@ class DeltaTableLog(SparkTableColumns):
             with commit_hook(self._spark, self.commit_guard):
                 self._spark.sql(f"{create} TBLPROPERTIES ({listed})")
         except (PySparkException, *CONFLICTS) as error:
-            if not self._appears(_MAKING_S if _NOT_EMPTY in str(error) else 0.0):  # not because another was faster
+            timeout_s = _CREATION_TIMEOUT_S if _NOT_EMPTY in str(error) else 0.0
+            if not self._appears(timeout_s):  # no other export has made the table
                 raise
             return
-        # IF NOT EXISTS takes each place that is not empty for a table, and then does nothing.
-        if not self._appears(_MAKING_S):
-            raise StoreError(f"{self._location.table}: is not empty, and no table: empty it, or give another --table")
+        # With IF NOT EXISTS, Delta takes a directory that is not empty for a table, and does nothing.
+        if not self._appears(_CREATION_TIMEOUT_S):
+            raise StoreError(f"{self._location.table}: {NOT_A_TABLE}")
 
     def _appears(self, seconds: float) -> bool:
         """Wait for the table, which another export may be creating; return whether it exists."""

@@ -134,7 +134,7 @@ class IcebergLog:
     def _table(self) -> Table:
         table = self._location.load()
         if table is None:
-            raise StoreError(f"{self._location.table}: the table is gone")
+            raise StoreError(f"{self._location.table}: the table was deleted")
         _check_version(table.metadata.format_version, self._location.table)
         return table
 
@@ -225,10 +225,9 @@ class IcebergTransaction:
                 transaction.set_properties(dict(properties))
                 transaction.commit_transaction()
             except CommitStateUnknownException as error:
-                reason = f"the catalog did not tell whether it has committed ({error})"
-                raise StoreError(
-                    f"{self._location.table}: {reason}; run the export again: nothing lands twice"
-                ) from error
+                problem = f"the catalog reports an unknown commit state ({error})"
+                remedy = "Run the export again: no row is committed twice"
+                raise StoreError(f"{self._location.table}: {problem}. {remedy}") from error
         fsync_table(table, self._location.table)
 
 

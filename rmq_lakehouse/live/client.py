@@ -1,6 +1,6 @@
 """Blocking adapter of the project's client for the Spark source, which raises the package's own errors.
 
-With ``administration`` it alone imports ``rmq_core`` here: brokers' responses are understood by the client alone.
+Only this module and ``administration`` import ``rmq_core``, as the client alone decodes brokers' responses.
 """
 
 import asyncio

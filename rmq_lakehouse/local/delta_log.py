@@ -29,7 +29,7 @@ from rmq_lakehouse.directories import DELTA_LOG, METADATA, check_new_table, chec
 from rmq_lakehouse.local.delta_history import DeltaHistory, DeltaRsSnapshot
 from rmq_lakehouse.local.table_log import NeedsSparkError, condition_of
 from rmq_lakehouse.parquet import Layout, WrittenFile
-from rmq_lakehouse.table_log import RowRange, TableSpec, check_identity_columns
+from rmq_lakehouse.table_log import NOT_A_TABLE, RowRange, TableSpec, check_identity_columns
 from rmq_offline.tasks.publish import sync_file_system
 
 if TYPE_CHECKING:  # pyarrow's data sets load pandas
@@ -202,7 +202,7 @@ class DeltaRsTableLog:
         """Refuse the directory for a new table if it is another's, or not empty. Raises StoreError."""
         check_new_table(self._name, table_around(self._path), self.other_table())
         if self._path.exists() and any(path.name != DELTA_LOG for path in self._path.iterdir()) and not self.exists():
-            raise StoreError(f"{self._name}: is not empty, and no table: empty it, or give another --table")
+            raise StoreError(f"{self._name}: {NOT_A_TABLE}")
 
     def layout(self, table_spec: TableSpec, codec: str, columns: Collection[str]) -> Layout:
         self.check_writable(columns, table_spec)
@@ -254,7 +254,7 @@ class DeltaRsTableLog:
     def _open(self) -> DeltaTable:
         table = self._find()
         if table is None:
-            raise StoreError(f"{self._name}: the table is gone")
+            raise StoreError(f"{self._name}: the table was deleted")
         return table
 
     def _find(self) -> DeltaTable | None:

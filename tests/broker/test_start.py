@@ -101,8 +101,8 @@ def test_a_broker_without_kernels_is_one_line_and_exit_2(tmp_path: Path) -> None
     ("settings", "pattern"),
     [
         ({}, r"127\.0\.0\.1:(\d+)"),
-        ({"broker_ip1": "10.1.2.3"}, r"127\.0\.0\.1:(\d+), and tells clients 10\.1\.2\.3:\1"),
-        ({"bind_address": "0.0.0.0", "broker_ip1": "10.1.2.3"}, r"0\.0\.0\.0:(\d+), and tells clients 10\.1\.2\.3:\1"),
+        ({"broker_ip1": "10.1.2.3"}, r"127\.0\.0\.1:(\d+), advertised as 10\.1\.2\.3:\1"),
+        ({"bind_address": "0.0.0.0", "broker_ip1": "10.1.2.3"}, r"0\.0\.0\.0:(\d+), advertised as 10\.1\.2\.3:\1"),
         ({"bind_address": "::1"}, r"\[::1\]:(\d+)"),
     ],
     ids=["loopback", "another", "all", "ipv6"],

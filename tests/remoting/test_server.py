@@ -359,7 +359,7 @@ async def test_a_port_in_use_is_told_in_one_line() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(ListenError, match=f"127.0.0.1:{port}: cannot listen there: .*in use"):
+        with pytest.raises(ListenError, match=f"127.0.0.1:{port}: cannot listen: .*in use"):
             await server.listen("127.0.0.1", port)
     for host, port in (("no.such.host.invalid", 0), ("127.0.0.1", 70000), ("\ud800", 0)):
         with pytest.raises(ListenError):

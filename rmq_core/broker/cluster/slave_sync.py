@@ -51,7 +51,7 @@ _REFUSED: Final = {
     RequestCode.END_TRANSACTION: (ResponseCode.SLAVE_NOT_AVAILABLE, "this broker is a slave"),
     RequestCode.RECALL_MESSAGE: (ResponseCode.SLAVE_NOT_AVAILABLE, "recall failed, operation is forbidden"),
     RequestCode.RESET_MASTER_FLUSH_OFFSET: (
-        ResponseCode.SYSTEM_ERROR, "this slave keeps no flush offset of its master: it forces what it has itself"
+        ResponseCode.SYSTEM_ERROR, "a slave has no flush offset of its master: it fsyncs its own log"
     ),
     RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: (ResponseCode.SYSTEM_ERROR, "Can not reset offset in slave broker"),
 }  # fmt: skip

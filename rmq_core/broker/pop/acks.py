@@ -81,7 +81,7 @@ class AckMessageProcessor:
             kind = TopicKind(int(ack.r))
             offsets = [ack.so + bit for bit in _bits(ack.b)]
         except ValueError as error:
-            raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, f"an acknowledgement is broken: {error}") from error
+            raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, f"cannot decode an acknowledgement: {error}") from error
         topic = retry_topic(ack.c, ack.t, kind)
         if self._state.topics.get(topic) is None:
             return []
@@ -176,7 +176,7 @@ class AckMessageProcessor:
 
     def _check_revive_queue(self, handle: PopHandle) -> None:
         if not (handle.revive_queue_id == IN_ORDER or 0 <= handle.revive_queue_id < self._journal.queue_count):
-            raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, f"revive queue {handle.revive_queue_id} is not there")
+            raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, f"revive queue {handle.revive_queue_id} does not exist")
 
     def _bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
         store = self._state.store

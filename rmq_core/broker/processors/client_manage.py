@@ -160,7 +160,7 @@ class ClientManageProcessor:
         return request.response(body=encode_body(clients.ConsumerIdList(consumer_id_list=ids)))
 
     def lock(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        """LOCK_BATCH_MQ (41): locks queues for an orderly consumer.
+        """Lock queues for an orderly consumer (LOCK_BATCH_MQ, 41).
 
         The original locks any queue. Here a queue of an unknown topic, or for a group that may not pull, is not locked:
         nobody could consume the queue, and strangers could make up names without end.
@@ -264,7 +264,7 @@ class ProxiedClientProcessor:
             yield
         for data in report.clients:
             if data.number not in members and len(members) >= _MAX_PROXIED:
-                raise ResponseError(ResponseCode.SYSTEM_BUSY, f"a proxy tells of {_MAX_PROXIED} clients at most")
+                raise ResponseError(ResponseCode.SYSTEM_BUSY, f"a proxy may report at most {_MAX_PROXIED} clients")
             yield from self._register(data, connection, members, login)
         now_ms = self._state.steady_ms()
         for client in list(members.values()):
