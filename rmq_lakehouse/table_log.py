@@ -169,7 +169,7 @@ class TableLog(Protocol):
 
     conflicts: tuple[type[Exception], ...]
     """Errors of a commit when another writer was faster: nothing was committed."""
-    takes_any_partition_text: bool
+    accepts_any_partition_text: bool
     """Whether each text is a value of a partition, see ``decode.partition_texts``."""
     null_breaks_members: bool
     """Whether a struct that is null breaks NOT NULL of its members."""
@@ -186,7 +186,7 @@ class TableLog(Protocol):
     def partition_columns(self) -> list[str]:
         """Return the names of the partition columns."""
 
-    def names_directories(self, properties: Mapping[str, str]) -> bool:
+    def has_partition_directories(self, properties: Mapping[str, str]) -> bool:
         """Return whether a table with these properties has the values of partitions in the names of directories."""
 
     def missing_file(self) -> str | None:

@@ -336,8 +336,8 @@ class TypedExport(ExportTables):
         if self._topic.delete_when:
             row_reasons.append(condition_reason(self._topic.delete_when))
         for name in self._tag_partitions.columns:
-            is_named = self._tag_partitions.names_directories
-            fault = partition_reason(name, F.col("tags"), in_directories=is_named)
+            is_named = self._tag_partitions.has_directories
+            fault = partition_reason(name, F.col("tags"), has_directories=is_named)
             row_reasons.append(F.when(~F.col(DELETED), fault))
         constraints = table_constraints(self._table.log)
         if constraints:

@@ -178,7 +178,7 @@ def find_partition_texts(
     log: TableLog, topic: TypedTopic, body: pa.StructType, former_columns: Mapping[str, str | None] | None = None
 ) -> PartitionTexts:
     """Return the columns of a body's texts that become partitions of a Delta table."""
-    if log.takes_any_partition_text:
+    if log.accepts_any_partition_text:
         return NO_PARTITION_TEXTS
     exists, former = log.exists(), former_columns or {}
     columns = log.partition_columns() if exists else [str(parse_partition(text)) for text in topic.partition_by]
@@ -186,7 +186,7 @@ def find_partition_texts(
     current_names = {field.name: former.get(field.name, field.name) for field in body if pa.types.is_string(field.type)}
     names = tuple(name for name, current in current_names.items() if current and current.lower() in partitions)
     properties = log.configuration() if exists else topic.properties
-    return PartitionTexts(names, names_directories=log.names_directories(properties))
+    return PartitionTexts(names, has_directories=log.has_partition_directories(properties))
 
 
 def messages_to_read(time_columns: Sequence[str]) -> tuple[str, ...]:

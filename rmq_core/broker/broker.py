@@ -170,7 +170,7 @@ class Broker(Service):
         return "" if self.address == self.bound_address else f", advertised as {self.address}"
 
     @property
-    def shown_address(self) -> str:
+    def listen_and_advertised_address(self) -> str:
         """The address to listen on and, if different, the one advertised to clients."""
         return f"{self.bound_address}{self._advertised_address()}"
 

@@ -257,7 +257,7 @@ class DeleteGroup(Fields, frozen=True, kw_only=True):
     clean_offset: bool = False
 
 
-class ConsumeStatsOf(Fields, frozen=True, kw_only=True):
+class GetConsumeStats(Fields, frozen=True, kw_only=True):
     """Fields of GET_CONSUME_STATS (208); ``topic_list`` is separated by semicolons."""
 
     consumer_group: str

@@ -34,7 +34,7 @@ from rmq_lakehouse.change_data import MergeRows
 from rmq_lakehouse.delta import keyed, s3a
 from rmq_lakehouse.delta.columns import (
     exported_columns,
-    has_named_directories,
+    has_partition_directories,
     physical_columns,
     unwritable_partitions,
     with_partition_checks,
@@ -133,7 +133,7 @@ class DeltaTableLog(SparkTableColumns):
     """Transaction log of one table; each call sees its newest version. Raises OptionError: the session has no Delta."""
 
     conflicts: tuple[type[Exception], ...] = CONFLICTS
-    takes_any_partition_text = False
+    accepts_any_partition_text = False
     null_breaks_members = True
 
     def __init__(self, spark: SparkSession, table: str) -> None:
@@ -220,8 +220,8 @@ class DeltaTableLog(SparkTableColumns):
         """Return the columns as they are: Delta has all of Spark's types."""
         return schema
 
-    def names_directories(self, properties: Mapping[str, str]) -> bool:
-        return has_named_directories(properties, self.local_path)
+    def has_partition_directories(self, properties: Mapping[str, str]) -> bool:
+        return has_partition_directories(properties, self.local_path)
 
     def missing_file(self) -> str | None:
         """Check the first and the last file of the newest commit that added files."""
@@ -384,9 +384,9 @@ class DeltaTableLog(SparkTableColumns):
     def _writable_partitions(self, option: str) -> str | None:
         """Return the condition that leaves out partitions that Spark's writer would lose; None without any."""
         files = DataFrame(self._snapshot().allFiles().toDF(), self._spark)
-        names_directories = self.names_directories(self.configuration())
+        has_directories = self.has_partition_directories(self.configuration())
         unwritable = unwritable_partitions(
-            files, self.schema(), self.partition_columns(), names_directories=names_directories
+            files, self.schema(), self.partition_columns(), has_directories=has_directories
         )
         for name, values in unwritable.items():
             text_ = "%s: %s leaves out partitions of %s whose texts Spark's writer does not keep: %s"

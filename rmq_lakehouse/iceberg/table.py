@@ -47,13 +47,13 @@ class IcebergLog:
     """Log of one table, without its rows; each call sees its newest version."""
 
     conflicts: tuple[type[Exception], ...] = (CommitFailedException,)
-    takes_any_partition_text = True
+    accepts_any_partition_text = True
     null_breaks_members = False
 
     def __init__(self, location: IcebergLocation) -> None:
         self._location = location
 
-    def names_directories(self, properties: Mapping[str, str]) -> bool:  # noqa: ARG002 # whatever the properties
+    def has_partition_directories(self, properties: Mapping[str, str]) -> bool:  # noqa: ARG002
         return True
 
     def exists(self) -> bool:
@@ -111,8 +111,8 @@ class IcebergLog:
             check_directory(self._table())
         for _ in range(ATTEMPTS):
             table = self._table_to_change()
-            kept_ids = [snapshot.snapshot_id for snapshot in IcebergSnapshot(table).since_last_export()]
-            expired_ids = expirable_snapshots(table.metadata, before_ms, kept_ids)
+            retained_ids = [snapshot.snapshot_id for snapshot in IcebergSnapshot(table).since_last_export()]
+            expired_ids = expirable_snapshots(table.metadata, before_ms, retained_ids)
             try:
                 with self._location.translate_errors():
                     if expired_ids:

@@ -51,7 +51,7 @@ class DeltaRsTableLog:
     """Transaction log of one table; each call sees its newest version."""
 
     conflicts: tuple[type[Exception], ...] = (CommitConflictError,)
-    takes_any_partition_text = False
+    accepts_any_partition_text = False
     null_breaks_members = True
 
     def __init__(self, table: str) -> None:
@@ -72,7 +72,7 @@ class DeltaRsTableLog:
     def partition_columns(self) -> list[str]:
         return list(self._open().metadata().partition_columns)
 
-    def names_directories(self, properties: Mapping[str, str]) -> bool:  # noqa: ARG002 # others are for the job
+    def has_partition_directories(self, properties: Mapping[str, str]) -> bool:  # noqa: ARG002 # others are for the job
         return True
 
     def check_writable(self, columns: Collection[str], table_spec: TableSpec) -> None:

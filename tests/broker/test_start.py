@@ -112,8 +112,8 @@ async def test_the_address_that_is_bound_is_named(
 ) -> None:
     caplog.set_level("INFO")
     async with Broker(replace(CONFIG, **settings), small_store(tmp_path)) as broker:
-        assert re.fullmatch(pattern, broker.shown_address)
-        assert f"listens on {broker.shown_address}" in caplog.text
+        assert re.fullmatch(pattern, broker.listen_and_advertised_address)
+        assert f"listens on {broker.listen_and_advertised_address}" in caplog.text
 
 
 def test_settings_of_paths_may_begin_with_the_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

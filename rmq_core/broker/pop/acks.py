@@ -79,7 +79,7 @@ class AckMessageProcessor:
         """Acknowledge the messages of one entry of a batch; skip entries whose topic or offsets do not exist."""
         try:
             kind = TopicKind(int(ack.r))
-            offsets = [ack.so + bit for bit in _bits(ack.b)]
+            offsets = [ack.so + bit for bit in _parse_bit_set(ack.b)]
         except ValueError as error:
             raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, f"cannot decode an acknowledgement: {error}") from error
         topic = retry_topic(ack.c, ack.t, kind)
@@ -223,7 +223,7 @@ class AckMessageProcessor:
         return response
 
 
-def _bits(text: str) -> list[int]:
+def _parse_bit_set(text: str) -> list[int]:
     """Return the numbers of the set bits of a base64 bit set. Raises ValueError."""
     data = base64.b64decode(text, validate=True)
     if len(data) * 8 > _MAX_BITS:

@@ -20,7 +20,14 @@ from rmq_core.broker.processors.pull import check_expression_size
 from rmq_core.broker.slices import SLICE_S
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import names
-from rmq_core.broker.tables.clients import Client, ConsumerGroup, Login, Peer, Proxied, find_silent_connections
+from rmq_core.broker.tables.clients import (
+    Client,
+    ConsumerGroup,
+    Login,
+    Peer,
+    ProxiedConnection,
+    find_silent_connections,
+)
 from rmq_core.broker.tables.subscription_filter import compile_subscription, is_tag_type
 from rmq_core.remoting import fastjson
 from rmq_core.remoting.bodies import clients
@@ -30,7 +37,7 @@ from rmq_core.remoting.connection import Connection, Handler, HandlerResponse
 from rmq_core.remoting.errors import ResponseError
 from rmq_core.remoting.fields import read_fields, write_fields
 from rmq_core.remoting.header import RemotingCommand
-from rmq_core.remoting.header import request as new_request
+from rmq_core.remoting.header import request as build_request
 from rmq_core.remoting.loop import work_clock
 from rmq_core.remoting.requests import ConsumerGroupName, UnregisterClient
 from rmq_formats.sql92 import SqlError
@@ -62,7 +69,7 @@ class ClientManageProcessor:
         if len(request.body) > _AT_ONCE_BYTES:
             return self._long_heartbeat(request, connection, response)
         beat = decode_body(request.body, clients.HeartbeatData, is_request=True)
-        for _ in self._members(request, connection, beat, beat.consumer_data_set):
+        for _ in self._register_members(request, connection, beat, beat.consumer_data_set):
             pass
         return response
 
@@ -80,10 +87,10 @@ class ClientManageProcessor:
             decode_body(data, clients.ConsumerData, is_request=True) if isinstance(data, msgspec.Raw) else data
             for data in beat.consumer_data_set
         )
-        await slices.collect(self._members(request, connection, beat, decoded.items))
+        await slices.collect(self._register_members(request, connection, beat, decoded.items))
         return response
 
-    def _members(
+    def _register_members(
         self,
         request: RemotingCommand,
         connection: Connection,
@@ -206,10 +213,10 @@ class ClientManageProcessor:
         permissions = (group_permission(group.name, Action.SUB),)
         for connection, client in group.clients.items():
             # The clients of a proxy have no queues.
-            if isinstance(connection, Proxied):
+            if isinstance(connection, ProxiedConnection):
                 continue
             if state.rights.may_receive(client.login, connection.remote_address, permissions):
-                connection.send_oneway(new_request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, dict(fields)))
+                connection.send_oneway(build_request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, dict(fields)))
 
     def remove_connection(self, connection: Peer) -> None:
         """Remove a closed connection from all groups; from many groups, in time slices."""
@@ -276,7 +283,7 @@ class ProxiedClientProcessor:
     ) -> Iterator[None]:
         """Register a client in its current groups; an invalid client does not affect the other clients."""
         self._remove(members, data.number)
-        proxied = Proxied(connection, data.client_addr, lambda: self._remove(members, data.number))
+        proxied = ProxiedConnection(connection, data.client_addr, lambda: self._remove(members, data.number))
         client = Client(proxied, data.client_id, data.language, data.version, self._state.steady_ms(), login)
         members[data.number] = client
         try:

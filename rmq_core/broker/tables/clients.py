@@ -38,7 +38,7 @@ class Login:
 
 
 @dataclass(eq=False, slots=True)
-class Proxied:
+class ProxiedConnection:
     """Client that is connected to a proxy and not to this broker; stands for its connection."""
 
     proxy: Connection
@@ -72,7 +72,7 @@ class Proxied:
         self.on_abort()
 
 
-Peer = Connection | Proxied
+Peer = Connection | ProxiedConnection
 
 
 @dataclass(slots=True)

@@ -92,7 +92,7 @@ class PushConsumer(GroupClient):
             credentials,
             handlers=consumer_handlers(group, self._rebalance_soon, self.running_info)
             | push_consumer_handlers(group, self.go_to, self.known_offsets, self.consume_directly),
-            keeps_instance_name=self._broadcasts,
+            has_fixed_instance_name=self._broadcasts,
         )
         self.options = options
         self._listener = listener
