@@ -207,7 +207,7 @@ class ExportLoop(Generic[AnyExport, Pending]):
                 pass
             return
         last_s: float | None = None  # time of the last round
-        with stopping() as stopped:
+        with stop_event_on_signal() as stopped:
             while not stopped.is_set():
                 try:
                     _, is_more = self.export_round()
@@ -227,7 +227,7 @@ def commit_each(parts: Sequence[tuple[Any, Any]]) -> list[ExportCounts]:
 
 
 @contextmanager
-def stopping() -> Iterator[threading.Event]:
+def stop_event_on_signal() -> Iterator[threading.Event]:
     """Return an event that SIGINT and SIGTERM set, instead of ending the process."""
     stopped = threading.Event()
     if threading.current_thread() is not threading.main_thread():

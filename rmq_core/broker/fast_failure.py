@@ -100,4 +100,6 @@ def fail_fast(
 
 
 def _refusal(request: RemotingCommand, connection: Connection, cause: str, waited_ms: float) -> RemotingCommand:
-    return request.response(int(ResponseCode.SYSTEM_BUSY), _REMARK % (cause, int(waited_ms), connection.unanswered))
+    return request.response(
+        int(ResponseCode.SYSTEM_BUSY), _REMARK % (cause, int(waited_ms), connection.pending_response_count)
+    )

@@ -34,7 +34,7 @@ _QUOTA_SLACK: Final = 300  # further names in a request: a client may learn late
 _MAX_NAMES: Final = 100_000  # of a call, whatever the quota: the event loop checks them in one step
 _TIMEOUT_S: Final = 2.0
 _ADDS: Final = (v2.PARTIAL_ADD, v2.COMPLETE_ADD)
-Begin = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
+StartTask = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
 
 
 class RateLimiter:
@@ -76,11 +76,11 @@ class _Subscriber:
 class LiteSubscriptionActivity:
     """Handler of SyncLiteSubscription."""
 
-    def __init__(self, brokers: Brokers, sessions: Sessions, begin: Begin) -> None:
-        """Create the handler; ``begin`` starts work that must not end halfway when its call ends."""
+    def __init__(self, brokers: Brokers, sessions: Sessions, start_task: StartTask) -> None:
+        """Create the handler; ``start_task`` starts work that must not end halfway when its call ends."""
         self._brokers = brokers
         self._sessions = sessions
-        self._begin = begin
+        self._start_task = start_task
         self._rate = RateLimiter(_MAX_PER_SECOND)
         self._subscribers: dict[str, _Subscriber] = {}
         brokers.handlers[RequestCode.NOTIFY_UNSUBSCRIBE_LITE] = self._on_unsubscribed
@@ -101,7 +101,7 @@ class LiteSubscriptionActivity:
         if request.action == v2.PARTIAL_ADD and not self._rate.try_acquire():
             reason = f"Too many syncLiteSubscription requests, topic={entry.topic}, group={entry.group}"
             raise StatusError(v2.TOO_MANY_REQUESTS, reason)
-        await asyncio.shield(self._begin(self._sync(entry, client_id, adds=request.action in _ADDS)))
+        await asyncio.shield(self._start_task(self._sync(entry, client_id, adds=request.action in _ADDS)))
         return rpc.SyncLiteSubscriptionResponse(status=ok())
 
     async def _sync(self, entry: LiteSubscription, client_id: str, *, adds: bool) -> None:
@@ -114,7 +114,7 @@ class LiteSubscriptionActivity:
 
     def _on_session_end(self, client_id: str) -> None:
         if broker_client_id(client_id) in self._subscribers:
-            self._begin(self._end(client_id))
+            self._start_task(self._end(client_id))
 
     async def _end(self, client_id: str) -> None:
         async with self._locked_subscriber(client_id) as subscriber:

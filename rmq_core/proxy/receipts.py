@@ -200,7 +200,7 @@ class Receipts:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def begin(self, work: Coroutine[Any, Any, _T]) -> "asyncio.Task[_T]":
+    def start_task(self, work: Coroutine[Any, Any, _T]) -> "asyncio.Task[_T]":
         """Start a task that continues after the end of its call."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
@@ -217,7 +217,7 @@ class Receipts:
         group, topic = group_name(request.group), topic_name(request.topic)
         if not request.entries:
             raise StatusError(v2.BAD_REQUEST, "no entry to acknowledge")
-        entries = await asyncio.shield(self.begin(self._ack_all(client_id, group, topic, request.entries)))
+        entries = await asyncio.shield(self.start_task(self._ack_all(client_id, group, topic, request.entries)))
         return rpc.AckMessageResponse(status=combined_status([entry.status for entry in entries]), entries=entries)
 
     async def _ack_all(self, client_id: str, group: str, topic: str, entries: Sequence[Any]) -> list[Any]:
@@ -273,7 +273,7 @@ class Receipts:
                 with _translate_handle_errors():
                     return await self.change(group, topic, receipt, invisible_ms, suspends=request.suspend)
 
-        receipt = await asyncio.shield(self.begin(change()))
+        receipt = await asyncio.shield(self.start_task(change()))
         return rpc.ChangeInvisibleDurationResponse(status=ok(), receipt_handle=receipt.encode())
 
     async def change(
@@ -312,7 +312,7 @@ class Receipts:
                 await self._check_record(group, topic, receipt)
                 await self.send_to_dead_letters(group, topic, receipt, request.message_id)
 
-        await asyncio.shield(self.begin(forward()))
+        await asyncio.shield(self.start_task(forward()))
         return rpc.ForwardMessageToDeadLetterQueueResponse(status=ok())
 
     async def _check_record(self, group: str, topic: str, receipt: ReceiptHandle) -> None:

@@ -84,7 +84,7 @@ class ReceiveMessageActivity:
             fields = structs.replace(fields, queue_id=queue_id, order=True)
         tags, renews = tags_of(request.filter_expression), bool(request.auto_renew)
         receive = _Receive(client_id, group, topic, broker, config.retry_max_times + 1, tags, renews, is_lite)
-        popping = self._receipts.begin(self._pop(receive, fields))
+        popping = self._receipts.start_task(self._pop(receive, fields))
         pending: deque[_ClientMessage] | None = None
         try:
             status, messages = await asyncio.shield(popping)
@@ -101,7 +101,7 @@ class ReceiveMessageActivity:
             raise
         finally:
             if pending:
-                self._receipts.begin(self._release(receive, list(pending)))
+                self._receipts.start_task(self._release(receive, list(pending)))
         last = rpc.ReceiveMessageResponse()
         last.delivery_timestamp.GetCurrentTime()
         yield last
@@ -155,7 +155,7 @@ class ReceiveMessageActivity:
         if not popping.cancelled() and popping.exception() is None:
             _, messages = popping.result()
             if messages:
-                self._receipts.begin(self._release(receive, messages))
+                self._receipts.start_task(self._release(receive, messages))
 
     async def _release(self, receive: _Receive, messages: list[_ClientMessage]) -> None:
         """Make messages that the client did not get visible for other clients."""

@@ -104,7 +104,7 @@ class Proxy:
             await self._bind(server, ending)
             receipts = Receipts(self._brokers, renewal)
             ending.push_async_callback(receipts.close)
-            lite = LiteSubscriptionActivity(self._brokers, self._sessions, receipts.begin)
+            lite = LiteSubscriptionActivity(self._brokers, self._sessions, receipts.start_task)
             server.add_generic_rpc_handlers((self._handlers(receipts, lite),))
             await server.start()
             ending.push_async_callback(server.stop, _GRACE_S)

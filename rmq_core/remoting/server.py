@@ -144,13 +144,13 @@ class RemotingServer(Closable):
             connection.refuses_requests = True
         loop = asyncio.get_running_loop()
         deadline = loop.time() + grace_s
-        while any(connection.unanswered for connection in self.connections) and loop.time() < deadline:
+        while any(connection.pending_response_count for connection in self.connections) and loop.time() < deadline:
             await asyncio.sleep(_DRAIN_POLL_S)
         await close_all(self.connections, grace_s)
         # Handlers of ended connections may wait for ever for something that has stopped.
-        dropped = [task for connection in self._ended_with_requests for task in connection.drop_answers()]
-        if dropped:
-            await asyncio.wait(dropped, timeout=grace_s)
+        cancelled = [task for connection in self._ended_with_requests for task in connection.cancel_responses()]
+        if cancelled:
+            await asyncio.wait(cancelled, timeout=grace_s)
         if self._tick_timer is not None:
             self._tick_timer.cancel()
             self._tick_timer = None
@@ -159,7 +159,9 @@ class RemotingServer(Closable):
         self._servers.clear()
 
     def _tick(self) -> None:
-        self._ended_with_requests = {connection for connection in self._ended_with_requests if connection.unanswered}
+        self._ended_with_requests = {
+            connection for connection in self._ended_with_requests if connection.pending_response_count
+        }
         for connection in list(self.connections):
             connection.idle_ticks += 1
             if connection.idle_ticks > _TICKS_PER_TIMEOUT:
@@ -201,7 +203,7 @@ class RemotingServer(Closable):
         """Remove an ended connection; the connection calls this."""
         if connection in self.connections:
             del self.connections[connection]
-            if connection.unanswered:
+            if connection.pending_response_count:
                 self._ended_with_requests.add(connection)
             if self._on_disconnect is not None:
                 self._on_disconnect(connection)
@@ -262,7 +264,7 @@ class _ServerConnection(Connection):
             self._server.held_bytes += held_bytes - self.held_bytes
             self.held_bytes = held_bytes
 
-    def drop_answers(self) -> list[asyncio.Future[Any]]:
+    def cancel_responses(self) -> list[asyncio.Future[Any]]:
         """Cancel the handling of requests without a response; return the futures, to wait for their end."""
         for task in self._tasks:
             task.cancel()

@@ -283,7 +283,7 @@ def _refuse_remote(handler: Handler) -> Handler:
 
 def is_local(connection: Connection) -> bool:
     """Return True if the peer is on this machine: at a loopback address, or at the connection's local address."""
-    remote, local = _host(connection.remote_address), _host(connection.local_address)
+    remote, local = address_host(connection.remote_address), address_host(connection.local_address)
     if remote == local:
         return True
     try:
@@ -294,5 +294,6 @@ def is_local(connection: Connection) -> bool:
     return (mapped or address).is_loopback
 
 
-def _host(address: str) -> str:
+def address_host(address: str) -> str:
+    """Return the host of ``host:port``, without brackets."""
     return address.rpartition(":")[0].strip("[]")

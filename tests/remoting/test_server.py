@@ -83,7 +83,7 @@ async def test_a_server_that_has_closed_awaits_no_answers_any_more(serve: Serve,
     lost, stays = await connect(address), await connect(address)
     lost.write(numbered(1))
     stays.write(numbered(2)[len(numbered(1)) :])
-    while sum(connection.unanswered for connection in server.connections) < 2:
+    while sum(connection.pending_response_count for connection in server.connections) < 2:
         await asyncio.sleep(0.01)
     next(iter(server.connections)).abort()
     await asyncio.sleep(0.01)

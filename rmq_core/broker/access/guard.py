@@ -24,6 +24,7 @@ from rmq_core.remoting.connection import Connection, Handler, HandlerResponse
 from rmq_core.remoting.error_responses import not_supported
 from rmq_core.remoting.errors import ResponseError
 from rmq_core.remoting.header import RemotingCommand
+from rmq_core.remoting.settings import address_host
 from rmq_core.store.store import MessageStore
 
 audit = logging.getLogger("rmq.broker.audit")
@@ -119,7 +120,7 @@ class Guard:
             raise refusal(f"User:{name} has no permission for request type {request.code}: it is for super users.")
         error = self.first_refusal(name, rule(request, self._cluster), connection.remote_address)
         if error is not None:
-            if self._failures.count(_host(connection.remote_address)) <= FREE_REFUSALS:
+            if self._failures.count(address_host(connection.remote_address)) <= FREE_REFUSALS:
                 _log_refusal(request, connection, error)
             raise error
 
@@ -141,7 +142,7 @@ class Guard:
         """Return the refusal of the first permission that a user lacks from an address; None with all permissions."""
         if not self._authorizes or self._accounts.users[name].is_super:
             return None
-        host = _host(address)
+        host = address_host(address)
         for permission in permissions:
             is_allowed = self._decide(name, permission, host)
             if not is_allowed:
@@ -179,7 +180,7 @@ class Guard:
         self, request: RemotingCommand, connection: Connection, error: ResponseError
     ) -> HandlerResponse:
         """Refuse a request that is not authenticated; delay the refusal for a host with many refusals."""
-        count = self._failures.count(_host(connection.remote_address))
+        count = self._failures.count(address_host(connection.remote_address))
         if count <= FREE_REFUSALS:
             _log_refusal(request, connection, error)
             raise error
@@ -187,10 +188,6 @@ class Guard:
             connection.close()
             return None
         return _refuse_later(error)
-
-
-def _host(address: str) -> str:
-    return address.rpartition(":")[0].strip("[]")
 
 
 def _log_refusal(request: RemotingCommand, connection: Connection, error: ResponseError) -> None:

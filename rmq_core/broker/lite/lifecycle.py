@@ -18,7 +18,7 @@ from rmq_core.broker.tables.topics import is_lite
 from rmq_core.remoting.bodies.codec import decode_body
 from rmq_core.remoting.bodies.routes import TopicList
 from rmq_core.remoting.codes import RequestCode, ResponseCode
-from rmq_core.remoting.connection import Connection, Handler, HandlerResponse, awaited
+from rmq_core.remoting.connection import Connection, Handler, HandlerResponse, await_response
 from rmq_core.remoting.fields import read_fields
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.requests import Topic
@@ -143,7 +143,7 @@ class LiteLifecycleManager:
         if fault:
             return request.response(int(ResponseCode.SYSTEM_ERROR), fault)
         await self._delete_children(parents)
-        response = await awaited(respond_after_persist(delete, topics)(request, connection))
+        response = await await_response(respond_after_persist(delete, topics)(request, connection))
         await self._delete_children(parents)  # children of messages stored meanwhile
         return response
 

@@ -12,7 +12,7 @@ from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables.names import RETRY_PREFIX
 from rmq_core.broker.tables.table_file import TableFile, WrittenTable
 from rmq_core.remoting.codes import ResponseCode
-from rmq_core.remoting.connection import Connection, Handler, HandlerResponse, awaited, drop
+from rmq_core.remoting.connection import Connection, Handler, HandlerResponse, await_response, close_response
 from rmq_core.remoting.errors import ResponseError
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.store.results import PutResult, PutStatus
@@ -118,9 +118,9 @@ async def _respond_when_written(
     try:
         fault = await await_write(file)
         if not fault:
-            return await awaited(response)
+            return await await_response(response)
     finally:
-        drop(response)
+        close_response(response)
     return request.response(int(ResponseCode.SYSTEM_ERROR), fault)
 
 

@@ -24,7 +24,7 @@ class Groups:
         system_groups = {name: SubscriptionGroupConfig(group_name=name) for name in names.SYSTEM_GROUPS}
         self.table: dict[str, SubscriptionGroupConfig] = system_groups | saved.subscription_group_table
         self._pending = PendingChanges(self.table)
-        self.file.on_written(self._pending.drop)
+        self.file.on_written(self._pending.confirm)
 
     def get(self, group: str) -> SubscriptionGroupConfig | None:
         """Return a group's configuration; None for an unknown group. Source: ``LmqSubscriptionGroupManager``."""

@@ -305,7 +305,7 @@ class PendingChanges(Generic[T]):
     def names(self) -> set[str]:
         return {change.name for change in self._changes}
 
-    def drop(self, written: int) -> None:
+    def confirm(self, written: int) -> None:
         """Remove the changes up to a number, as they are written."""
         self._changes = [change for change in self._changes if change.number > written]
 

@@ -170,7 +170,7 @@ class Topics:
         self.file.save()
 
     def _on_written(self, changes: int) -> None:
-        self._pending.drop(changes)
+        self._pending.confirm(changes)
         self.unwritten = {topic: change for topic, change in self.unwritten.items() if change > changes}
 
     def registered(self, permission: int, only: Collection[str] | None = None) -> TopicConfigAndMapping:

@@ -315,7 +315,7 @@ class FileSequence:
         """Remove the files that ``expire_before`` detached."""
         self._open.remove_expired(self.directory)
 
-    def drop(self) -> None:
+    def cancel_fsync(self) -> None:
         """Cancel the fsync of all files, as ``clear`` will remove them."""
         for file in self.files:
             file.is_dropped = True
