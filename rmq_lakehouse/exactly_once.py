@@ -269,8 +269,8 @@ class ExactlyOnceTable:
         from_offset = self.selection.from_offset
         if from_offset is None:
             if progress.fault is not None:
-                of_broker = f"{self.backfill_option(0)} exports missing messages"
-                remedy = progress.remedy if self.broker_id is None else of_broker
+                broker_remedy = f"{self.backfill_option(0)} exports missing messages"
+                remedy = progress.remedy if self.broker_id is None else broker_remedy
                 raise StoreError(f"{self.path}: {progress.fault}; {remedy}")
             return progress.verified_offset
         if progress.recorded_offset is not None and from_offset > max(progress.recorded_offset, 0):

@@ -33,7 +33,7 @@ from rmq_lakehouse.dead_letters import REFUSED, DeadLetters, table_constraints, 
 from rmq_lakehouse.decode.bodies import ELEMENT
 from rmq_lakehouse.decode.spark import build_body_decoder
 from rmq_lakehouse.delta.columns import partition_reason
-from rmq_lakehouse.delta.features import demanding_property
+from rmq_lakehouse.delta.features import property_requiring_delta_writer
 from rmq_lakehouse.evolution import column, with_wider_types
 from rmq_lakehouse.exactly_once import ExactlyOnceTable, commit_with_retry
 from rmq_lakehouse.exports import ExportCounts, ExportTables
@@ -216,7 +216,7 @@ class TypedExport(ExportTables):
 
         def layout() -> Layout:
             properties = {name: value for name, value in table.log.configuration().items() if name.startswith("delta.")}
-            if table_constraints(table.log) or demanding_property(properties) is not None:
+            if table_constraints(table.log) or property_requiring_delta_writer(properties) is not None:
                 raise NeedsWriterError
             stats = stats_columns(schema, partitions)
             task_layout = table.layout(self._spark, columns, stats)

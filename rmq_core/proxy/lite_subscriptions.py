@@ -163,8 +163,11 @@ class LiteSubscriptionActivity:
         subscriber = self._subscribers.get(fields.client_id)
         if subscriber is not None and subscriber.group == fields.consumer_group:
             session = self._sessions.get(subscriber.client_id)
-            needs = (group_permission(subscriber.group, Action.SUB), topic_permission(subscriber.topic, Action.SUB))
-            if session is not None and await session.caller.may_receive(needs):
+            permissions = (
+                group_permission(subscriber.group, Action.SUB),
+                topic_permission(subscriber.topic, Action.SUB),
+            )
+            if session is not None and await session.caller.may_receive(permissions):
                 notice = rpc.NotifyUnsubscribeLiteCommand(lite_topic=fields.lite_topic)
                 session.send_command(rpc.TelemetryCommand(notify_unsubscribe_lite_command=notice))
 

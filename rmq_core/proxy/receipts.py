@@ -255,8 +255,8 @@ class Receipts:
         handle = receipt.handle
         address = await self._brokers.address(topic, handle.broker_name)
         with _translate_handle_errors():
-            acked = ack_fields(group, topic, handle, receipt.lite_topic or None)
-            await self._brokers.request(address, RequestCode.ACK_MESSAGE, acked)
+            fields = ack_fields(group, topic, handle, receipt.lite_topic or None)
+            await self._brokers.request(address, RequestCode.ACK_MESSAGE, fields)
 
     async def change_invisibility(self, request: Any, client_id: str, _: str) -> Any:
         """ChangeInvisibleDuration."""
@@ -333,8 +333,8 @@ class Receipts:
         fields = dead_letter_fields(group, topic, receipt.physical_offset, message_id)
         address = await self._brokers.address(topic, handle.broker_name)
         await self._brokers.request(address, RequestCode.CONSUMER_SEND_MSG_BACK, fields)
-        acked = ack_fields(group, topic, handle, receipt.lite_topic or None)
-        await self._brokers.request(address, RequestCode.ACK_MESSAGE, acked)
+        ack = ack_fields(group, topic, handle, receipt.lite_topic or None)
+        await self._brokers.request(address, RequestCode.ACK_MESSAGE, ack)
 
 
 @contextmanager

@@ -188,7 +188,7 @@ class SendMessageActivity:
         message = decode_record(bytes(command.body), verify_crc=False)
         properties = message.properties
         topic = properties.get(PROPERTY_REAL_TOPIC, message.topic)
-        needs = (publish_permission(topic),)
+        permissions = (publish_permission(topic),)
         broker = command.ext_fields.get("bname", "")
         offsets = fields.commit_log_offset, fields.tran_state_table_offset
         transaction_id = TransactionId(message.uniq_key or "", *offsets, broker).encode()
@@ -196,7 +196,7 @@ class SendMessageActivity:
         check = rpc.RecoverOrphanedTransactionCommand(message=half, transaction_id=transaction_id)
         command = rpc.TelemetryCommand(status=ok(), recover_orphaned_transaction_command=check)
         for session in self._sessions.producers_of(topic):
-            if await session.caller.may_receive(needs) and session.send_command(command):
+            if await session.caller.may_receive(permissions) and session.send_command(command):
                 return  # without any the broker asks again
 
     async def recall(self, request: Any, _: str, __: str) -> Any:

@@ -41,7 +41,7 @@ from rmq_lakehouse.delta.columns import (
     writable_partitions_condition,
 )
 from rmq_lakehouse.delta.commit_hook import TableReplacedError, commit_hook
-from rmq_lakehouse.delta.features import AUTO_COMPACT, is_plain, stats_property, unbounded_column
+from rmq_lakehouse.delta.features import AUTO_COMPACT, column_without_bounds, is_plain, stats_property
 from rmq_lakehouse.delta.files import (
     COLUMNS_PROPERTY,
     MAPPING_MODE,
@@ -298,7 +298,7 @@ class DeltaTableLog(SparkTableColumns):
             )
 
     def layout(self, table_spec: TableSpec, codec: str, columns: Collection[str]) -> Layout | None:
-        unbounded = unbounded_column(self.configuration(), columns, table_spec.stats)
+        unbounded = column_without_bounds(self.configuration(), columns, table_spec.stats)
         if table_spec.clusters or unbounded is not None or not self.is_plain():
             return None
         path, connect = self.local_path, None

@@ -22,7 +22,12 @@ from deltalake.exceptions import CommitFailedError, DeltaError, DeltaProtocolErr
 from deltalake.transaction import AddAction, CommitProperties, PostCommitHookProperties, RemoveAction, Transaction
 
 from rmq_formats.errors import StoreError
-from rmq_lakehouse.delta.features import demanding_property, is_plain, stats_property, unbounded_column
+from rmq_lakehouse.delta.features import (
+    column_without_bounds,
+    is_plain,
+    property_requiring_delta_writer,
+    stats_property,
+)
 from rmq_lakehouse.delta.files import COLUMNS_PROPERTY, DeltaFiles, newest_files, removed_columns, write_metrics
 from rmq_lakehouse.delta.local_commits import TRANSACTIONS, commit_lock, quarantine_torn_commits
 from rmq_lakehouse.directories import DELTA_LOG, METADATA, check_new_table, check_vacuum, table_around, table_within
@@ -82,7 +87,7 @@ class DeltaRsTableLog:
             raise NeedsSparkError(f"{self._name}: delta-rs cannot open a path with \\ or escapes such as %20")
         table = self._find()
         properties = dict(table_spec.initial_properties) if table is None else table.metadata().configuration
-        unbounded = unbounded_column(properties, columns, table_spec.stats)
+        unbounded = column_without_bounds(properties, columns, table_spec.stats)
         if unbounded is not None:
             raise NeedsSparkError(f"{self._name}: only Spark writes the bounds of column {unbounded!r}")
         if table is None:
@@ -178,7 +183,7 @@ class DeltaRsTableLog:
         return None if path is None else f"an Iceberg table ({path})"
 
     def create(self, schema: pa.Schema, table_spec: TableSpec, properties: Mapping[str, str]) -> None:
-        name = demanding_property(properties)
+        name = property_requiring_delta_writer(properties)
         if name is not None:
             raise NeedsSparkError(f"{self._name}: property {name} = {properties.get(name)} is for Delta's own writer")
         _check_names(self._name, _column_paths(schema))

@@ -13,7 +13,7 @@ from rmq_lakehouse.decode.bodies import ELEMENT, BodyDecoder
 from rmq_lakehouse.decode.columns import column_types, select_columns
 from rmq_lakehouse.decode.spark_ddl import UnknownSchemaError
 from rmq_lakehouse.decode.topics import build_decoder, schema_columns
-from rmq_lakehouse.delta.features import demanding_property
+from rmq_lakehouse.delta.features import property_requiring_delta_writer
 from rmq_lakehouse.exactly_once import ExactlyOnceTable
 from rmq_lakehouse.exports import ExportCounts, ExportTables
 from rmq_lakehouse.local.raw import CODEC, LocalExactlyOnceTable, LocalRunner
@@ -51,7 +51,7 @@ def check_topic(topic: TypedTopic, table_format: str) -> None:
             raise NeedsSparkError(f"topic {topic.topic!r}: column {path} is {kind}, which is for the job")
     _check_partitions(topic, columns)
     if table_format == "delta":
-        demanding = demanding_property(topic.properties)
+        demanding = property_requiring_delta_writer(topic.properties)
         if demanding is not None:
             value = topic.properties.get(demanding)
             raise NeedsSparkError(f"topic {topic.topic!r}: property {demanding} = {value} is for the job")

@@ -67,8 +67,8 @@ class LiteManagerProcessor:
         """Return the counts of lite topics, subscriptions and offsets (GET_BROKER_LITE_INFO, 200074)."""
         store = self._state.store
         body = BrokerLiteInfo(
-            cq_table_size=len(store.appender.light_queues) + len(self._state.topics.table),
-            current_lmq_num=len(store.appender.light_queues),
+            cq_table_size=len(store.appender.lmq_names) + len(self._state.topics.table),
+            current_lmq_num=len(store.appender.lmq_names),
             event_map_size=len(self._registry.clients),
             group_meta=self._groups.by_parent(),
             lite_subscription_count=self._registry.count,
@@ -86,7 +86,7 @@ class LiteManagerProcessor:
         body = ParentTopicInfo(
             groups=self._groups.by_parent().get(parent),
             lite_topic_count=len([None async for _ in self._lifecycle.children(parent)]),
-            lmq_num=len(self._state.store.appender.light_queues),
+            lmq_num=len(self._state.store.appender.lmq_names),
             topic=parent,
             ttl=self._groups.ttl_minutes_of(parent),
         )

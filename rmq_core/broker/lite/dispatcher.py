@@ -182,7 +182,7 @@ class LiteEventDispatcher:
     async def _rescan_children(self, group: str) -> None:
         parent = self._groups.parent_of(group) or ""
         prefix = lite_queue(parent, "")
-        async for queue in self._state.slices.each(list(self._state.store.appender.light_queues)):
+        async for queue in self._state.slices.each(list(self._state.store.appender.lmq_names)):
             if queue.startswith(prefix) and self._has_messages(queue, group):
                 self._assign_event(queue, self._registry.wildcard_clients(parent, group), None)
                 if group in self._lagging_groups:

@@ -51,7 +51,7 @@ class LiteLifecycleManager:
         return self._lite_queues(lite_queue(parent, ""))
 
     async def _lite_queues(self, prefix: str) -> AsyncIterator[str]:
-        async for queue in self._state.slices.each(list(self._state.store.appender.light_queues)):
+        async for queue in self._state.slices.each(list(self._state.store.appender.lmq_names)):
             if queue.startswith(prefix):
                 yield queue
 

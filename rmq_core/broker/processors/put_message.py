@@ -93,7 +93,7 @@ class MessageWriter:
         self._state = state
         self._levels = levels
         self._appender = state.store.appender
-        self._has_light_queues = state.store.config.lmq_enabled
+        self._lmq_enabled = state.store.config.lmq_enabled
         config = state.config
         self.added_properties = {
             layout.PROPERTY_MSG_REGION: config.region_id,
@@ -125,11 +125,11 @@ class MessageWriter:
             raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, self._illegal_remark())
         original_fields = fields
         if topic.attributes and is_lite(topic):
-            fields = add_lite_queue(fields, request.body, has_light_queues=self._has_light_queues)
+            fields = add_lite_queue(fields, request.body, lmq_enabled=self._lmq_enabled)
         if topic.topic_filter_type == "MULTI_TAG":
             sys_flag |= layout.FLAG_MULTI_TAGS
         properties_text = "\x02" + (fields.properties or "")
-        if self._has_light_queues and _LMQ_NAMES in properties_text:
+        if self._lmq_enabled and _LMQ_NAMES in properties_text:
             self._check_lmq_names(fields, may_be_child=fields is not original_fields)
         if is_inner_batch:
             write_result = self._put_inner_batch(request, connection, fields, queue_id, sys_flag)

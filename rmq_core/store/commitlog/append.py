@@ -106,7 +106,7 @@ class Appender:
             self._lmq_offsets.names.difference_update(topics)
 
     @property
-    def light_queues(self) -> Set[str]:
+    def lmq_names(self) -> Set[str]:
         """Names of all LMQs with messages."""
         return frozenset() if self._lmq_offsets is None else self._lmq_offsets.names
 
