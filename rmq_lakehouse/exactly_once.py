@@ -48,7 +48,7 @@ from rmq_lakehouse.watermark import WATERMARK_LOST, WATERMARK_SUFFIX, HighWaterm
 PULLED_END: Final = "pulled_end"
 ATTEMPTS: Final = 50  # each lost race is the commit of another writer
 _BROKERS: Final = "brokers"
-_UNKNOWN_OFFSET: Final = 1 << 62  # behind the end of any log
+_UNKNOWN_OFFSET: Final = 1 << 62  # after the end of any log
 
 WriteRows = Callable[[Mapping[int, CommitAttempt]], CommitResult]
 """Writes and commits the rows of attempts of one transaction, by their positions in the list of ``StartAttempt``."""
@@ -188,7 +188,8 @@ class ExactlyOnceTable:
             exported_end = max(progress.recorded_offset or 0, fingerprint_end(self._last_metadata()))
             if exported_end > log_end and self._watermarks.has_offsets(self.log.snapshot().version, log_end):
                 raise StoreError(
-                    f"{self.path}: holds rows behind {log_end}, where the CommitLog ends; delete them first"
+                    f"{self.path}: the table has rows after offset {log_end}, the end of the CommitLog. "
+                    "Delete these rows first"
                 )
 
     def _last_metadata(self) -> str | None:
@@ -243,7 +244,7 @@ class ExactlyOnceTable:
             self.is_backfill
             or any(self.is_other_selection_id(name, own_ids) for name in snapshot.transactions)
             or max(first, 0) < self._pulled_end(snapshot)
-            or snapshot.drops_transactions()
+            or snapshot.expires_transactions()
         )
 
     def _lost_watermarks(self, snapshot: TableSnapshot, begin: int, end: int) -> dict[str, int]:
@@ -268,8 +269,8 @@ class ExactlyOnceTable:
         from_offset = self.selection.from_offset
         if from_offset is None:
             if progress.fault is not None:
-                of_broker = f"{self.backfill_option(0)} exports missing messages"
-                remedy = progress.remedy if self.broker_id is None else of_broker
+                broker_remedy = f"{self.backfill_option(0)} exports missing messages"
+                remedy = progress.remedy if self.broker_id is None else broker_remedy
                 raise StoreError(f"{self.path}: {progress.fault}; {remedy}")
             return progress.verified_offset
         if progress.recorded_offset is not None and from_offset > max(progress.recorded_offset, 0):
@@ -289,7 +290,7 @@ class ExactlyOnceTable:
         cached_key, progress = self._progress_cache.get(app_id, (None, ExportProgress(-1, -1)))
         if cached_key != key:
             has_store_ids = any(map(self.selection.is_own_id, snapshot.transactions))
-            is_complete = has_store_ids and not snapshot.drops_transactions()
+            is_complete = has_store_ids and not snapshot.expires_transactions()
             find_lost_row = partial(self._watermarks.find_lost_row, snapshot)
             progress = read_progress(
                 snapshot, snapshot.version, app_id, recorded, find_lost_row, is_complete=is_complete

@@ -196,7 +196,7 @@ class ExportLoop(Generic[AnyExport, Pending]):
         return sum(added, ExportCounts()), is_more
 
     def run(self, interval_s: float | None) -> None:
-        """Export round after round. After a first round an outage of a cluster ends the export after ten minutes only.
+        """Export round after round. An outage of the cluster after the first round may last ten minutes.
 
         Args:
             interval_s: time between rounds that leave nothing pending, until a signal; None ends with the first of
@@ -207,7 +207,7 @@ class ExportLoop(Generic[AnyExport, Pending]):
                 pass
             return
         last_s: float | None = None  # time of the last round
-        with stopping() as stopped:
+        with stop_event_on_signal() as stopped:
             while not stopped.is_set():
                 try:
                     _, is_more = self.export_round()
@@ -227,7 +227,7 @@ def commit_each(parts: Sequence[tuple[Any, Any]]) -> list[ExportCounts]:
 
 
 @contextmanager
-def stopping() -> Iterator[threading.Event]:
+def stop_event_on_signal() -> Iterator[threading.Event]:
     """Return an event that SIGINT and SIGTERM set, instead of ending the process."""
     stopped = threading.Event()
     if threading.current_thread() is not threading.main_thread():

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 TARGET_FILE_BYTES: Final = 128 << 20
 FEW_TOPICS: Final = 8  # with so few topics each task writes files of the target size without a shuffle
-_LEAST_APART_BYTES: Final = 16 << 20
-_LEAST_SPLIT_BYTES: Final = 8 << 20  # smaller splits make small files for nothing: a task costs some 100 ms
+_MIN_TOPIC_FILE_BYTES: Final = 16 << 20
+_MIN_SPLIT_BYTES: Final = 8 << 20  # smaller splits make small files for nothing: a task costs some 100 ms
 Connect = Callable[[], pafs.FileSystem]
 """Opens an object store's file system. Tasks get it pickled, with its credentials, so its ``repr`` must not have them;
 hashable."""
@@ -32,7 +32,7 @@ OBJECT_SCHEMES: Final = frozenset({"s3", "s3a", "s3n"})
 
 def may_write_apart(topics: int, span_bytes: int, tasks: int) -> bool:
     """Return whether tasks may write files without a shuffle, since the files of each topic are large enough."""
-    return tasks <= 1 or topics <= FEW_TOPICS or span_bytes // (tasks * topics) >= _LEAST_APART_BYTES
+    return tasks <= 1 or topics <= FEW_TOPICS or span_bytes // (tasks * topics) >= _MIN_TOPIC_FILE_BYTES
 
 
 def set_file_sizes(spark: "SparkSession", topics: int) -> None:
@@ -49,7 +49,7 @@ def set_file_sizes(spark: "SparkSession", topics: int) -> None:
 def split_bytes(topics: int, span_bytes: int, processors: int) -> int:
     """Return the split size: files of the target size for ``topics`` at most, if all processors then have work."""
     target_bytes = TARGET_FILE_BYTES * min(max(topics, 1), FEW_TOPICS)
-    return max(_LEAST_SPLIT_BYTES, min(target_bytes, -(-span_bytes // max(1, processors))))
+    return max(_MIN_SPLIT_BYTES, min(target_bytes, -(-span_bytes // max(1, processors))))
 
 
 class TableFileStore(Protocol):

@@ -32,7 +32,7 @@ NULL_PARTITION: Final = "__HIVE_DEFAULT_PARTITION__"
 _PLAIN: Final = frozenset(
     {"queue_offset", "physical_offset", "uniq_key", "msg_id", "body", "store_timestamp", "born_timestamp", "body_crc"}
 )
-_COUNTED: Final = 32  # columns with statistics
+_MAX_STATS_COLUMNS: Final = 32  # columns with statistics
 _PREFIX_CHARACTERS: Final = 32  # characters that Delta keeps of a text
 _LAST_CHARACTER: Final = "\U0010ffff"
 MAP_VALUE: Final = "key_value.value"  # the end of a leaf's path; these values hardly ever repeat, either
@@ -84,13 +84,13 @@ def _format_time(time: datetime) -> str:
     return time.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
-def counted_columns(schema: pa.Schema, partitions: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the columns whose bounds a table's log may have: of the first 32, as of Delta's own writer.
+def stats_columns(schema: pa.Schema, partitions: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return the columns whose bounds a table's log may have: of the first 32 columns, like Delta's own writer.
 
     Numbers with a fraction are left out: a NaN is greater than each bound, and a JSON number may round a decimal.
     """
     in_files = [field for field in schema if field.name not in partitions]
-    return tuple(field.name for field in in_files[:_COUNTED] if _has_bounds(field.type))
+    return tuple(field.name for field in in_files[:_MAX_STATS_COLUMNS] if _has_bounds(field.type))
 
 
 def _has_bounds(kind: pa.DataType) -> bool:
@@ -104,7 +104,7 @@ def _has_bounds(kind: pa.DataType) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class FinishedFile:
-    """Finished file: its path or URI, its path below the layout's directory, and the text of each partition's value."""
+    """Closed Parquet file: path or URI, path below the layout's directory, and the text of each partition's value."""
 
     path: str
     relative: str
@@ -131,7 +131,7 @@ class TableFiles(Protocol):
     def partition_value(self, value: pa.Scalar) -> str | None:
         """Return the text of a partition's value."""
 
-    def is_counted(self, leaf: str) -> bool:
+    def has_stats(self, leaf: str) -> bool:
         """Return whether the footer has the bounds of a leaf column, given by its path in Parquet."""
 
     def action(self, file: FinishedFile) -> str:
@@ -166,7 +166,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """Finished file that no version of the table contains yet; ``action`` is its description for the log, as JSON."""
+    """File that no version of the table contains yet; ``action`` is the entry for the table's log, as JSON."""
 
     action: str
     path: str
@@ -264,7 +264,7 @@ class _ParquetFile:
                     schema,
                     compression=layout.codec,
                     use_dictionary=[leaf for leaf in leaves if leaf not in _PLAIN and not leaf.endswith(MAP_VALUE)],
-                    write_statistics=[leaf for leaf in leaves if layout.files.is_counted(leaf)],
+                    write_statistics=[leaf for leaf in leaves if layout.files.has_stats(leaf)],
                     store_schema=False,
                     metadata_collector=self._footer,
                 )

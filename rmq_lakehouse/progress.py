@@ -102,7 +102,7 @@ def _progress_without_commits(recorded_offset: int, lost_row: str | None) -> Exp
         return ExportProgress(recorded_offset, recorded_offset)
     fault = (
         f"last export committed {recorded_offset}, but its newest row, {lost_row}, is missing: the row was deleted, or "
-        "the table was restored; the commits that would tell are cleaned up"
+        "the table was restored; the commits that would show which were cleaned up"
     )
     return ExportProgress(-1, recorded_offset, fault, _remedy(0, recorded_offset))
 

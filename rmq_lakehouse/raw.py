@@ -132,14 +132,14 @@ class RawExport(RawTable):
             self.tables[dead.path] = "store_timestamp"
 
     def commit_pending(self, records: PendingMessages) -> ExportCounts:
-        dead_files, dead_letters_of = self._commit_dead_letters(records)
+        dead_files, dead_letter_range = self._commit_dead_letters(records)
         counts = ExportCounts()
         expected_messages: int | None = None
 
         def write(attempts: Mapping[int, CommitAttempt]) -> CommitResult:
             nonlocal counts, expected_messages
             expected_messages = records.expected_messages(attempts[0])
-            has_dead_letters = attempts[0].pending_range == dead_letters_of
+            has_dead_letters = attempts[0].pending_range == dead_letter_range
             result, counts = self._write_by_tasks(records, attempts[0]) or self._write_by_spark(
                 records, attempts[0], has_dead_letters=has_dead_letters
             )
@@ -222,10 +222,10 @@ def commit_all(parts: Sequence[tuple[Export, PendingMessages]]) -> list[ExportCo
     """
     raw = [(export, pending) for export, pending in parts if isinstance(export, RawExport)]
     outcomes = _commit_files(raw) if raw else {}
-    return [outcomes[number] if number in outcomes else _attempt(*part) for number, part in enumerate(parts)]
+    return [outcomes[number] if number in outcomes else _commit_or_error(*part) for number, part in enumerate(parts)]
 
 
-def _attempt(export: Export, pending: PendingMessages) -> ExportCounts | RmqError:
+def _commit_or_error(export: Export, pending: PendingMessages) -> ExportCounts | RmqError:
     """Commit the messages of one broker; return an error of its tasks, so that the other brokers go on."""
     try:
         return export.commit_pending(pending)

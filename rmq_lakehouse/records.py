@@ -63,8 +63,8 @@ class PendingRecords:
         for segment in self.log.segments:
             if begin < segment.end_offset and segment.start_offset < self.end and segment.start_offset not in starts:
                 raise StoreError(
-                    f"{segment.path}: was deleted before it was read. Run the export again: it names the bytes that "
-                    "are gone"
+                    f"{segment.path}: the segment was deleted before the export read it. "
+                    "Run the export again: it reports the deleted bytes"
                 )
 
     def _more_options(self, first: int, split: int | None = None) -> dict[str, str]:

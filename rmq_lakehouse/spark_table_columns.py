@@ -16,7 +16,7 @@ class SparkTableColumns(SparkTableLog, Protocol):
 
     def check_columns(self, path: str, schema: StructType, identity_columns: Sequence[str]) -> None:
         existing, columns = self.schema(), self._expected_columns(path, schema)
-        former = self.former_columns()  # a column of another one's former name identifies nothing
+        former = self.former_columns()  # a new column with a former column's name identifies no row
         check_identity_columns(path, [name for name in existing.fieldNames() if name not in former], identity_columns)
         check_columns(path, existing, columns)
         for column_path, narrow, wide in type_mismatches(existing, columns):

@@ -175,7 +175,7 @@ class StoreLogs(Generic[AnyExport, Pending]):
     def _check_missing_bytes(self, part: StoreExports[AnyExport], begin: int, end: int) -> int:
         gaps = missing_ranges(part.snapshot.segments, begin, end)
         for first, last in gaps:
-            message = f"{part.store.path}: bytes {first} to {last} of the CommitLog are gone: deleted before the export"
+            message = f"{part.store.path}: bytes {first} to {last} of the CommitLog were deleted before the export"
             if self.bounds.fail_on_data_loss:
                 raise StoreError(f"{message}; --fail-on-data-loss false skips them")
             _log.warning("%s", message)
@@ -223,7 +223,7 @@ class StoreLogs(Generic[AnyExport, Pending]):
         except RmqError as error:
             if self._last_refusal != str(error):  # each round would log it again
                 self._last_refusal = str(error)
-                _log.warning("stores that have come since are not exported: %s", error)
+                _log.warning("new stores are not exported: %s", error)
             return
         self.parts += new_parts
 
@@ -273,7 +273,7 @@ def _report_leftovers(part: StoreExports[AnyExport]) -> None:
     part.leftover_bytes = log.leftover_bytes
     if log.leftover_bytes:
         advice = f"To keep their messages: rmq replay --store {quote(log.store)} --include unqueued --to-store NEW"
-        text = "%s: %d bytes behind the log's end at %d are not exported: a broker overwrites them. %s"
+        text = "%s: %d bytes after the log's end at %d are not exported: a broker overwrites them. %s"
         _log.warning(text, log.store, log.leftover_bytes, log.end, advice)
 
 
@@ -298,13 +298,13 @@ def name_brokers(stores: Sequence[BrokerStore], cluster: str | None, table_id: s
 def snapshot_logs(stores: Sequence[BrokerStore]) -> list[StoreLog | Exception]:
     """Take snapshots of the logs of several stores; an unreadable log gives its error. Raises StoreError."""
 
-    def attempt(store: BrokerStore) -> StoreLog | Exception:
+    def snapshot_or_error(store: BrokerStore) -> StoreLog | Exception:
         try:
             return snapshot_log(store.path)
         except (RmqError, OSError) as error:
             return error
 
-    logs = in_threads(attempt, stores)
+    logs = in_threads(snapshot_or_error, stores)
     if not any(isinstance(log, StoreLog) for log in logs):
         raise all_stores_failed_error("export", stores, str(logs[0]))
     return logs

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from rmq_formats.errors import StoreError
-from rmq_lakehouse.exports import ExportLoop, stopping
+from rmq_lakehouse.exports import ExportLoop, stop_event_on_signal
 from rmq_lakehouse.java import java_class, read_file
 from rmq_lakehouse.raw import Export, PendingMessages
 from rmq_lakehouse.records import SparkPendingRecords
@@ -119,7 +119,7 @@ def stream_batches(
     stream = stream.option("startingPhysicalOffset", part.start)
     stream = stream.option("failOnDataLoss", str(source.bounds.fail_on_data_loss).lower())
     writer = stream.load(part.store.path).writeStream.option("checkpointLocation", checkpoint.path)
-    with stopping() as stopped:
+    with stop_event_on_signal() as stopped:
         commit_lock = threading.Lock()
 
         def export_batch(_frame: DataFrame, batch_id: int) -> None:

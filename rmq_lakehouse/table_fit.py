@@ -73,7 +73,7 @@ def check_files(path: str, log: TableLog) -> None:
         raise StoreError(f"{path}: its directory has {other_table}, too: move that away, or give another --table")
     missing_path = log.missing_file()
     if missing_path is not None:
-        raise StoreError(f"{path}: its data file {missing_path} is gone: put it back, or give another --table")
+        raise StoreError(f"{path}: data file {missing_path} is missing. Restore the file, or give another --table")
 
 
 def moved_columns(exported: Mapping[str, Hashable], current: Mapping[str, Hashable]) -> dict[str, str | None]:

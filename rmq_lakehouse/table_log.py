@@ -73,6 +73,9 @@ class RowRange:
     texts: Mapping[str, str] = field(default_factory=dict)
 
 
+NOT_A_TABLE: Final = "the directory is not empty and contains no table. Empty it, or give another --table"
+
+
 class TableSnapshot(Protocol):
     """One version of a table."""
 
@@ -84,7 +87,7 @@ class TableSnapshot(Protocol):
     def transactions(self) -> Mapping[str, int]:
         """Last committed transaction version of each application id, without expired versions."""
 
-    def drops_transactions(self) -> bool:
+    def expires_transactions(self) -> bool:
         """Return whether transaction versions expire."""
 
     def read_commit(self, version: int) -> TableCommit | None:
@@ -166,7 +169,7 @@ class TableLog(Protocol):
 
     conflicts: tuple[type[Exception], ...]
     """Errors of a commit when another writer was faster: nothing was committed."""
-    takes_any_partition_text: bool
+    accepts_any_partition_text: bool
     """Whether each text is a value of a partition, see ``decode.partition_texts``."""
     null_breaks_members: bool
     """Whether a struct that is null breaks NOT NULL of its members."""
@@ -183,7 +186,7 @@ class TableLog(Protocol):
     def partition_columns(self) -> list[str]:
         """Return the names of the partition columns."""
 
-    def names_directories(self, properties: Mapping[str, str]) -> bool:
+    def has_partition_directories(self, properties: Mapping[str, str]) -> bool:
         """Return whether a table with these properties has the values of partitions in the names of directories."""
 
     def missing_file(self) -> str | None:
@@ -286,4 +289,4 @@ def check_identity_columns(path: str, names: Iterable[str], identity_columns: It
     existing_names = {name.lower() for name in names}
     for name in identity_columns:
         if name.lower() not in existing_names:
-            raise StoreError(f"{path}: has no column {name}, which tells its rows apart: it was renamed or dropped")
+            raise StoreError(f"{path}: column {name}, which identifies the rows, was renamed or dropped")

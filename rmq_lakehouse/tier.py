@@ -1,4 +1,4 @@
-"""Source of exports of a store with its tier, by queue offsets: a message keeps that when it moves to the tier.
+"""Export source of a store with its tier, by queue offsets, which messages keep when they move to the tier.
 
 Rows are those of the source ``rmq_commitlog``.
 """
@@ -35,10 +35,10 @@ from rmq_lakehouse.live.options import ClusterQueue, ClusterReadOptions, read_op
 from rmq_lakehouse.live.plan import Offsets, Span
 from rmq_lakehouse.raw_files import StoreRows
 
-_NO_TIMES: Final = "--tier takes no times: queue offsets choose messages that move from the log to the tier"
+_NO_TIMES: Final = "--tier does not accept timestamps. Select messages by queue offsets"
 _CHOICE: Final = ("startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp")
 _BY_TIME: Final = ("startingOffsetsByTimestamp", "endingOffsetsByTimestamp")
-_NO_CLUSTER: Final = {"namesrv": "127.0.0.1:9876"}  # the parser of choices wants one; nobody connects to it
+_NO_CLUSTER: Final = {"namesrv": "127.0.0.1:9876"}  # required by the parser of options; without a connection
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,8 @@ class TierQueues:
         queue_dir = paths.consumequeue_dir(files.root)
         if not files.storage.exists(queue_dir):
             raise StoreNotFoundError(
-                f"{queue_dir}: no ConsumeQueue, which tells where the CommitLog goes on from the tier; run rmq rebuild"
+                f"{queue_dir}: no ConsumeQueue, so the offset at which the CommitLog continues the tier is unknown. "
+                "Run rmq rebuild"
             )
         return files, segments
 

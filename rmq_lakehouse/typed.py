@@ -33,11 +33,11 @@ from rmq_lakehouse.dead_letters import REFUSED, DeadLetters, table_constraints, 
 from rmq_lakehouse.decode.bodies import ELEMENT
 from rmq_lakehouse.decode.spark import build_body_decoder
 from rmq_lakehouse.delta.columns import partition_reason
-from rmq_lakehouse.delta.features import demanding_property
+from rmq_lakehouse.delta.features import property_requiring_delta_writer
 from rmq_lakehouse.evolution import column, with_wider_types
 from rmq_lakehouse.exactly_once import ExactlyOnceTable, commit_with_retry
 from rmq_lakehouse.exports import ExportCounts, ExportTables
-from rmq_lakehouse.parquet import Layout, counted_columns
+from rmq_lakehouse.parquet import Layout, stats_columns
 from rmq_lakehouse.partition_columns import check_partitions, time_column, time_fields
 from rmq_lakehouse.partitions import TIME_COLUMNS, parse_partition, source_columns
 from rmq_lakehouse.raw import PendingMessages
@@ -120,7 +120,7 @@ class TypedExport(ExportTables):
         self._deletes = bool(topic.delete_when) or topic.tombstones
         self._merges_deletions = self._deletes or any(part.after_path is not None for part in self._key)
         check_condition(spark, topic, self._body.columns)
-        stats = counted_columns(self._arrow_columns(), self._partitions)
+        stats = stats_columns(self._arrow_columns(), self._partitions)
         table_spec = TableSpec(
             self._partitions,
             topic.cluster_by,
@@ -216,13 +216,13 @@ class TypedExport(ExportTables):
 
         def layout() -> Layout:
             properties = {name: value for name, value in table.log.configuration().items() if name.startswith("delta.")}
-            if table_constraints(table.log) or demanding_property(properties) is not None:
+            if table_constraints(table.log) or property_requiring_delta_writer(properties) is not None:
                 raise NeedsWriterError
-            stats = counted_columns(schema, partitions)
-            of_tasks = table.layout(self._spark, columns, stats)
-            if of_tasks is None:
+            stats = stats_columns(schema, partitions)
+            task_layout = table.layout(self._spark, columns, stats)
+            if task_layout is None:
                 raise NeedsWriterError
-            return of_tasks
+            return task_layout
 
         return OutputTable(table, schema, layout, partial(table.committed_offsets, texts=texts))
 
@@ -236,7 +236,7 @@ class TypedExport(ExportTables):
             sound = pending & decodes
             sound_message = sound & self._is_message
             position = F.unix_millis("store_timestamp") if self.selection.broker else F.col(_OFFSET)
-            counted = decoded.agg(
+            totals = decoded.agg(
                 F.count_if(sound_message).alias("messages"),
                 F.sum(F.when(sound_message, F.col("size"))).alias("bytes"),
                 F.count_if(pending & F.col("damaged")).alias("damaged"),
@@ -247,25 +247,25 @@ class TypedExport(ExportTables):
                 F.count_if(decodes).alias("decodable"),
                 F.count_if(self._is_dead_letter).alias("dead_letters"),
             ).first()
-            assert counted is not None  # an aggregate without groups always has one row
-            files, dead_letters_of = self._commit_dead_letters(decoded, records, counted.dead_letters)
+            assert totals is not None  # an aggregate without groups always has one row
+            files, dead_letter_range = self._commit_dead_letters(decoded, records, totals.dead_letters)
 
             def start(transaction: TableTransaction) -> CommitAttempt | None:
-                return self._with_undecoded_versions(start_rows(transaction), decoded, records, dead_letters_of)
+                return self._with_undecoded_versions(start_rows(transaction), decoded, records, dead_letter_range)
 
             def rows(attempt: CommitAttempt) -> DataFrame:
                 return self._select_rows(decoded, records.belongs_to_attempt(attempt))
 
-            if not counted.decodable:
+            if not totals.decodable:
                 commit_with_retry(table.path, table.log, [start], None)
                 messages = 0
             elif self._topic.key:
                 element = self._names[ELEMENT] if self._topic.explode else None
                 merge = MergeRows(self._key, self._order, self._merges_deletions, element)
                 # The newest message of a table with deletions may have no row, so a missing row proves nothing.
-                last_row = None if self._deletes else counted.watermark
+                last_row = None if self._deletes else totals.watermark
                 table.log.upsert(start, rows, merge, last_row, is_backfill=table.is_backfill)
-                messages = counted.messages
+                messages = totals.messages
             else:
                 first_rows = self._first_rows()
                 result = commit_with_retry(
@@ -276,12 +276,12 @@ class TypedExport(ExportTables):
                 )
                 files += result.files
                 if self._topic.explode and first_rows is None:
-                    messages = counted.messages
+                    messages = totals.messages
                 else:  # of messages without rows the table does not tell whether they were exported before
-                    messages = result.rows + (0 if attempt is None or attempt.needs_dedup else counted.rowless)
+                    messages = result.rows + (0 if attempt is None or attempt.needs_dedup else totals.rowless)
         finally:
             decoded.unpersist()
-        counts = ExportCounts(messages, int(counted.bytes or 0), counted.damaged, counted.undecoded, files)
+        counts = ExportCounts(messages, int(totals.bytes or 0), totals.damaged, totals.undecoded, files)
         return counts if attempt is None else counts.with_missing_as_damaged(records.expected_messages(attempt))
 
     def _first_rows(self) -> Column | None:
@@ -297,17 +297,17 @@ class TypedExport(ExportTables):
         attempt: CommitAttempt | None,
         decoded: DataFrame,
         records: PendingMessages,
-        dead_letters_of: PendingRange | None,
+        dead_letter_range: PendingRange | None,
     ) -> CommitAttempt | None:
         """Add the undecoded messages after the attempt to it, without those of the dead letters just committed."""
         if attempt is None:
             return None
-        if attempt.pending_range == dead_letters_of:
+        if attempt.pending_range == dead_letter_range:
             return with_undecoded(attempt, self._table, Undecoded())
         undecoded = decoded.where(records.belongs_to_attempt(attempt) & self._is_dead_letter & ~F.col("damaged"))
-        counted = undecoded.agg(F.count("*"), F.min(_OFFSET), F.max(_OFFSET)).first()
-        assert counted is not None  # an aggregate without groups always has one row
-        return with_undecoded(attempt, self._table, Undecoded.of_offsets(*counted))
+        totals = undecoded.agg(F.count("*"), F.min(_OFFSET), F.max(_OFFSET)).first()
+        assert totals is not None  # an aggregate without groups always has one row
+        return with_undecoded(attempt, self._table, Undecoded.of_offsets(*totals))
 
     def resolve_undecoded(self, accepted: Collection[str]) -> int:
         dead_letters = None if self._dead_letters is None else self._dead_letters.table
@@ -329,26 +329,26 @@ class TypedExport(ExportTables):
     def _decoded(self, frame: DataFrame) -> DataFrame:
         """Decode bodies: metadata, ``size``, ``value``, ``reason``, the body where there is one, and ``damaged``."""
         messages = select_keys(frame) if self._topic.tombstones else frame
-        attempted, reason = self._with_changes(self._body.decode(messages))
+        decoded, reason = self._with_changes(self._body.decode(messages))
         row_reasons = [
             F.when(F.expr(part.sql(VALUE)).isNull(), F.lit(f"its key {part.name} is null")) for part in self._key
         ]
         if self._topic.delete_when:
             row_reasons.append(condition_reason(self._topic.delete_when))
         for name in self._tag_partitions.columns:
-            is_named = self._tag_partitions.names_directories
-            fault = partition_reason(name, F.col("tags"), in_directories=is_named)
+            is_named = self._tag_partitions.has_directories
+            fault = partition_reason(name, F.col("tags"), has_directories=is_named)
             row_reasons.append(F.when(~F.col(DELETED), fault))
         constraints = table_constraints(self._table.log)
         if constraints:
             former = self._table.log.former_columns()
             renamed = {former.get(name, name): column for name, column in self._table_columns(F.col(VALUE)).items()}
             written = {name: column for name, column in renamed.items() if name is not None}
-            attempted = with_refusals(attempted, written, constraints)
+            decoded = with_refusals(decoded, written, constraints)
             row_reasons.append(F.when(~F.col(DELETED), F.col(REFUSED)))
         if row_reasons:
             reason = F.coalesce(reason, self._message_reason(F.when(self._is_row, F.coalesce(*row_reasons))))
-        return attempted.select(
+        return decoded.select(
             *self._metadata,
             *self._times,
             "size",
@@ -363,19 +363,19 @@ class TypedExport(ExportTables):
         """Return the first reason of a message's rows: the message is in the table with all its rows, or not at all."""
         if not self._topic.explode:
             return row_reason
-        of_element = F.concat(F.lit("element "), F.col(ELEMENT), F.lit(": "), row_reason)
+        element_reason = F.concat(F.lit("element "), F.col(ELEMENT), F.lit(": "), row_reason)
         message = Window.partitionBy("queue_id", "queue_offset", _OFFSET).orderBy(ELEMENT)
         all_rows = message.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
-        return F.first(of_element, ignorenulls=True).over(all_rows)
+        return F.first(element_reason, ignorenulls=True).over(all_rows)
 
-    def _with_changes(self, attempted: DataFrame) -> tuple[DataFrame, Column]:
+    def _with_changes(self, decoded: DataFrame) -> tuple[DataFrame, Column]:
         """Add the columns ``VALUE`` and ``DELETED`` to decoded rows; return the reason why a row is a dead letter.
 
         A tombstone is a row with nothing but its key.
         """
         columns, topic = self._body.columns, self._topic
         reason, value = F.coalesce("record_error", "decoded.reason"), F.col("decoded.value")
-        changed = with_deletions(attempted, value, columns, topic.delete_when)
+        changed = with_deletions(decoded, value, columns, topic.delete_when)
         if topic.tombstones:
             (part,) = self._key
             changed, key = with_tombstone_keys(changed, part), F.col(TOMBSTONE_KEY)

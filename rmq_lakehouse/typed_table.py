@@ -86,7 +86,7 @@ class TypedTable:
             counts = count_typed_files(files).with_missing_as_damaged(records.expected_messages(attempt))
             # Dead letters of other ranges may be those of another spec: they are counted at the end of the run.
             added = Undecoded()
-            if attempt.pending_range != written.dead_letters_of:
+            if attempt.pending_range != written.dead_letter_range:
                 added = sum((task.undecoded for task in files), added)
             return commit_task_files({0: with_undecoded(attempt, table, added)}, {0: [task.rows for task in files]})
 
@@ -115,7 +115,7 @@ class TypedTable:
             rows = self.rows.destination(other) if other is not None and has_same_rows else None
             files = self._write(records, attempt, rows, dead.destination(attempt), written)
             result = commit_task_files(attempts, {0: [task.dead_letters for task in files]})
-            written.dead_letters_of = attempt.pending_range
+            written.dead_letter_range = attempt.pending_range
             return result
 
         return commit_with_retry(dead.table.path, dead.table.log, [records.start_attempt(dead.table)], write).files
@@ -150,13 +150,13 @@ class TypedTable:
 class _WrittenFiles:
     """Files of the last attempt, which no version of a table contains yet, for the next attempt with the same rows.
 
-    ``dead_letters_of`` identifies the rows whose dead letters were committed.
+    ``dead_letter_range`` identifies the rows whose dead letters were committed.
     """
 
     rows: PendingRange | None = None
     destinations: tuple[Destination | None, Destination | None] = None, None
     files: list[TypedFiles] = field(default_factory=list)
-    dead_letters_of: PendingRange | None = None
+    dead_letter_range: PendingRange | None = None
 
     def are_of(self, rows: PendingRange, table: Destination | None, dead_letters: Destination | None) -> bool:
         """Return whether the files are those that an attempt would write to its destinations."""
@@ -178,7 +178,7 @@ def find_partition_texts(
     log: TableLog, topic: TypedTopic, body: pa.StructType, former_columns: Mapping[str, str | None] | None = None
 ) -> PartitionTexts:
     """Return the columns of a body's texts that become partitions of a Delta table."""
-    if log.takes_any_partition_text:
+    if log.accepts_any_partition_text:
         return NO_PARTITION_TEXTS
     exists, former = log.exists(), former_columns or {}
     columns = log.partition_columns() if exists else [str(parse_partition(text)) for text in topic.partition_by]
@@ -186,7 +186,7 @@ def find_partition_texts(
     current_names = {field.name: former.get(field.name, field.name) for field in body if pa.types.is_string(field.type)}
     names = tuple(name for name, current in current_names.items() if current and current.lower() in partitions)
     properties = log.configuration() if exists else topic.properties
-    return PartitionTexts(names, names_directories=log.names_directories(properties))
+    return PartitionTexts(names, has_directories=log.has_partition_directories(properties))
 
 
 def messages_to_read(time_columns: Sequence[str]) -> tuple[str, ...]:

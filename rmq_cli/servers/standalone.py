@@ -80,13 +80,14 @@ def standalone(
             measured = run_with_metrics(broker, metrics_port)
             if proxy is None:
                 await serve_until_stopped(
-                    measured, started=lambda: _print_addresses(namesrv.address, broker.shown_address)
+                    measured, started=lambda: _print_addresses(namesrv.address, broker.listen_and_advertised_address)
                 )
                 return
             async with measured, _proxy(namesrv.address, proxy, settings, broker.address) as proxied:
                 proxy_text = f", proxy {proxied.address}"
                 await serve_until_stopped(
-                    nullcontext(), lambda: _print_addresses(namesrv.address, broker.shown_address, proxy_text)
+                    nullcontext(),
+                    lambda: _print_addresses(namesrv.address, broker.listen_and_advertised_address, proxy_text),
                 )
 
     run(serve())
@@ -118,7 +119,7 @@ def _proxy(namesrv: str, listen: str, settings: "BrokerConfig", broker: str) -> 
         ClientOptions(tls=settings.tls.client()),
         authorizes=settings.authorization_enabled,
         tls=None if mode == TlsMode.DISABLED else read_tls_file(settings.tls_config_file),
-        takes_plain=mode != TlsMode.ENFORCING,
+        accepts_plain=mode != TlsMode.ENFORCING,
         auth_brokers=[broker],
     )
 

@@ -14,7 +14,7 @@ def local_address(bind_address: str) -> str:
         try:
             return str(socket.getaddrinfo(bind_address, None, type=socket.SOCK_STREAM)[0][4][0])
         except OSError as error:
-            raise ListenError(bind_address, f"cannot listen there: {error.strerror}") from error
+            raise ListenError(bind_address, f"cannot listen: {error.strerror}") from error
     return local_ip()
 
 
@@ -30,6 +30,6 @@ def free_ports(bind_address: str) -> tuple[socket.socket, socket.socket]:
             first.close()
             second.close()
             if error.errno != errno.EADDRINUSE:
-                raise ListenError(bind_address, f"cannot listen there: {error.strerror}") from error
+                raise ListenError(bind_address, f"cannot listen: {error.strerror}") from error
         else:
             return first, second

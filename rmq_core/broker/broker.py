@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final
 
 from rmq_core.broker.access.accounts import Accounts
-from rmq_core.broker.access.guard import Guard, GuardedTable, PushRights, guard_handlers
+from rmq_core.broker.access.guard import Guard, GuardedTable, PushRights, guard_all
 from rmq_core.broker.access.required_permissions import CHANGES
 from rmq_core.broker.addresses import free_ports, local_address
 from rmq_core.broker.cluster.registration import Registration
@@ -162,15 +162,15 @@ class Broker(Service):
             self._closing_steps = closing_steps.pop_all()
         self.address = self.state.address
         log.info(
-            "broker %(broker)s listens on %(address)s%(told)s",
-            {"broker": config.broker_name, "address": self.bound_address, "told": self._advertised_address()},
+            "broker %(broker)s listens on %(address)s%(advertised)s",
+            {"broker": config.broker_name, "address": self.bound_address, "advertised": self._advertised_address()},
         )
 
     def _advertised_address(self) -> str:
-        return "" if self.address == self.bound_address else f", and tells clients {self.address}"
+        return "" if self.address == self.bound_address else f", advertised as {self.address}"
 
     @property
-    def shown_address(self) -> str:
+    def listen_and_advertised_address(self) -> str:
         """The address to listen on and, if different, the one advertised to clients."""
         return f"{self.bound_address}{self._advertised_address()}"
 
@@ -191,8 +191,8 @@ class Broker(Service):
             store=store,
             store_host=host,
             files=files,
-            topics=Topics(files, config, clock_ms, has_light_queues=store.config.lmq_enabled),
-            groups=Groups(files, clock_ms, has_light_queues=store.config.lmq_enabled),
+            topics=Topics(files, config, clock_ms, lmq_enabled=store.config.lmq_enabled),
+            groups=Groups(files, clock_ms, lmq_enabled=store.config.lmq_enabled),
             offsets=ConsumerOffsets(files, store, clock_ms),
             consumers=Consumers(),
             producers=Producers(),
@@ -223,7 +223,7 @@ class Broker(Service):
         self.checks = TransactionChecks(self.state, self.op_messages)
         # Signatures are checked first, then the limits of bodies, then policies, which decode bodies.
         handlers = config.limit_bodies(
-            self._guard_handlers(guard, self._handlers(levels)),
+            self._require_permissions(guard, self._handlers(levels)),
             with_lists=_CODES_WITH_LISTS,
             with_messages=_CODES_WITH_MESSAGES,
         )
@@ -236,7 +236,7 @@ class Broker(Service):
         for code in _TOPIC_CREATING_CODES:
             handlers[code] = self.registration.respond_after_registration(handlers[code])
         if config.is_slave:
-            handlers |= guard_handlers(guard, slave_refusals())
+            handlers |= guard_all(guard, slave_refusals())
         state = self.state
         handlers = {
             code: fail_fast(code, handler, lambda: state.config, state.page_cache, state.stats.times.now_s)
@@ -245,7 +245,7 @@ class Broker(Service):
         self._server = RemotingServer(
             handlers if guard is None else GuardedTable(handlers, guard),
             limits=config.limits,
-            on_disconnect=self._disconnected,
+            on_disconnect=self._remove_connection,
             after_batch=self.state.dispatch,
             tls=config.tls.server(),
         )
@@ -260,7 +260,7 @@ class Broker(Service):
     def _update_batch_topics(self, _: Collection[str] | None = None) -> None:
         self.store.set_batch_topics(self.state.topics.batch_topics())
 
-    def _guard_handlers(self, guard: Guard | None, handlers: dict[int, Handler]) -> dict[int, Handler]:
+    def _require_permissions(self, guard: Guard | None, handlers: dict[int, Handler]) -> dict[int, Handler]:
         if guard is not None:
             return {code: guard.require_permissions(handler) for code, handler in handlers.items()}
         return handlers if self._config.remote_admin_enable else local_only(handlers, CHANGES)
@@ -310,7 +310,7 @@ class Broker(Service):
         is_complete = self.store.shutdown()
         if self.address:
             suffix = "" if is_complete else "; the store needs a recovery"
-            log.info("broker on %(address)s has stopped" + suffix, {"address": self.address, "complete": is_complete})
+            log.info("broker on %(address)s has stopped" + suffix, {"address": self.address})
 
     async def _save(self) -> None:
         """Save the periodically saved tables, after running writes."""
@@ -327,29 +327,29 @@ class Broker(Service):
         self._waiters.close()
 
     def _start_periodic_work(self) -> None:
-        config, state = self._config, self.state
-        self._call_periodically("waiting for the disk", _EXPIRY_S, self._waiters.expire)
-        self._call_periodically("held pulls", _PULL_EXPIRY_S, lambda: self._parked_pulls.expire(self._steady_ms()))
-        self._call_periodically("held pops", _PULL_EXPIRY_S, self._pop.expire)
-        self._call_periodically("revival of popped messages", REVIVE_S, self._pop.revive)
-        self._call_periodically("replication", TICK_S, state.replication.tick)
+        config, state, repeat = self._config, self.state, self._call_periodically
+        repeat("expiry of sends that wait for the disk", _EXPIRY_S, self._waiters.expire)
+        repeat("expiry of parked pulls", _PULL_EXPIRY_S, lambda: self._parked_pulls.expire(self._steady_ms()))
+        repeat("expiry of parked pops", _PULL_EXPIRY_S, self._pop.expire)
+        repeat("revival of popped messages", REVIVE_S, self._pop.revive)
+        repeat("replication", TICK_S, state.replication.tick)
         if not config.is_slave:  # on a slave, the master delivers
-            self._call_periodically("schedule", INTERVAL_S, self._schedule.deliver)
+            repeat("delivery of delayed messages", INTERVAL_S, self._schedule.deliver)
         if self._timer_service is not None:
-            self._call_periodically("timer messages", config.timer_precision / 10_000, self._timer_service.run)
-            self._call_periodically("timer checkpoint", config.timer_flush_interval_ms / 1000, self._timer_service.save)
-        self._call_periodically("offsets", config.flush_consumer_offset_interval_ms / 1000, self._save_offsets)
-        self._call_periodically("delay offsets", config.flush_delay_offset_interval_ms / 1000, self._schedule.save)
+            repeat("delivery of timer messages", config.timer_precision / 10_000, self._timer_service.run)
+            repeat("save of the timer checkpoint", config.timer_flush_interval_ms / 1000, self._timer_service.save)
+        repeat("save of consumer offsets", config.flush_consumer_offset_interval_ms / 1000, self._save_offsets)
+        repeat("save of delay offsets", config.flush_delay_offset_interval_ms / 1000, self._schedule.save)
         op_interval_s = config.transaction_op_batch_interval_ms / 1000
-        self._call_periodically("ended transactions", op_interval_s, self._write_op_messages)
-        self._call_periodically("filters", _HOUSEKEEPING_S, state.filters.save)
-        self._call_periodically("topics and groups", _TABLE_RETRY_S, self._retry_failed_writes)
-        self._call_periodically("housekeeping", _HOUSEKEEPING_S, self._clean_up)
+        repeat("write of op messages", op_interval_s, self._write_op_messages)
+        repeat("save of filters", _HOUSEKEEPING_S, state.filters.save)
+        repeat("save of topics and groups", _TABLE_RETRY_S, self._retry_failed_writes)
+        repeat("removal of expired data", _HOUSEKEEPING_S, self._clean_up)
         remove_deleted = partial(self.store.remove_deleted, SLICE_S)
-        self._call_periodically("dropped topics", _DELETED_FILES_S, remove_deleted, _MORE_DELETED_FILES_S)
-        for clock in self._lite.clocks():
-            self._call_periodically(*clock)
-        self._call_periodically("stats", SAMPLE_S, state.stats.sample)
+        repeat("removal of deleted topics' files", _DELETED_FILES_S, remove_deleted, _MORE_DELETED_FILES_S)
+        for periodic_call in self._lite.periodic_calls():
+            repeat(*periodic_call)
+        repeat("sampling of stats", SAMPLE_S, state.stats.sample)
         if not config.is_slave:
             self.checks.start()
 
@@ -373,12 +373,12 @@ class Broker(Service):
         self._periodic_calls.clear()
         self._dispatching.cancel()
 
-    def _disconnected(self, connection: Connection) -> None:
-        self._client_manager.disconnected(connection)
-        self._proxied_clients.disconnected(connection)
-        self._parked_pulls.disconnected(connection)
-        self._pop.polls.disconnected(connection)
-        self._lite.disconnected(connection)
+    def _remove_connection(self, connection: Connection) -> None:
+        self._client_manager.remove_connection(connection)
+        self._proxied_clients.remove_connection(connection)
+        self._parked_pulls.remove_connection(connection)
+        self._pop.polls.remove_connection(connection)
+        self._lite.remove_connection(connection)
 
     def _clean_up(self) -> None:
         self._client_manager.scan_inactive_clients()
@@ -397,7 +397,7 @@ class Broker(Service):
                 if function() and more_seconds is not None:
                     wait_s = more_seconds
             except Exception:
-                log.exception("%(clock)s failed", {"clock": name})
+                log.exception("periodic work %(name)s failed", {"name": name})
             self._periodic_calls[name] = asyncio.get_running_loop().call_later(wait_s, call)
 
         self._periodic_calls[name] = asyncio.get_running_loop().call_later(seconds, call)

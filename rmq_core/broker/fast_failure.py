@@ -47,7 +47,7 @@ _LIMITS: Final[dict[int, str | None]] = {
     **dict.fromkeys(_WITHOUT_LIMIT, None),
 }
 _REMARK: Final = "[%s]broker busy, start flow control for a while, period in queue: %dms, size of queue: %d"
-_LEAST_MS: Final = 1.0  # shorter waits do not count
+_MIN_WAIT_MS: Final = 1.0  # shorter waits do not count
 
 
 class PageCache:
@@ -90,7 +90,7 @@ def fail_fast(
         waited_ms = (now_s() - connection.read_time_s) * 1000
         if is_send and (page_cache.busy_ms or connection.read_time_s < page_cache.slow_end_s):
             return _refusal(request, connection, "PCBUSY_CLEAN_QUEUE", max(waited_ms, page_cache.slow_ms))
-        if waited_ms >= _LEAST_MS:
+        if waited_ms >= _MIN_WAIT_MS:
             settings = config()
             if settings.broker_fast_failure_enable and waited_ms >= getattr(settings, limit):
                 return _refusal(request, connection, "TIMEOUT_CLEAN_QUEUE", waited_ms)
@@ -100,4 +100,6 @@ def fail_fast(
 
 
 def _refusal(request: RemotingCommand, connection: Connection, cause: str, waited_ms: float) -> RemotingCommand:
-    return request.response(int(ResponseCode.SYSTEM_BUSY), _REMARK % (cause, int(waited_ms), connection.unanswered))
+    return request.response(
+        int(ResponseCode.SYSTEM_BUSY), _REMARK % (cause, int(waited_ms), connection.pending_response_count)
+    )

@@ -149,7 +149,7 @@ class ParkedRequests(Generic[_K]):
                 self.respond(parked, is_over=True)
         return True
 
-    def disconnected(self, connection: Connection) -> None:
+    def remove_connection(self, connection: Connection) -> None:
         """Remove the requests of a closed connection, in time slices."""
         if connection in self._by_connection:
             self._state.slices.collect(self._remove_all(connection))

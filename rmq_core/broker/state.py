@@ -28,7 +28,7 @@ from rmq_formats.codecs.record import StoredMessage
 
 HELP: Final = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 APPLY_FIRST: Final = f", apply first please! {HELP}"
-_LEAST_CLOCK_STEP_MS: Final = 1000  # a smaller difference is no step yet
+_MIN_CLOCK_STEP_MS: Final = 1000  # a smaller difference is no step yet
 _MAX_CLOCK_STEPS: Final = 256
 
 
@@ -54,7 +54,7 @@ class WallClock:
     def __call__(self) -> int:
         wall_ms = self._wall_ms()
         step_ms = wall_ms - self._steady_ms() - self.lead_ms
-        if not -_LEAST_CLOCK_STEP_MS < step_ms < _LEAST_CLOCK_STEP_MS:
+        if not -_MIN_CLOCK_STEP_MS < step_ms < _MIN_CLOCK_STEP_MS:
             self._steps.append((self._log_end(), step_ms))
             del self._steps[:-_MAX_CLOCK_STEPS]
             self.lead_ms += step_ms

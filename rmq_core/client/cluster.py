@@ -49,18 +49,18 @@ class Cluster(Service):
         credentials: Credentials | None = None,
         handlers: Mapping[int, Handler] | None = None,
         heartbeat: Callable[[], HeartbeatData | None] | None = None,
-        keeps_instance_name: bool = False,
+        has_fixed_instance_name: bool = False,
     ) -> None:
         """Create a client without connections.
 
-        ``heartbeat`` returns the heartbeat to send, None without one so far. With ``keeps_instance_name`` the client id
-        is the same after a restart, even if the instance has no name. Raises OptionError.
+        ``heartbeat`` returns the heartbeat to send, None without one so far. With ``has_fixed_instance_name``
+        the client id is the same after a restart, even if the instance has no name. Raises OptionError.
         """
         self._namesrvs = [address.strip() for address in namesrv.split(";") if address.strip()]
         if not self._namesrvs:
             raise OptionError(f"{namesrv!r} has no HOST:PORT of a name server")
         random.shuffle(self._namesrvs)  # so that clients are distributed over the name servers
-        self.client_id = _client_id(options, keeps_instance_name)
+        self.client_id = _client_id(options, has_fixed_instance_name)
         self.remoting = RemotingClient(
             handlers, credentials=credentials, tls=options.tls, on_disconnect=self._on_disconnect
         )
@@ -353,9 +353,9 @@ def _refusal(responses: Iterable[object]) -> BrokerError | None:
     )
 
 
-def _client_id(options: ClientOptions, keeps_instance_name: bool) -> str:
+def _client_id(options: ClientOptions, has_fixed_instance_name: bool) -> str:
     """Build ``ip@instance[@unit]``; without an instance name Java uses the process id and nanoseconds."""
     instance = options.instance_name
-    if instance == DEFAULT_INSTANCE and not keeps_instance_name:
+    if instance == DEFAULT_INSTANCE and not has_fixed_instance_name:
         instance = f"{os.getpid()}#{time.monotonic_ns()}.{next(_INSTANCES)}"
     return "@".join(part for part in (local_ip(), instance, options.unit_name) if part)

@@ -133,7 +133,7 @@ class ComparisonStart:
         limit = store.max_physical_offset if self._limit is None else self._limit
         if self._flushed_only:
             limit = min(limit, store.flushed_offset)
-        return LogComparison(store, store.boundaries.before(limit, self._compared_bytes))
+        return LogComparison(store, store.boundaries.last_record_before(limit, self._compared_bytes))
 
     def move_back(self, error: LogsDifferError | OtherOffsetError) -> int | None:
         """Choose the next start offset after a failed comparison.

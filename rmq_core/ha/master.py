@@ -57,7 +57,7 @@ class HaMaster:
                 lambda: SlavePeer(self), host, port, **self._tls
             )
         except OSError as error:
-            raise ListenError(f"{host}:{port}", f"cannot listen there: {error.strerror}") from error
+            raise ListenError(f"{host}:{port}", f"cannot listen: {error.strerror}") from error
         return int(self._server.sockets[0].getsockname()[1])
 
     async def close(self) -> None:
@@ -254,8 +254,8 @@ class SlavePeer(asyncio.Protocol):
     def _start_at(self, offset: int, repeats: int) -> bool:
         """Start to push at a slave's offset, or at the last file if its log is empty; return True if that is possible.
 
-        If not, a heartbeat tells the slave another offset: Java's slave stops then, a slave of ours compares from
-        there.
+        If not, a heartbeat reports another offset to the slave: Java's slave then stops, and a slave of ours compares
+        from there.
         """
         alternative = self._master.alternative_start(self.host, offset, repeats)
         if alternative is not None:

@@ -210,11 +210,11 @@ class HaSlave:
     def _refuse_diverged(self, common: int) -> None:
         self._start.reset()
         self.has_diverged = self._is_refused = True
-        log_range = f"this log goes from {self.store.min_physical_offset} to {self.store.max_physical_offset}"
-        overlap = f"is the master's up to {common} only"
+        overlap = f"is identical to the master's only up to offset {common}"
         if common < 0:
-            overlap = "has nothing in common with the master's: delete this store"
-        self.refuse(ReplicationError(f"{log_range}, and {overlap}"))
+            overlap = "has nothing in common with the master's. Delete this store"
+        log_range = f"{self.store.min_physical_offset} to {self.store.max_physical_offset}"
+        self.refuse(ReplicationError(f"this log ({log_range}) {overlap}"))
 
 
 class MasterLink(asyncio.Protocol):

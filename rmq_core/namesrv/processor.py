@@ -237,7 +237,7 @@ class NamesrvProcessor:
 
     def get_member_group(self, request: RemotingCommand, _connection: Connection) -> RemotingCommand:
         """Return a master and its slaves: GET_BROKER_MEMBER_GROUP (901)."""
-        fields = read_fields(request, namesrv_requests.BrokerMembersOf)
+        fields = read_fields(request, namesrv_requests.GetBrokerMemberGroup)
         group = self.routes.member_group(fields.cluster_name, fields.broker_name)
         return request.response(body=encode_body(BrokerMembers(broker_member_group=group)))
 

@@ -132,7 +132,7 @@ class CallGuard:
             account = await self._query_account(name)
         except RemotingError as error:
             audit.error("no broker responds to a query for a user: %(why)s", {"why": str(error)})
-            raise StatusError(v2.INTERNAL_SERVER_ERROR, "the brokers cannot be asked who that is") from error
+            raise StatusError(v2.INTERNAL_SERVER_ERROR, "the user cannot be looked up: no broker responds") from error
         if len(self._accounts) >= _MAX_CACHED_ACCOUNTS:
             self._accounts.clear()
         self._accounts[name] = now, account

@@ -13,8 +13,8 @@ from rmq_core.remoting.bodies.pop import LITE_PARENT, LITE_QUOTA
 from rmq_formats.codecs.layout import MAX_BODY_BYTES
 from rmq_formats.codecs.topics import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
 
-MOST_PROPERTIES: Final = 128
-MOST_PROPERTY_BYTES: Final = 16 << 10
+MAX_PROPERTIES: Final = 128
+MAX_PROPERTY_BYTES: Final = 16 << 10
 _MAX_GROUP_CHARS: Final = 64  # of a message group, exclusive
 _MAX_ID_CHARS: Final = 255
 _MAX_DELAY_S: Final = 86_400
@@ -23,7 +23,7 @@ _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]{1,127}")
 _LITE_TOPIC: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _CHILD: Final = re.compile(r"[^\x00-\x1f\x7f$,/]{1,255}")
 _LITE_TOPICS: Final = re.compile(r"(?:[a-zA-Z0-9_-]{1,64}+\n)*+")
-MOST_LITE_TOPIC_BYTES: Final = 64  # ``maxLiteTopicSize``
+MAX_LITE_TOPIC_BYTES: Final = 64  # ``maxLiteTopicSize``
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")  # Unicode's category Cc
 _GROUP: Final = re.compile(r"[%|a-zA-Z0-9_-]{1,255}")
 RESERVED: Final = frozenset(
@@ -68,7 +68,7 @@ def group_name(resource: Any) -> str:
 def check_lite_topic(name: str) -> None:
     """Refuse an invalid name of a lite topic. Raises StatusError."""
     if _LITE_TOPIC.fullmatch(name) is None:
-        reason = f"the lite topic {name[:200]!r} is not of 1 to {MOST_LITE_TOPIC_BYTES} letters, digits, - and _"
+        reason = f"the lite topic {name[:200]!r} is not of 1 to {MAX_LITE_TOPIC_BYTES} letters, digits, - and _"
         raise StatusError(v2.ILLEGAL_LITE_TOPIC, reason)
 
 
@@ -106,8 +106,8 @@ def check_message(message: Any, now_ms: int) -> None:
         raise StatusError(v2.BAD_REQUEST, "born host and trace context cannot have a control character")
     if system.HasField("tag") and (not system.tag.strip() or "|" in system.tag or _has_control(system.tag)):
         raise StatusError(v2.ILLEGAL_MESSAGE_TAG, "tag cannot be blank, or have a | or a control character")
-    if len(system.keys) > MOST_PROPERTY_BYTES:  # before the check of each key
-        reason = f"message has {len(system.keys)} keys, more than {MOST_PROPERTY_BYTES}"
+    if len(system.keys) > MAX_PROPERTY_BYTES:  # before the check of each key
+        reason = f"message has {len(system.keys)} keys, more than {MAX_PROPERTY_BYTES}"
         raise StatusError(v2.MESSAGE_PROPERTIES_TOO_LARGE, reason)
     for key in system.keys:
         if not key.strip() or _has_control(key):
@@ -145,8 +145,8 @@ def _check_properties(message: Any) -> None:
             reason = f"the value of the property {name[:100]!r} has a control character"
             raise StatusError(v2.ILLEGAL_MESSAGE_PROPERTY_KEY, reason)
         size += len(name.encode()) + len(value.encode())
-    if len(properties) > MOST_PROPERTIES or size > MOST_PROPERTY_BYTES:
-        limits = f"more than {MOST_PROPERTIES} or {MOST_PROPERTY_BYTES}"
+    if len(properties) > MAX_PROPERTIES or size > MAX_PROPERTY_BYTES:
+        limits = f"more than {MAX_PROPERTIES} or {MAX_PROPERTY_BYTES}"
         reason = f"message has {len(properties)} properties of {size} bytes, {limits}"
         raise StatusError(v2.MESSAGE_PROPERTIES_TOO_LARGE, reason)
 

@@ -34,7 +34,7 @@ _QUOTA_SLACK: Final = 300  # further names in a request: a client may learn late
 _MAX_NAMES: Final = 100_000  # of a call, whatever the quota: the event loop checks them in one step
 _TIMEOUT_S: Final = 2.0
 _ADDS: Final = (v2.PARTIAL_ADD, v2.COMPLETE_ADD)
-Begin = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
+StartTask = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
 
 
 class RateLimiter:
@@ -76,11 +76,11 @@ class _Subscriber:
 class LiteSubscriptionActivity:
     """Handler of SyncLiteSubscription."""
 
-    def __init__(self, brokers: Brokers, sessions: Sessions, begin: Begin) -> None:
-        """Create the handler; ``begin`` starts work that must not end halfway when its call ends."""
+    def __init__(self, brokers: Brokers, sessions: Sessions, start_task: StartTask) -> None:
+        """Create the handler; ``start_task`` starts work that must not end halfway when its call ends."""
         self._brokers = brokers
         self._sessions = sessions
-        self._begin = begin
+        self._start_task = start_task
         self._rate = RateLimiter(_MAX_PER_SECOND)
         self._subscribers: dict[str, _Subscriber] = {}
         brokers.handlers[RequestCode.NOTIFY_UNSUBSCRIBE_LITE] = self._on_unsubscribed
@@ -101,7 +101,7 @@ class LiteSubscriptionActivity:
         if request.action == v2.PARTIAL_ADD and not self._rate.try_acquire():
             reason = f"Too many syncLiteSubscription requests, topic={entry.topic}, group={entry.group}"
             raise StatusError(v2.TOO_MANY_REQUESTS, reason)
-        await asyncio.shield(self._begin(self._sync(entry, client_id, adds=request.action in _ADDS)))
+        await asyncio.shield(self._start_task(self._sync(entry, client_id, adds=request.action in _ADDS)))
         return rpc.SyncLiteSubscriptionResponse(status=ok())
 
     async def _sync(self, entry: LiteSubscription, client_id: str, *, adds: bool) -> None:
@@ -114,7 +114,7 @@ class LiteSubscriptionActivity:
 
     def _on_session_end(self, client_id: str) -> None:
         if broker_client_id(client_id) in self._subscribers:
-            self._begin(self._end(client_id))
+            self._start_task(self._end(client_id))
 
     async def _end(self, client_id: str) -> None:
         async with self._locked_subscriber(client_id) as subscriber:
@@ -163,8 +163,11 @@ class LiteSubscriptionActivity:
         subscriber = self._subscribers.get(fields.client_id)
         if subscriber is not None and subscriber.group == fields.consumer_group:
             session = self._sessions.get(subscriber.client_id)
-            needs = (group_permission(subscriber.group, Action.SUB), topic_permission(subscriber.topic, Action.SUB))
-            if session is not None and await session.caller.may_receive(needs):
+            permissions = (
+                group_permission(subscriber.group, Action.SUB),
+                topic_permission(subscriber.topic, Action.SUB),
+            )
+            if session is not None and await session.caller.may_receive(permissions):
                 notice = rpc.NotifyUnsubscribeLiteCommand(lite_topic=fields.lite_topic)
                 session.send_command(rpc.TelemetryCommand(notify_unsubscribe_lite_command=notice))
 
@@ -198,7 +201,7 @@ def _parse_subscription(request: Any, client_id: str) -> LiteSubscription:
 def _parse_offset_option(option: Any) -> OffsetOption:
     kind = option.WhichOneof("offset_type")
     if kind is None:
-        raise StatusError(v2.BAD_REQUEST, "the offset option says no offset")
+        raise StatusError(v2.BAD_REQUEST, "the offset option has no offset")
     value = getattr(option, kind)
     if value < 0 or (kind == "policy" and value not in v2.OffsetOption.Policy.values()):
         raise StatusError(v2.BAD_REQUEST, f"the offset option {kind} cannot be {value}")

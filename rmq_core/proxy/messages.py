@@ -240,14 +240,14 @@ class ReceiptHandle(NamedTuple):
         try:
             handle = PopHandle.decode(text)
         except ValueError:
-            raise StatusError(v2.INVALID_RECEIPT_HANDLE, "the receipt handle is none of this service") from None
+            raise StatusError(v2.INVALID_RECEIPT_HANDLE, "the receipt handle was not issued by this service") from None
         suffix = text.split(" ", _HANDLE_PARTS)[_HANDLE_PARTS - 1 :]
         physical_offset = parse_decimal(suffix[0], None) if suffix else None
         if physical_offset is None:
-            raise StatusError(v2.INVALID_RECEIPT_HANDLE, "the receipt handle is none of this service")
+            raise StatusError(v2.INVALID_RECEIPT_HANDLE, "the receipt handle was not issued by this service")
         if len(suffix) > 1:
             if not may_be_child(suffix[1]):
-                raise StatusError(v2.INVALID_RECEIPT_HANDLE, "the receipt handle is of nothing that can be a child")
+                raise StatusError(v2.INVALID_RECEIPT_HANDLE, "the receipt handle names an invalid lite topic")
             return cls(handle, physical_offset, suffix[1])
         if lite_topic and not may_be_child(lite_topic):
             raise StatusError(v2.ILLEGAL_LITE_TOPIC, f"there is no lite topic {lite_topic[:200]!r}")
@@ -265,12 +265,12 @@ class PoppedMessage(NamedTuple):
 def popped_messages(fields: PopResponse, body: bytes, broker: str) -> Iterator[PoppedMessage]:
     """Yield the messages of a response; skip messages that cannot be acknowledged.
 
-    Raises StatusError if the response is none of POP.
+    Raises StatusError if the response cannot be decoded.
     """
     try:
         handles = Handles(fields, broker)
     except ValueError as error:
-        raise StatusError(v2.INTERNAL_SERVER_ERROR, f"a broker's answer is none of POP: {error}") from error
+        raise StatusError(v2.INTERNAL_SERVER_ERROR, f"cannot decode the response to a pop: {error}") from error
     for record in decode_records(body):
         try:
             handle = handles.handle_of(record.properties, record.queue_id, record.queue_offset)

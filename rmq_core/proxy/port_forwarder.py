@@ -51,7 +51,7 @@ class PortForwarder:
             )
         except (OSError, ValueError, OverflowError) as error:
             reason = getattr(error, "strerror", None) or str(error)
-            raise ListenError(address, f"cannot listen there: {reason}") from error
+            raise ListenError(address, f"cannot listen: {reason}") from error
         return address_text(self._server.sockets[0].getsockname())
 
     def close(self) -> None:

@@ -42,7 +42,7 @@ _MAX_RENEWED_OF_CLIENT: Final = 32_768  # eight times as many as the official cl
 _MAX_CONCURRENT_RENEWALS: Final = 64  # of one broker
 Change = Callable[[str, str, ReceiptHandle, int], Awaitable[ReceiptHandle]]
 Key = tuple[str, str, str]  # client id, group, first receipt handle
-MOST_INVISIBLE_MS: Final = 12 * 3_600_000
+PROXY_MAX_INVISIBLE_MS: Final = 12 * 3_600_000
 _ACKS_AT_ONCE: Final = 32
 _T = TypeVar("_T")
 
@@ -200,7 +200,7 @@ class Receipts:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def begin(self, work: Coroutine[Any, Any, _T]) -> "asyncio.Task[_T]":
+    def start_task(self, work: Coroutine[Any, Any, _T]) -> "asyncio.Task[_T]":
         """Start a task that continues after the end of its call."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
@@ -217,7 +217,7 @@ class Receipts:
         group, topic = group_name(request.group), topic_name(request.topic)
         if not request.entries:
             raise StatusError(v2.BAD_REQUEST, "no entry to acknowledge")
-        entries = await asyncio.shield(self.begin(self._ack_all(client_id, group, topic, request.entries)))
+        entries = await asyncio.shield(self.start_task(self._ack_all(client_id, group, topic, request.entries)))
         return rpc.AckMessageResponse(status=combined_status([entry.status for entry in entries]), entries=entries)
 
     async def _ack_all(self, client_id: str, group: str, topic: str, entries: Sequence[Any]) -> list[Any]:
@@ -255,15 +255,17 @@ class Receipts:
         handle = receipt.handle
         address = await self._brokers.address(topic, handle.broker_name)
         with _translate_handle_errors():
-            acked = ack_fields(group, topic, handle, receipt.lite_topic or None)
-            await self._brokers.request(address, RequestCode.ACK_MESSAGE, acked)
+            fields = ack_fields(group, topic, handle, receipt.lite_topic or None)
+            await self._brokers.request(address, RequestCode.ACK_MESSAGE, fields)
 
     async def change_invisibility(self, request: Any, client_id: str, _: str) -> Any:
         """ChangeInvisibleDuration."""
         group, topic = group_name(request.group), topic_name(request.topic)
         invisible_ms = ms_of(request.invisible_duration)
-        if not 0 <= invisible_ms <= MOST_INVISIBLE_MS:
-            raise StatusError(v2.ILLEGAL_INVISIBLE_TIME, f"the invisibleTime is not of 0 to {MOST_INVISIBLE_MS} ms")
+        if not 0 <= invisible_ms <= PROXY_MAX_INVISIBLE_MS:
+            raise StatusError(
+                v2.ILLEGAL_INVISIBLE_TIME, f"the invisibleTime is not of 0 to {PROXY_MAX_INVISIBLE_MS} ms"
+            )
 
         async def change() -> ReceiptHandle:
             async with self._newest_receipt(client_id, group, request) as receipt:
@@ -271,7 +273,7 @@ class Receipts:
                 with _translate_handle_errors():
                     return await self.change(group, topic, receipt, invisible_ms, suspends=request.suspend)
 
-        receipt = await asyncio.shield(self.begin(change()))
+        receipt = await asyncio.shield(self.start_task(change()))
         return rpc.ChangeInvisibleDurationResponse(status=ok(), receipt_handle=receipt.encode())
 
     async def change(
@@ -310,7 +312,7 @@ class Receipts:
                 await self._check_record(group, topic, receipt)
                 await self.send_to_dead_letters(group, topic, receipt, request.message_id)
 
-        await asyncio.shield(self.begin(forward()))
+        await asyncio.shield(self.start_task(forward()))
         return rpc.ForwardMessageToDeadLetterQueueResponse(status=ok())
 
     async def _check_record(self, group: str, topic: str, receipt: ReceiptHandle) -> None:
@@ -323,7 +325,7 @@ class Receipts:
         stored_in = retry_topic(group, topic, handle.kind)
         record = await self._brokers.view_record(address, stored_in, receipt.physical_offset)
         if record is None or not is_popped_record(receipt, stored_in, record):
-            raise StatusError(v2.INVALID_RECEIPT_HANDLE, "the receipt handle is of no message that is there")
+            raise StatusError(v2.INVALID_RECEIPT_HANDLE, "the receipt handle refers to no stored message")
 
     async def send_to_dead_letters(self, group: str, topic: str, receipt: ReceiptHandle, message_id: str) -> None:
         """Send a message to the dead letter queue, and acknowledge the message."""

@@ -18,7 +18,7 @@ from rmq_core.proxy.brokers import Brokers
 from rmq_core.proxy.checks import bound_topic, check_bound_topic, group_name, topic_name
 from rmq_core.proxy.lite_subscriptions import broker_client_id
 from rmq_core.proxy.messages import ReceiptHandle, popped_lite_messages, popped_messages, tags_of, to_wire
-from rmq_core.proxy.receipts import MOST_INVISIBLE_MS, RELEASE_MS, Receipts
+from rmq_core.proxy.receipts import PROXY_MAX_INVISIBLE_MS, RELEASE_MS, Receipts
 from rmq_core.proxy.sessions import POLL_S, RECEIVE_BATCH, Sessions
 from rmq_core.proxy.wire import StatusError, ms_of, ok, rpc, v2
 from rmq_core.remoting.codes import RequestCode, ResponseCode
@@ -31,8 +31,8 @@ from rmq_formats.errors import RmqError
 
 log = logging.getLogger("rmq.proxy")
 _RENEWAL_MS: Final = 60_000  # invisible time of push consumers' messages, which are renewed
-_LEAST_INVISIBLE_MS: Final = 10_000
-_LEAST_POLL_S: Final = 5.0
+_MIN_INVISIBLE_MS: Final = 10_000
+_MIN_POLL_S: Final = 5.0
 _RESPONSE_S: Final = 0.5  # of a call's deadline, for the way back
 _MAX_UNACKNOWLEDGED: Final = 100  # messages of children: ``maxLiteRenewNumPerChannel``
 _DEAD_LETTERS: Final = "%DLQ%"
@@ -84,7 +84,7 @@ class ReceiveMessageActivity:
             fields = structs.replace(fields, queue_id=queue_id, order=True)
         tags, renews = tags_of(request.filter_expression), bool(request.auto_renew)
         receive = _Receive(client_id, group, topic, broker, config.retry_max_times + 1, tags, renews, is_lite)
-        popping = self._receipts.begin(self._pop(receive, fields))
+        popping = self._receipts.start_task(self._pop(receive, fields))
         pending: deque[_ClientMessage] | None = None
         try:
             status, messages = await asyncio.shield(popping)
@@ -101,7 +101,7 @@ class ReceiveMessageActivity:
             raise
         finally:
             if pending:
-                self._receipts.begin(self._release(receive, list(pending)))
+                self._receipts.start_task(self._release(receive, list(pending)))
         last = rpc.ReceiveMessageResponse()
         last.delivery_timestamp.GetCurrentTime()
         yield last
@@ -155,7 +155,7 @@ class ReceiveMessageActivity:
         if not popping.cancelled() and popping.exception() is None:
             _, messages = popping.result()
             if messages:
-                self._receipts.begin(self._release(receive, messages))
+                self._receipts.start_task(self._release(receive, messages))
 
     async def _release(self, receive: _Receive, messages: list[_ClientMessage]) -> None:
         """Make messages that the client did not get visible for other clients."""
@@ -185,8 +185,8 @@ class ReceiveMessageActivity:
         if request.auto_renew:
             return _RENEWAL_MS
         invisible_ms = ms_of(request.invisible_duration)
-        if not _LEAST_INVISIBLE_MS <= invisible_ms <= MOST_INVISIBLE_MS:
-            bounds = f"{_LEAST_INVISIBLE_MS} to {MOST_INVISIBLE_MS} ms"
+        if not _MIN_INVISIBLE_MS <= invisible_ms <= PROXY_MAX_INVISIBLE_MS:
+            bounds = f"{_MIN_INVISIBLE_MS} to {PROXY_MAX_INVISIBLE_MS} ms"
             raise StatusError(v2.ILLEGAL_INVISIBLE_TIME, f"the invisibleTime of {invisible_ms} ms is not of {bounds}")
         return invisible_ms
 
@@ -196,9 +196,9 @@ class ReceiveMessageActivity:
         poll_s = float(POLL_S)
         if request.HasField("long_polling_timeout"):
             poll_s = ms_of(request.long_polling_timeout) / 1000
-        poll_s = min(max(poll_s, _LEAST_POLL_S), POLL_S)
+        poll_s = min(max(poll_s, _MIN_POLL_S), POLL_S)
         if remaining_s is not None and poll_s > remaining_s - _RESPONSE_S:
-            if remaining_s < _LEAST_POLL_S:
+            if remaining_s < _MIN_POLL_S:
                 raise StatusError(v2.ILLEGAL_POLLING_TIME, "the deadline time remaining is not enough for polling")
             poll_s = remaining_s - _RESPONSE_S
         return int(poll_s * 1000)
@@ -208,7 +208,7 @@ class ReceiveMessageActivity:
         try:
             fields = read_fields(response, PopResponse)
         except ValueError as error:
-            raise StatusError(v2.INTERNAL_SERVER_ERROR, f"a broker's answer is none of POP: {error}") from error
+            raise StatusError(v2.INTERNAL_SERVER_ERROR, f"cannot decode the response to a pop: {error}") from error
         self._brokers.record_clock(receive.broker, fields.pop_time)
         messages = []
         body, group, topic = bytes(response.body), receive.group, receive.topic

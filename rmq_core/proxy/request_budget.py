@@ -13,8 +13,8 @@ from typing import Any, Final
 from rmq_core.proxy.wire import StatusError, v2
 
 # Official clients send one message of up to 4 MiB; decoded, it may take 24 times as much.
-MOST_CALL_BYTES: Final = 8 << 20
-_MAX_READERS: Final = 32  # calls being read at a time, each of up to ``MOST_CALL_BYTES``
+MAX_CALL_BYTES: Final = 8 << 20
+_MAX_READERS: Final = 32  # calls being read at a time, each of up to ``MAX_CALL_BYTES``
 _SLOW_READ_S: Final = 1.0  # after which a reader is ended if others wait
 _MAX_BYTES: Final = 256 << 20
 
@@ -84,7 +84,7 @@ class RequestBudget:
                 return
 
 
-MOST_ENTRIES: Final = {"SendMessage": 1024, "AckMessage": 4096, "SyncLiteSubscription": 100_100}
+MAX_ENTRIES: Final = {"SendMessage": 1024, "AckMessage": 4096, "SyncLiteSubscription": 100_100}
 """Maximum number of fields in the request of a call; the official clients send or acknowledge one message."""
 _FIXED: Final = {1: 8, 5: 4}  # bytes by wire type
 _NUMBER: Final = 0
@@ -93,7 +93,7 @@ _BYTES: Final = 2
 
 def check_entries(name: str, data: bytes) -> None:
     """Refuse too many entries before their decoding: two bytes may become fifty. Raises StatusError."""
-    max_entries = MOST_ENTRIES.get(name)
+    max_entries = MAX_ENTRIES.get(name)
     if max_entries is None:
         return
     position, count = 0, 0

@@ -63,7 +63,7 @@ class TransactionId(NamedTuple):
         parts = text.rsplit(":", 3)
         offsets = [parse_decimal(part, None) for part in parts[1:3]]
         if len(parts) != 4 or offsets[0] is None or offsets[1] is None:
-            raise StatusError(v2.INVALID_TRANSACTION_ID, "the transaction id is none of this service")
+            raise StatusError(v2.INVALID_TRANSACTION_ID, "the transaction id was not issued by this service")
         return cls(parts[0], offsets[0], offsets[1], parts[3])
 
 
@@ -180,7 +180,7 @@ class SendMessageActivity:
         """
         half = await self._brokers.view_record(address, topic, transaction.physical_offset)
         if half is None or half.topic != HALF_TOPIC or half.properties.get(PROPERTY_REAL_TOPIC) != topic:
-            raise StatusError(v2.INVALID_TRANSACTION_ID, f"the transaction id is of no half message of topic {topic}")
+            raise StatusError(v2.INVALID_TRANSACTION_ID, f"the transaction id refers to no half message of {topic}")
 
     async def _on_transaction_check(self, command: RemotingCommand, _: Connection) -> None:
         """CHECK_TRANSACTION_STATE (39): forwards the check to a client of the producer."""
@@ -188,7 +188,7 @@ class SendMessageActivity:
         message = decode_record(bytes(command.body), verify_crc=False)
         properties = message.properties
         topic = properties.get(PROPERTY_REAL_TOPIC, message.topic)
-        needs = (publish_permission(topic),)
+        permissions = (publish_permission(topic),)
         broker = command.ext_fields.get("bname", "")
         offsets = fields.commit_log_offset, fields.tran_state_table_offset
         transaction_id = TransactionId(message.uniq_key or "", *offsets, broker).encode()
@@ -196,7 +196,7 @@ class SendMessageActivity:
         check = rpc.RecoverOrphanedTransactionCommand(message=half, transaction_id=transaction_id)
         command = rpc.TelemetryCommand(status=ok(), recover_orphaned_transaction_command=check)
         for session in self._sessions.producers_of(topic):
-            if await session.caller.may_receive(needs) and session.send_command(command):
+            if await session.caller.may_receive(permissions) and session.send_command(command):
                 return  # without any the broker asks again
 
     async def recall(self, request: Any, _: str, __: str) -> Any:

@@ -21,7 +21,7 @@ from rmq_core.proxy.lite_subscriptions import LiteSubscriptionActivity
 from rmq_core.proxy.port_forwarder import LOOPBACK, PortForwarder, certificates, self_signed
 from rmq_core.proxy.receipts import Receipts, Renewal
 from rmq_core.proxy.receiving import ReceiveMessageActivity
-from rmq_core.proxy.request_budget import MOST_CALL_BYTES, RequestBudget, check_entries
+from rmq_core.proxy.request_budget import MAX_CALL_BYTES, RequestBudget, check_entries
 from rmq_core.proxy.routing import ClientActivity
 from rmq_core.proxy.sending import SendMessageActivity
 from rmq_core.proxy.sessions import NO_COLLECTOR, Collector, Sessions, check_client_id
@@ -37,7 +37,7 @@ _CLIENT_ID: Final = "x-mq-client-id"
 _MAX_CALLS: Final = 100_000
 _MAX_COMMAND_BYTES: Final = 512 << 10  # of a command on a stream; settings have half as many
 _OPTIONS: Final = [
-    ("grpc.max_receive_message_length", MOST_CALL_BYTES),
+    ("grpc.max_receive_message_length", MAX_CALL_BYTES),
     ("grpc.max_send_message_length", -1),
     ("grpc.so_reuseport", 0),
     # Pings find half-open connections, whose calls would wait for ever.
@@ -66,7 +66,7 @@ class Proxy:
         *,
         authorizes: bool = True,
         tls: TlsFile | None = None,
-        takes_plain: bool | None = None,
+        accepts_plain: bool | None = None,
         collector: Collector = NO_COLLECTOR,
         auth_brokers: Iterable[str] = (),
     ) -> None:
@@ -76,7 +76,7 @@ class Proxy:
             listen: ``host:port`` to listen on; port 0 means a free one.
             credentials: credentials of a super user, to sign the proxy's requests; with them clients must sign calls.
             tls: TLS settings of the server; None for a self-signed certificate, made at the start.
-            takes_plain: accept plain connections, too; by default only if ``tls`` is None.
+            accepts_plain: accept plain connections, too; by default only if ``tls`` is None.
             auth_brokers: addresses of brokers to query for users; if empty, the masters that are found first.
 
         Raises OptionError: ``namesrv`` has no address, or a certificate cannot be used.
@@ -84,7 +84,7 @@ class Proxy:
         self.address = ""
         self._listen = listen
         self._tls = self_signed() if tls is None else certificates(tls)
-        self._takes_plain = tls is None if takes_plain is None else takes_plain
+        self._accepts_plain = tls is None if accepts_plain is None else accepts_plain
         self._brokers = Brokers(namesrv, options or ClientOptions(), credentials, auth_brokers)
         self._access = None if credentials is None else CallGuard(self._brokers, authorizes=authorizes)
         self._sessions = Sessions()
@@ -104,7 +104,7 @@ class Proxy:
             await self._bind(server, ending)
             receipts = Receipts(self._brokers, renewal)
             ending.push_async_callback(receipts.close)
-            lite = LiteSubscriptionActivity(self._brokers, self._sessions, receipts.begin)
+            lite = LiteSubscriptionActivity(self._brokers, self._sessions, receipts.start_task)
             server.add_generic_rpc_handlers((self._handlers(receipts, lite),))
             await server.start()
             ending.push_async_callback(server.stop, _GRACE_S)
@@ -113,9 +113,10 @@ class Proxy:
                 task = asyncio.create_task(work)
                 ending.push_async_callback(_cancel, task)
             self._ending = ending.pop_all()
-        speaks = "plain" if self._tls is None else "TLS and plain" if self._takes_plain else "TLS"
+        protocol = "plain" if self._tls is None else "TLS and plain" if self._accepts_plain else "TLS"
         log.info(
-            "the proxy listens on %(address)s, for %(speaks)s connections", {"address": self.address, "speaks": speaks}
+            "the proxy listens on %(address)s, for %(protocol)s connections",
+            {"address": self.address, "protocol": protocol},
         )
         if self._tls is None:
             log.warning("clients in Java and Go have to turn TLS off (enableSsl(false)), or: pip install cryptography")
@@ -124,7 +125,7 @@ class Proxy:
     async def _bind(self, server: grpc.aio.Server, ending: AsyncExitStack) -> None:
         """Listen for TLS connections, plain ones, or both. Raises ListenError."""
         try:
-            if self._tls is not None and self._takes_plain:
+            if self._tls is not None and self._accepts_plain:
                 forwarder = PortForwarder(
                     server.add_insecure_port(f"{LOOPBACK}:0"), server.add_secure_port(f"{LOOPBACK}:0", self._tls)
                 )
@@ -137,7 +138,7 @@ class Proxy:
                 else server.add_secure_port(self._listen, self._tls)
             )
         except RuntimeError as error:
-            raise ListenError(self._listen, f"cannot listen there: {error}") from error
+            raise ListenError(self._listen, f"cannot listen: {error}") from error
         self.address = f"{self._listen.rpartition(':')[0]}:{port}"
 
     async def __aexit__(self, *_: object) -> None:

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from rmq_core.client.pop.consumer import RETRY_S
 from rmq_core.proxy.access import Caller
-from rmq_core.proxy.checks import MOST_LITE_TOPIC_BYTES, group_name, lite_quota, topic_name
+from rmq_core.proxy.checks import MAX_LITE_TOPIC_BYTES, group_name, lite_quota, topic_name
 from rmq_core.proxy.wire import StatusError, v2
 from rmq_core.remoting.bodies.clients import ProxiedClient
 from rmq_core.remoting.bodies.configs import SubscriptionGroupConfig
@@ -209,7 +209,7 @@ def merge_settings(settings: Any, group: SubscriptionGroupConfig | None, collect
     merged.subscription.receive_batch_size = RECEIVE_BATCH
     merged.subscription.long_polling_timeout.FromSeconds(POLL_S)
     merged.subscription.lite_subscription_quota = lite_quota(group)
-    merged.subscription.max_lite_topic_size = MOST_LITE_TOPIC_BYTES
+    merged.subscription.max_lite_topic_size = MAX_LITE_TOPIC_BYTES
     return merged
 
 

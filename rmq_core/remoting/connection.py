@@ -128,7 +128,7 @@ class Connection(asyncio.Protocol):
         return not self.is_closing and self._writable is None
 
     @property
-    def unanswered(self) -> int:
+    def pending_response_count(self) -> int:
         """Number of the peer's requests whose responses are awaited."""
         return len(self._tasks)
 
@@ -460,12 +460,12 @@ async def close_all(connections: Collection[Connection], grace_s: float) -> None
     await asyncio.gather(*closing)
 
 
-async def awaited(response: HandlerResponse) -> RemotingCommand | None:
+async def await_response(response: HandlerResponse) -> RemotingCommand | None:
     """Await a handler's result in any of its forms; raises as the awaitable."""
     return response if isinstance(response, RemotingCommand) or response is None else await response
 
 
-def drop(response: HandlerResponse) -> None:
+def close_response(response: HandlerResponse) -> None:
     """Close the coroutine of a response that is no longer needed."""
     if iscoroutine(response):
         response.close()

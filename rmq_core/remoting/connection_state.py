@@ -17,7 +17,7 @@ READING   yes     no                    all received ones are handled
 HANDLING  yes     no                    are being handled, in this turn of the loop
 YIELDED   no      yes                   some remain: the time slice is used up, others run first
 SUSPENDED no      no                    wait for the peer to read responses, or for awaited ones
-RELEASED  no      yes                   wait for the next turn: the reason of the suspension is gone
+RELEASED  no      yes                   wait for the next turn: the reason of the suspension has ended
 CLOSED    no      no                    none; the connection has ended
 ========= ======= ===================== ===============================================================
 
@@ -46,8 +46,8 @@ class Event(StrEnum):
     HANDLE = "requests are handled from now on"
     YIELD = "the time slice is used up"
     FINISH = "the handling of this turn ends"
-    SUSPEND = "the peer does not read, or too many answers are awaited"
-    RELEASE = "the reason of the suspension is gone"
+    SUSPEND = "the peer does not read, or too many responses are awaited"
+    RELEASE = "the reason of the suspension has ended"
     READ = "no request remains"
     CLOSE = "the connection has ended"
 

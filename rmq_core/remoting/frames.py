@@ -125,7 +125,7 @@ def frame_head(command: RemotingCommand) -> bytes:
     header_bytes = len(header)
     size = _MIN_SIZE + header_bytes + len(command.body)
     if size > _MAX_SIZE:
-        raise LengthError("a frame that no peer takes", expected=MAX_FRAME_BYTES, actual=size + _SIZE_BYTES)
+        raise LengthError(f"frame too large: peers accept at most {MAX_FRAME_BYTES} bytes", actual=size + _SIZE_BYTES)
     return _PREFIX.pack(size, binary << _TYPE_SHIFT | header_bytes) + header
 
 

@@ -215,7 +215,7 @@ def decode_binary_header(header: bytes | memoryview) -> RemotingCommand:
         remark_end = _BINARY_HEAD.size + remark_bytes
         (fields_bytes,) = _INT.unpack_from(data, remark_end) if remark_bytes >= 0 else (-1,)
         if fields_bytes < 0 or remark_end + _INT.size + fields_bytes != len(data):
-            raise DecodeError("sizes in a header that do not add up", expected=len(data), actual=fields_bytes)
+            raise DecodeError("header sizes are inconsistent", expected=len(data), actual=fields_bytes)
         remark = data[_BINARY_HEAD.size : remark_end].decode() if remark_bytes else None
         fields = _read_fields(data, remark_end + _INT.size)
     except StructError as error:

@@ -57,7 +57,7 @@ class BrokerName(Fields, frozen=True, kw_only=True):
     broker_name: str
 
 
-class BrokerMembersOf(Fields, frozen=True, kw_only=True):
+class GetBrokerMemberGroup(Fields, frozen=True, kw_only=True):
     """Fields of GET_BROKER_MEMBER_GROUP (901)."""
 
     cluster_name: str

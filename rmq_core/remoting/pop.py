@@ -15,8 +15,8 @@ from rmq_formats.codecs.topics import RETRY_PREFIX
 
 FIRST_POP_TIME: Final = "1ST_POP_TIME"
 IN_ORDER: Final = 999  # revive queue id of messages that are popped in order
-MOST_MESSAGES: Final = 32  # in one response to a pop: a check point has a bit for each
-MOST_INVISIBLE_MS: Final = 3 * 86_400_000  # maximum delay of a timer message, which a check point is
+MAX_MESSAGES: Final = 32  # in one response to a pop: a check point has a bit for each
+MAX_INVISIBLE_MS: Final = 3 * 86_400_000  # maximum delay of a timer message, which a check point is
 _V2_SEPARATOR: Final = "+"
 _MAX_CHARS: Final = 1024
 # One expression, as each acknowledgement has a handle: parsing part by part takes three times as long.

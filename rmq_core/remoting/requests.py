@@ -26,6 +26,11 @@ class ProducedMessage(Fields, frozen=True, kw_only=True):
     reconsume_times: Int32 | None = None
     unit_mode: bool = False
 
+    @property
+    def properties_bytes(self) -> bytes:
+        """UTF-8 of the properties; empty without properties."""
+        return (self.properties or "").encode("utf-8", "replace")
+
 
 class SendMessage(ProducedMessage, frozen=True, kw_only=True):
     """Fields of SEND_MESSAGE (10) and SEND_REPLY_MESSAGE (324)."""
@@ -147,7 +152,10 @@ class Queue(Fields, frozen=True, kw_only=True):
 
 
 class QueryConsumeQueue(Fields, frozen=True, kw_only=True):
-    """Fields of QUERY_CONSUME_QUEUE (321): ``count`` units from the queue offset ``index`` on, and whose filter."""
+    """Fields of QUERY_CONSUME_QUEUE (321): read ``count`` units from queue offset ``index``.
+
+    ``consumer_group`` selects the filter to evaluate.
+    """
 
     topic: str
     queue_id: Int32
@@ -182,7 +190,7 @@ class UnregisterClient(Fields, frozen=True, kw_only=True):
 
 
 class SendBackFields(Fields, frozen=True, kw_only=True):
-    """Code 36. ``delay_level``: -1 no more retries, 0 as the broker counts, above 0 that level."""
+    """Fields of CONSUMER_SEND_MSG_BACK (36). ``delay_level``: -1 dead letter, 0 by the retries so far, else a level."""
 
     offset: Int64
     group: str
@@ -218,7 +226,7 @@ class CheckTransaction(Fields, frozen=True, kw_only=True):
 
 
 class ConsumerGroupName(Fields, frozen=True, kw_only=True):
-    """Codes 38, 40 and 203: a consumer group."""
+    """Fields of codes 38, 40 and 203: a consumer group."""
 
     consumer_group: str
 
@@ -249,7 +257,7 @@ class DeleteGroup(Fields, frozen=True, kw_only=True):
     clean_offset: bool = False
 
 
-class ConsumeStatsOf(Fields, frozen=True, kw_only=True):
+class GetConsumeStats(Fields, frozen=True, kw_only=True):
     """Fields of GET_CONSUME_STATS (208); ``topic_list`` is separated by semicolons."""
 
     consumer_group: str

@@ -87,14 +87,14 @@ class RemotingServer(Closable):
         Raises ListenError.
         """
         if not 0 <= port < 1 << 16:  # uvloop would use its lower 16 bits
-            raise ListenError(f"{host}:{port}", "cannot listen there: no such port")
+            raise ListenError(f"{host}:{port}", "cannot listen: the port is not of 0 to 65535")
         try:
             server = await asyncio.get_running_loop().create_server(
                 self._protocol_factory(handlers), host, port, backlog=_BACKLOG
             )
         except (OSError, UnicodeError) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-            raise ListenError(f"{host}:{port}", f"cannot listen there: {reason}") from error
+            raise ListenError(f"{host}:{port}", f"cannot listen: {reason}") from error
         return self._add_listener(server)
 
     async def listen_on(self, bound: socket.socket, handlers: Mapping[int, Handler] | None = None) -> tuple[str, int]:
@@ -103,11 +103,11 @@ class RemotingServer(Closable):
             server = await asyncio.get_running_loop().create_server(
                 self._protocol_factory(handlers), sock=bound, backlog=_BACKLOG
             )
-            # Set after it listens: before, others could bind the port as well. Without it the next process cannot
-            # listen while the kernel has connections of this one.
+            # Set once the socket listens: before, other processes could bind the port as well. Without the option, the
+            # next process cannot listen while the kernel has connections of this process.
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         except OSError as error:
-            raise ListenError(str(bound.getsockname()), f"cannot listen there: {error.strerror}") from error
+            raise ListenError(str(bound.getsockname()), f"cannot listen: {error.strerror}") from error
         return self._add_listener(server)
 
     def _add_listener(self, server: asyncio.Server) -> tuple[str, int]:
@@ -144,13 +144,13 @@ class RemotingServer(Closable):
             connection.refuses_requests = True
         loop = asyncio.get_running_loop()
         deadline = loop.time() + grace_s
-        while any(connection.unanswered for connection in self.connections) and loop.time() < deadline:
+        while any(connection.pending_response_count for connection in self.connections) and loop.time() < deadline:
             await asyncio.sleep(_DRAIN_POLL_S)
         await close_all(self.connections, grace_s)
         # Handlers of ended connections may wait for ever for something that has stopped.
-        dropped = [task for connection in self._ended_with_requests for task in connection.drop_answers()]
-        if dropped:
-            await asyncio.wait(dropped, timeout=grace_s)
+        cancelled = [task for connection in self._ended_with_requests for task in connection.cancel_responses()]
+        if cancelled:
+            await asyncio.wait(cancelled, timeout=grace_s)
         if self._tick_timer is not None:
             self._tick_timer.cancel()
             self._tick_timer = None
@@ -159,7 +159,9 @@ class RemotingServer(Closable):
         self._servers.clear()
 
     def _tick(self) -> None:
-        self._ended_with_requests = {connection for connection in self._ended_with_requests if connection.unanswered}
+        self._ended_with_requests = {
+            connection for connection in self._ended_with_requests if connection.pending_response_count
+        }
         for connection in list(self.connections):
             connection.idle_ticks += 1
             if connection.idle_ticks > _TICKS_PER_TIMEOUT:
@@ -178,7 +180,8 @@ class RemotingServer(Closable):
         while self.held_bytes > self.limits.max_held_bytes and self.connections:
             largest = max(self.connections, key=attrgetter("held_bytes"))
             log.warning(
-                "closed %(client)s: it holds the most, %(most_bytes)d of %(held_bytes)d B",
+                "closed %(client)s: all connections exceed maxHeldBytes, and this one has the most, "
+                "%(most_bytes)d of %(held_bytes)d B",
                 {"client": largest.remote_address, "most_bytes": largest.held_bytes, "held_bytes": self.held_bytes},
             )
             largest.abort_and_release()
@@ -200,7 +203,7 @@ class RemotingServer(Closable):
         """Remove an ended connection; the connection calls this."""
         if connection in self.connections:
             del self.connections[connection]
-            if connection.unanswered:
+            if connection.pending_response_count:
                 self._ended_with_requests.add(connection)
             if self._on_disconnect is not None:
                 self._on_disconnect(connection)
@@ -261,7 +264,7 @@ class _ServerConnection(Connection):
             self._server.held_bytes += held_bytes - self.held_bytes
             self.held_bytes = held_bytes
 
-    def drop_answers(self) -> list[asyncio.Future[Any]]:
+    def cancel_responses(self) -> list[asyncio.Future[Any]]:
         """Cancel the handling of requests without a response; return the futures, to wait for their end."""
         for task in self._tasks:
             task.cancel()

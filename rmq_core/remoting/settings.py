@@ -272,9 +272,9 @@ def _refuse_remote(handler: Handler) -> Handler:
         if not is_local(connection):
             raise ResponseError(
                 ResponseCode.NO_PERMISSION,
-                f"request {request.code} changes this server, which knows no users: it is taken from its own machine "
-                f"only, not from {connection.remote_address}; remoteAdminEnable=true allows it, or "
-                "authenticationEnabled=true has a broker ask who sends it",
+                f"request {request.code} changes this server and is unsigned: accepted only from the server's own "
+                f"machine, not from {connection.remote_address}. Set remoteAdminEnable=true, or "
+                "authenticationEnabled=true on a broker",
             )
         return handler(request, connection)
 
@@ -283,7 +283,7 @@ def _refuse_remote(handler: Handler) -> Handler:
 
 def is_local(connection: Connection) -> bool:
     """Return True if the peer is on this machine: at a loopback address, or at the connection's local address."""
-    remote, local = _host(connection.remote_address), _host(connection.local_address)
+    remote, local = address_host(connection.remote_address), address_host(connection.local_address)
     if remote == local:
         return True
     try:
@@ -294,5 +294,6 @@ def is_local(connection: Connection) -> bool:
     return (mapped or address).is_loopback
 
 
-def _host(address: str) -> str:
+def address_host(address: str) -> str:
+    """Return the host of ``host:port``, without brackets."""
     return address.rpartition(":")[0].strip("[]")

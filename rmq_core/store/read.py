@@ -49,7 +49,7 @@ class StoreReader:
         self._memory_bytes = MEMORY_BYTES * config.memory_ratio // 100
         self._limits_in_memory = config.max_transfer_bytes_in_memory, config.max_transfer_count_in_memory
         self._limits_on_disk = config.max_transfer_bytes_on_disk, config.max_transfer_count_on_disk
-        self._keeps_offsets = config.slave and not config.offset_check_in_slave
+        self._skips_offset_correction = config.slave and not config.offset_check_in_slave
 
     def get(
         self,
@@ -99,7 +99,7 @@ class StoreReader:
     def _empty_result(
         self, status: GetStatus, requested_offset: int, corrected_offset: int, min_offset: int, max_offset: int
     ) -> GetResult:
-        next_offset = requested_offset if self._keeps_offsets else corrected_offset
+        next_offset = requested_offset if self._skips_offset_correction else corrected_offset
         return GetResult(status, next_offset, min_offset, max_offset, [], 0, 0)
 
     def _collect(

@@ -125,7 +125,7 @@ class MessageStore:
         self.on_fault = self._flusher.on_fault
         self.on_dispatched = self._live.on_dispatched
         self.clean = Cleaner(self._parts, self._background).clean
-        self.remove_deleted_before = self._deletions.drop
+        self.remove_deleted_before = self._deletions.delete_before
         self.remove_deleted = self._deletions.remove_files
 
     @classmethod

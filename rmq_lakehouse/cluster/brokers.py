@@ -114,7 +114,7 @@ class BrokerQueues:
             _log.info("batch %d: %d rows, %d files, %d bytes", self.rounds, total.messages, total.files, total.bytes)
         failed = [part for part in self.parts if part.error is not None]
         if failed and len(failed) == len(self.parts):
-            raise StoreError(f"no export could be done: broker {failed[0].broker.name} not: {failed[0].error}")
+            raise StoreError(f"no broker could be exported; broker {failed[0].broker.name}: {failed[0].error}")
         return self._is_limited and not failed
 
     def _topics(self, link: ExportConnection, selection: ClusterExportOptions | ExportSelection) -> tuple[str, ...]:
@@ -137,7 +137,7 @@ class BrokerQueues:
         clusters = link.clusters()
         unknown = [name for name in new_names if name not in clusters]
         if unknown:
-            raise ClusterError(f"{self._options.source.name}: does not tell the cluster of broker {unknown[0]}")
+            raise ClusterError(f"{self._options.source.name}: has no cluster for broker {unknown[0]}")
         table_id = self._options.table_id or ",".join(sorted({clusters[name] for name in names}))
         for name in new_names:
             broker = BrokerKey(clusters[name], name, table_id)
@@ -244,7 +244,7 @@ class BrokerQueues:
                 _log.warning(text, table.path, self._options.source.name, name, cluster, advice)
 
     def _report_lost_messages(self, part: BrokerExports, queue: ClusterQueue, begin: int, end: int) -> None:
-        text = f"{plan.deleted_offsets_message(queue, begin, end)}: deleted before the export"
+        text = f"{plan.deleted_offsets_message(queue, begin, end)} before the export"
         if self._fails_on_data_loss:
             raise ClusterError(f"{text}; --fail-on-data-loss false skips them")
         _log.warning("%s", text)

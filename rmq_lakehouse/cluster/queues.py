@@ -131,11 +131,11 @@ class PendingQueueMessages:
             return None
         has_other_selections = any(table.is_other_selection_id(name, ids) for name in snapshot.transactions)
         has_store_advanced = progress.physical_offset != self.planned_progress[table.path].physical_offset
-        needs_dedup = table.is_backfill or has_other_selections or has_store_advanced or snapshot.drops_transactions()
+        needs_dedup = table.is_backfill or has_other_selections or has_store_advanced or snapshot.expires_transactions()
         if needs_dedup and not self.reader.has_physical_offsets:
             raise StoreError(
-                f"{table.path}: rows of a tier have no places to tell which of them are there already, as they must be "
-                "where another selection has landed, or transactions expire; give another table"
+                f"{table.path}: rows from a tier cannot be deduplicated, but another selection has committed to this "
+                "table or its transaction ids expire. Give another table"
             )
         metadata = encode_progress(
             committed_offsets, self.reconciled_offset[table.path], max(self.pulled_end, progress.pulled_end)

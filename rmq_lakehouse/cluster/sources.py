@@ -114,7 +114,7 @@ class ClusterQueues(ClusterConnection):
             frames = pulled_frames(records, offset, offset + 1, verify_crc=False)
             if len(frames.frames):
                 return int(FrameRows(frames.data, frames.frames).physical_offsets[0])
-        raise ClusterError(f"{deleted_offsets_message(queue, offset, offset + 1)}: deleted while they were read")
+        raise ClusterError(f"{deleted_offsets_message(queue, offset, offset + 1)} while they were read")
 
 
 @dataclass(frozen=True, slots=True)

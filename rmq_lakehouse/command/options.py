@@ -117,12 +117,12 @@ class ExportOptions:
 
     @property
     def has_queue_source(self) -> bool:
-        """Queue offsets choose the messages: those of a running cluster, or of a store with its tier."""
+        """True if queue offsets select the messages: those of a running cluster, or of a store with its tier."""
         return self.namesrv is not None or self.tier is not None
 
     @property
     def has_one_log(self) -> bool:
-        """The messages are those of one store's log."""
+        """True if the messages are those of one store's log."""
         return not self.has_queue_source and not is_several(list(self.stores))
 
     @property

@@ -62,7 +62,7 @@ _PRIMITIVES: Final[dict[str, Read]] = {
     "null": read_null, "boolean": read_boolean, "int": read_long, "long": read_long, "float": read_float,
     "double": read_double, "bytes": read_bytes, "string": read_string,
 }  # fmt: skip
-_LEAST_BYTES: Final = {"null": 0, "float": 4, "double": 8}  # of a value; of other types 1
+_MIN_BYTES: Final = {"null": 0, "float": 4, "double": 8}  # of a value; of other types 1
 _PROMOTIONS: Final = {
     "int": {"long", "float", "double"}, "long": {"float", "double"}, "float": {"double"}, "string": {"bytes"},
     "bytes": {"string"},
@@ -118,7 +118,7 @@ class NamedTypes:
             if name in within:
                 return 0
             return sum(self.least_bytes(field["type"], (*within, name)) for field in kind["fields"])
-        return _LEAST_BYTES.get(kind["type"], 1)
+        return _MIN_BYTES.get(kind["type"], 1)
 
 
 def _named_types(schema: Any) -> Iterator[tuple[str, Any]]:

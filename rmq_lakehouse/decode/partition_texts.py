@@ -21,13 +21,13 @@ class PartitionTexts:
     """Columns of texts that become partitions of a Delta table, whose values may be in the names of directories."""
 
     columns: tuple[str, ...] = ()
-    names_directories: bool = True
+    has_directories: bool = True
 
 
 NO_PARTITION_TEXTS: Final = PartitionTexts()
 
 
-def partition_fault(name: str, text: str, *, names_directories: bool = True) -> str | None:
+def partition_fault(name: str, text: str, *, has_directories: bool = True) -> str | None:
     """Return why a text is no value of a partition; None if the text is a value."""
     if not text:
         return f"column {name}: an empty text, which a partition of a Delta table makes null"
@@ -35,7 +35,7 @@ def partition_fault(name: str, text: str, *, names_directories: bool = True) -> 
         return f"column {name}: the text {NULL_PARTITION}, which stands for null in a partition"
     if _NUL in text:
         return f"column {name}: a text with the character U+0000, which no partition can have"
-    if not names_directories:
+    if not has_directories:
         return None
     size = len(f"{name}={text}".encode("utf-8", "surrogatepass")) + 2 * len(re.findall(ESCAPED, name + text))
     if size > MAX_DIRECTORY_BYTES:
@@ -52,9 +52,7 @@ def decode_with_partitions(
     for number, row in enumerate(rows):
         for name in partitions.columns:
             text = row.get(name)
-            fault = (
-                None if text is None else partition_fault(name, text, names_directories=partitions.names_directories)
-            )
+            fault = None if text is None else partition_fault(name, text, has_directories=partitions.has_directories)
             if fault is not None:
                 raise Mismatch(f"element {number}: {fault}")
     return rows
@@ -72,7 +70,7 @@ def without_partition_faults(results: pa.StructArray, partitions: PartitionTexts
         is_suspect = pc.or_(pc.is_in(texts, pa.array(["", NULL_PARTITION])), pc.match_substring(texts, _NUL))
         is_suspect = pc.or_(is_suspect, pc.greater(pc.binary_length(texts), surely_short))
         for row in pc.indices_nonzero(pc.fill_null(is_suspect, False)).to_pylist():
-            fault = partition_fault(name, texts[row].as_py(), names_directories=partitions.names_directories)
+            fault = partition_fault(name, texts[row].as_py(), has_directories=partitions.has_directories)
             if fault is not None:
                 reasons[row], is_refused = fault, True
     if not is_refused:

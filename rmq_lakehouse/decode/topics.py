@@ -1,4 +1,4 @@
-"""Columns and decoders of topics' bodies, of the schemas that their specs have, without Spark."""
+"""Columns and decoders of topics' bodies by the schemas of their specs, without Spark."""
 
 from collections.abc import Callable
 from functools import partial
@@ -106,9 +106,9 @@ def _json_decoder(topic: TypedTopic, columns: pa.Schema, selected_columns: pa.Sc
 
 
 def _value_type(topic: TypedTopic, columns: pa.Schema) -> pa.StructType:
-    """Return the type of a decoded body: its columns, and texts of what is none of the schema's or does not fit."""
+    """Return the type of a decoded body: its columns, and texts for unknown fields and for values that do not fit."""
     texts = {UNKNOWN_FIELDS: topic.unknown_fields, RESCUED: topic.on_mismatch == RESCUE}
-    return pa.struct([*columns, *(pa.field(name, pa.string()) for name, is_there in texts.items() if is_there)])
+    return pa.struct([*columns, *(pa.field(name, pa.string()) for name, is_enabled in texts.items() if is_enabled)])
 
 
 def _check_units(topic: TypedTopic, columns: pa.Schema) -> None:

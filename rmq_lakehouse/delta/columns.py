@@ -17,7 +17,7 @@ from rmq_lakehouse.parquet import MAX_DIRECTORY_BYTES, NULL_PARTITION
 from rmq_lakehouse.table_name import quoted
 
 _PHYSICAL: Final = "delta.columnMapping.physicalName"
-_REMEDY: Final = ": choose --topics without it, or partitions"
+_REMEDY: Final = ". Choose --topics without this value, or other partitions"
 
 
 def physical_columns(schema: StructType) -> dict[str, str]:
@@ -63,7 +63,7 @@ def with_partition_checks(
     frame: DataFrame, partitions: Sequence[str], properties: Mapping[str, str], local_path: str | None
 ) -> DataFrame:
     """Make Spark's tasks refuse texts that become null in its writer, or are too long for a directory's name."""
-    in_directories = has_named_directories(properties, local_path)
+    has_directories = has_partition_directories(properties, local_path)
     lower_partitions = {name.lower() for name in partitions}
     texts = [
         field.name
@@ -73,13 +73,13 @@ def with_partition_checks(
 
     def with_check(name: str) -> Column:
         value = column(name)
-        reason = partition_reason(name, value, in_directories=in_directories)
+        reason = partition_reason(name, value, has_directories=has_directories)
         return F.when(reason.isNotNull(), F.raise_error(F.concat(reason, F.lit(_REMEDY)))).otherwise(value)
 
     return frame.withColumns({name: with_check(name) for name in texts}) if texts else frame
 
 
-def has_named_directories(properties: Mapping[str, str], local_path: str | None) -> bool:
+def has_partition_directories(properties: Mapping[str, str], local_path: str | None) -> bool:
     """Return whether partitions' values are in the names of local directories, whose length is limited."""
     is_mapped = properties.get("delta.columnMapping.mode", "none") != "none"
     is_random = properties.get("delta.randomizeFilePrefixes", "false") == "true"
@@ -87,7 +87,7 @@ def has_named_directories(properties: Mapping[str, str], local_path: str | None)
 
 
 def unwritable_partitions(
-    files: DataFrame, schema: StructType, partitions: Sequence[str], *, names_directories: bool
+    files: DataFrame, schema: StructType, partitions: Sequence[str], *, has_directories: bool
 ) -> dict[str, list[str]]:
     """List the texts of tasks' partitions that Spark's writer would lose or fail at, by column."""
     fields = [field for field in schema if field.name in partitions and isinstance(field.dataType, StringType)]
@@ -98,7 +98,7 @@ def unwritable_partitions(
         faulty[field.name] = sorted(
             row[0]
             for row in values
-            if row[0] and partition_fault(field.name, row[0], names_directories=names_directories) is not None
+            if row[0] and partition_fault(field.name, row[0], has_directories=has_directories) is not None
         )
     return {name: values for name, values in faulty.items() if values}
 
@@ -112,18 +112,20 @@ def writable_partitions_condition(unwritable: Mapping[str, Sequence[str]]) -> st
     return " AND ".join(conditions) or None
 
 
-def partition_reason(name: str, value: Column, *, in_directories: bool) -> Column:
+def partition_reason(name: str, value: Column, *, has_directories: bool) -> Column:
     """Return why Spark's writer cannot make a partition of a text; null if it can."""
 
     def refusal(*reason: str | Column) -> Column:
         parts = [f"{name} '", value, "' ", *reason]
         return F.concat(*(part if isinstance(part, Column) else F.lit(part) for part in parts))
 
-    result = F.when(value == NULL_PARTITION, refusal("is what Spark writes for null"))
-    if in_directories:
+    result = F.when(
+        value == NULL_PARTITION, refusal("is the text that Spark writes for null, so it cannot be a partition value")
+    )
+    if has_directories:
         bytes_ = F.octet_length(F.regexp_replace(value, ESCAPED, "%00")) + len(f"{name}=")
         length = F.length(value).cast("string")
-        reason = ("of ", length, " characters makes a directory's name of ", bytes_.cast("string"))
+        reason = ("has ", length, " characters: the directory name would have ", bytes_.cast("string"))
         is_long = bytes_ > MAX_DIRECTORY_BYTES
-        result = result.when(is_long, refusal(*reason, f" bytes, where {MAX_DIRECTORY_BYTES} is the most"))
+        result = result.when(is_long, refusal(*reason, f" bytes, at most {MAX_DIRECTORY_BYTES} are allowed"))
     return result

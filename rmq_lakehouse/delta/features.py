@@ -10,7 +10,7 @@ AUTO_COMPACT: Final = "spark.databricks.delta.autoCompact.enabled"
 _PLAIN_VERSIONS: Final = {(1, 1), (1, 2), (1, 7)}  # of reader and writer; writer version 7 lists its features
 _PLAIN_FEATURES: Final = frozenset({"appendOnly", "invariants"})
 # Column metadata that asks more of a writer: not null, a length, a constraint, a generated value.
-_WRITER_DEMANDS: Final = (
+_DELTA_WRITER_PROPERTIES: Final = (
     '"nullable":false',
     "__CHAR_VARCHAR_TYPE_STRING",
     "delta.invariants",
@@ -45,7 +45,9 @@ def stats_property(columns: Sequence[str]) -> dict[str, str]:
     return {_STATS_COLUMNS: ",".join(names)} if columns else {}
 
 
-def unbounded_column(properties: Mapping[str, str], written: Collection[str], bounded: Collection[str]) -> str | None:
+def column_without_bounds(
+    properties: Mapping[str, str], written: Collection[str], bounded: Collection[str]
+) -> str | None:
     """Return the first column whose bounds a table wants in its log, and that an export writes without bounds."""
     names = (
         in_backticks.replace("``", "`") or plain
@@ -54,10 +56,10 @@ def unbounded_column(properties: Mapping[str, str], written: Collection[str], bo
     return next((name for name in names if name in written and name not in bounded), None)
 
 
-def demanding_property(properties: Mapping[str, str]) -> str | None:
+def property_requiring_delta_writer(properties: Mapping[str, str]) -> str | None:
     """Return the first property of a new table that only Delta's own writer may know, or whose value it may refuse.
 
-    Columns with bounds are not considered; see ``unbounded_column``.
+    Columns with bounds are not considered; see ``column_without_bounds``.
     """
     for name, value in properties.items():
         if (
@@ -90,6 +92,6 @@ def is_plain(protocol: Mapping[str, Any], schema: str, properties: Mapping[str, 
     has_plain_protocol = versions in _PLAIN_VERSIONS and features <= _PLAIN_FEATURES
     return (
         has_plain_protocol
-        and not any(demand in schema for demand in _WRITER_DEMANDS)
+        and not any(demand in schema for demand in _DELTA_WRITER_PROPERTIES)
         and all(value == "false" for value in [*compacts, auto_compact])
     )

@@ -54,7 +54,7 @@ class DeltaFiles:
         text: str | None = pc.cast(value, pa.string()).as_py()
         return text or None
 
-    def is_counted(self, leaf: str) -> bool:
+    def has_stats(self, leaf: str) -> bool:
         """Leave out bodies and values of maps, whose bounds are useless."""
         return leaf != "body" and not leaf.endswith(MAP_VALUE)
 

@@ -34,14 +34,14 @@ from rmq_lakehouse.change_data import MergeRows
 from rmq_lakehouse.delta import keyed, s3a
 from rmq_lakehouse.delta.columns import (
     exported_columns,
-    has_named_directories,
+    has_partition_directories,
     physical_columns,
     unwritable_partitions,
     with_partition_checks,
     writable_partitions_condition,
 )
 from rmq_lakehouse.delta.commit_hook import TableReplacedError, commit_hook
-from rmq_lakehouse.delta.features import AUTO_COMPACT, is_plain, stats_property, unbounded_column
+from rmq_lakehouse.delta.features import AUTO_COMPACT, column_without_bounds, is_plain, stats_property
 from rmq_lakehouse.delta.files import (
     COLUMNS_PROPERTY,
     MAPPING_MODE,
@@ -62,7 +62,7 @@ from rmq_lakehouse.parquet import Layout, WrittenFile
 from rmq_lakehouse.progress import TableCommit
 from rmq_lakehouse.spark_table_columns import SparkTableColumns
 from rmq_lakehouse.table_fit import moved_columns
-from rmq_lakehouse.table_log import CommitAttempt, StartAttempt, TableSpec
+from rmq_lakehouse.table_log import NOT_A_TABLE, CommitAttempt, StartAttempt, TableSpec
 from rmq_lakehouse.table_name import quoted
 from rmq_offline.tasks.publish import sync_file_system
 
@@ -78,8 +78,8 @@ CONFLICTS = (
 )
 """Another writer was faster: nothing was committed, and the export begins another attempt."""
 _log = logging.getLogger("rmq_lakehouse")
-_NOT_EMPTY: Final = "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION"  # as is one whose first commit is under way
-_MAKING_S: Final = 5.0  # what that may take
+_NOT_EMPTY: Final = "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION"  # also of a table whose first commit is under way
+_CREATION_TIMEOUT_S: Final = 5.0  # wait for a table that another export is creating
 _POLL_S: Final = 0.1
 _WIDENING: Final = "delta.enableTypeWidening"
 _UNIFORM: Final = "delta.universalFormat.enabledFormats"
@@ -112,7 +112,7 @@ class DeltaSnapshot:
     def transactions(self) -> dict[str, int]:
         if self.delta_snapshot is None:
             return {}
-        checksum = None if self.drops_transactions() else self._log.read_checksum(self.version)
+        checksum = None if self.expires_transactions() else self._log.read_checksum(self.version)
         if checksum is not None and self._commit is not None:
             versions = parse_checksum(checksum, self._commit.transaction_id)
             if versions is not None:
@@ -124,7 +124,7 @@ class DeltaSnapshot:
             versions[str(entry._1())] = int(entry._2())
         return versions
 
-    def drops_transactions(self) -> bool:
+    def expires_transactions(self) -> bool:
         snapshot = self.delta_snapshot
         return snapshot is not None and bool(snapshot.minSetTransactionRetentionTimestamp().isDefined())
 
@@ -133,7 +133,7 @@ class DeltaTableLog(SparkTableColumns):
     """Transaction log of one table; each call sees its newest version. Raises OptionError: the session has no Delta."""
 
     conflicts: tuple[type[Exception], ...] = CONFLICTS
-    takes_any_partition_text = False
+    accepts_any_partition_text = False
     null_breaks_members = True
 
     def __init__(self, spark: SparkSession, table: str) -> None:
@@ -144,7 +144,7 @@ class DeltaTableLog(SparkTableColumns):
         self._delta_log: Any = java_class(spark._jvm, "org.apache.spark.sql.delta.DeltaLog")
         self._file_names: Any = scala_object(spark._jvm, "org.apache.spark.sql.delta.util.FileNames")
         self._nothing: Any = java_class(spark._jvm, "scala.Option").empty()
-        self._torn_commits_checked = False  # for what a loss of power has torn
+        self._torn_commits_checked = False  # as a loss of power may tear commits
         self._newest: DeltaSnapshot | None = None
 
     def exists(self) -> bool:
@@ -220,8 +220,8 @@ class DeltaTableLog(SparkTableColumns):
         """Return the columns as they are: Delta has all of Spark's types."""
         return schema
 
-    def names_directories(self, properties: Mapping[str, str]) -> bool:
-        return has_named_directories(properties, self.local_path)
+    def has_partition_directories(self, properties: Mapping[str, str]) -> bool:
+        return has_partition_directories(properties, self.local_path)
 
     def missing_file(self) -> str | None:
         """Check the first and the last file of the newest commit that added files."""
@@ -255,12 +255,13 @@ class DeltaTableLog(SparkTableColumns):
             with commit_hook(self._spark, self.commit_guard):
                 self._spark.sql(f"{create} TBLPROPERTIES ({listed})")
         except (PySparkException, *CONFLICTS) as error:
-            if not self._appears(_MAKING_S if _NOT_EMPTY in str(error) else 0.0):  # not because another was faster
+            timeout_s = _CREATION_TIMEOUT_S if _NOT_EMPTY in str(error) else 0.0
+            if not self._appears(timeout_s):  # no other export has made the table
                 raise
             return
-        # IF NOT EXISTS takes each place that is not empty for a table, and then does nothing.
-        if not self._appears(_MAKING_S):
-            raise StoreError(f"{self._location.table}: is not empty, and no table: empty it, or give another --table")
+        # With IF NOT EXISTS, Delta takes a directory that is not empty for a table, and does nothing.
+        if not self._appears(_CREATION_TIMEOUT_S):
+            raise StoreError(f"{self._location.table}: {NOT_A_TABLE}")
 
     def _appears(self, seconds: float) -> bool:
         """Wait for the table, which another export may be creating; return whether it exists."""
@@ -297,7 +298,7 @@ class DeltaTableLog(SparkTableColumns):
             )
 
     def layout(self, table_spec: TableSpec, codec: str, columns: Collection[str]) -> Layout | None:
-        unbounded = unbounded_column(self.configuration(), columns, table_spec.stats)
+        unbounded = column_without_bounds(self.configuration(), columns, table_spec.stats)
         if table_spec.clusters or unbounded is not None or not self.is_plain():
             return None
         path, connect = self.local_path, None
@@ -383,9 +384,9 @@ class DeltaTableLog(SparkTableColumns):
     def _writable_partitions(self, option: str) -> str | None:
         """Return the condition that leaves out partitions that Spark's writer would lose; None without any."""
         files = DataFrame(self._snapshot().allFiles().toDF(), self._spark)
-        names_directories = self.names_directories(self.configuration())
+        has_directories = self.has_partition_directories(self.configuration())
         unwritable = unwritable_partitions(
-            files, self.schema(), self.partition_columns(), names_directories=names_directories
+            files, self.schema(), self.partition_columns(), has_directories=has_directories
         )
         for name, values in unwritable.items():
             text_ = "%s: %s leaves out partitions of %s whose texts Spark's writer does not keep: %s"

@@ -44,14 +44,14 @@ def expirable_snapshots(metadata: TableMetadata, before_ms: int, kept: Collectio
         before_ms: the time, in ms since 1970.
         kept: ids of snapshots to retain in addition to those of branches and tags.
     """
-    kept_ids = {*kept, *(ref.snapshot_id for ref in metadata.refs.values())}
+    retained_ids = {*kept, *(ref.snapshot_id for ref in metadata.refs.values())}
     log = metadata.snapshot_log
     # The last of a snapshot's entries counts: it may have been rolled back to.
     until_ms = {entry.snapshot_id: after.timestamp_ms for entry, after in pairwise(log)}
     return [
         snapshot.snapshot_id
         for snapshot in metadata.snapshots
-        if snapshot.snapshot_id not in kept_ids
+        if snapshot.snapshot_id not in retained_ids
         and until_ms.get(snapshot.snapshot_id, snapshot.timestamp_ms) < before_ms
     ]
 

@@ -79,7 +79,7 @@ class IcebergFiles:
         text: str | None = pc.cast(value, pa.string()).as_py()
         return text
 
-    def is_counted(self, leaf: str) -> bool:
+    def has_stats(self, leaf: str) -> bool:
         return leaf != "body"
 
     def action(self, file: FinishedFile) -> str:

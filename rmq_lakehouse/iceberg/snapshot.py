@@ -29,7 +29,7 @@ class IcebergSnapshot:
             parent = current.parent_snapshot_id  # of one that has expired there is none, or one that is not found
             current = None if parent is None else table.snapshot_by_id(parent)
 
-    def drops_transactions(self) -> bool:
+    def expires_transactions(self) -> bool:
         return False  # properties stay
 
     def read_commit(self, version: int) -> TableCommit | None:

@@ -47,13 +47,13 @@ class IcebergLog:
     """Log of one table, without its rows; each call sees its newest version."""
 
     conflicts: tuple[type[Exception], ...] = (CommitFailedException,)
-    takes_any_partition_text = True
+    accepts_any_partition_text = True
     null_breaks_members = False
 
     def __init__(self, location: IcebergLocation) -> None:
         self._location = location
 
-    def names_directories(self, properties: Mapping[str, str]) -> bool:  # noqa: ARG002 # whatever the properties
+    def has_partition_directories(self, properties: Mapping[str, str]) -> bool:  # noqa: ARG002
         return True
 
     def exists(self) -> bool:
@@ -111,8 +111,8 @@ class IcebergLog:
             check_directory(self._table())
         for _ in range(ATTEMPTS):
             table = self._table_to_change()
-            kept_ids = [snapshot.snapshot_id for snapshot in IcebergSnapshot(table).since_last_export()]
-            expired_ids = expirable_snapshots(table.metadata, before_ms, kept_ids)
+            retained_ids = [snapshot.snapshot_id for snapshot in IcebergSnapshot(table).since_last_export()]
+            expired_ids = expirable_snapshots(table.metadata, before_ms, retained_ids)
             try:
                 with self._location.translate_errors():
                     if expired_ids:
@@ -134,7 +134,7 @@ class IcebergLog:
     def _table(self) -> Table:
         table = self._location.load()
         if table is None:
-            raise StoreError(f"{self._location.table}: the table is gone")
+            raise StoreError(f"{self._location.table}: the table was deleted")
         _check_version(table.metadata.format_version, self._location.table)
         return table
 
@@ -225,10 +225,9 @@ class IcebergTransaction:
                 transaction.set_properties(dict(properties))
                 transaction.commit_transaction()
             except CommitStateUnknownException as error:
-                reason = f"the catalog did not tell whether it has committed ({error})"
-                raise StoreError(
-                    f"{self._location.table}: {reason}; run the export again: nothing lands twice"
-                ) from error
+                problem = f"the catalog reports an unknown commit state ({error})"
+                remedy = "Run the export again: no row is committed twice"
+                raise StoreError(f"{self._location.table}: {problem}. {remedy}") from error
         fsync_table(table, self._location.table)
 
 

@@ -1,6 +1,6 @@
 """Blocking adapter of the project's client for the Spark source, which raises the package's own errors.
 
-With ``administration`` it alone imports ``rmq_core`` here: brokers' responses are understood by the client alone.
+Only this module and ``administration`` import ``rmq_core``, as the client alone decodes brokers' responses.
 """
 
 import asyncio
@@ -98,15 +98,17 @@ class ClusterConnection:
         async def bounds_of(queue: MessageQueue) -> tuple[int, int]:
             return await self._reader.offsets.min(queue), await self._reader.offsets.max(queue)
 
-        return self._of_each({queue: partial(bounds_of, _message_queue(queue)) for queue in queues})
+        return self._request_each({queue: partial(bounds_of, _message_queue(queue)) for queue in queues})
 
     def at_times(self, times_ms: Mapping[ClusterQueue, int]) -> dict[ClusterQueue, int]:
         search = self._reader.offsets.search
-        return self._of_each({queue: partial(search, _message_queue(queue), time) for queue, time in times_ms.items()})
+        return self._request_each(
+            {queue: partial(search, _message_queue(queue), time) for queue, time in times_ms.items()}
+        )
 
     def committed(self, queues: Iterable[ClusterQueue], group: str) -> dict[ClusterQueue, int | None]:
         committed = self._reader.offsets.committed
-        return self._of_each({queue: partial(committed, _message_queue(queue), group) for queue in queues})
+        return self._request_each({queue: partial(committed, _message_queue(queue), group) for queue in queues})
 
     def commit(self, offsets: Mapping[ClusterQueue, int], group: str) -> dict[ClusterQueue, str]:
         """Commit a consumer group's offsets; return the reason for each queue whose offset is not committed."""
@@ -120,7 +122,7 @@ class ClusterConnection:
                     raise
                 failures[queue] = str(error)
 
-        self._of_each({queue: partial(commit_one, queue, offset) for queue, offset in offsets.items()})
+        self._request_each({queue: partial(commit_one, queue, offset) for queue, offset in offsets.items()})
         return failures
 
     def read(
@@ -131,21 +133,21 @@ class ClusterConnection:
         Yields:
             Records, in pieces; and the offset before which messages were deleted, if the broker says so.
         """
-        answers = self._reader.read(_message_queue(queue), begin, end, tags, sql=sql)
+        pulls = self._reader.read(_message_queue(queue), begin, end, tags, sql=sql)
 
         async def pull_next() -> list[BulkPulled] | None:
-            return await anext(answers, None)
+            return await anext(pulls, None)
 
         while (pulled := self._run(pull_next)) is not None:
             records = [pull.records for pull in pulled if pull.records]
             next_offsets = [pull.next_offset for pull in pulled if pull.status is PullStatus.OFFSET_ILLEGAL]
             yield records, next_offsets[-1] if next_offsets else None
 
-    def _of_each(self, requests: Mapping[ClusterQueue, _Request[_T]]) -> dict[ClusterQueue, _T]:
-        async def gathered() -> list[_T]:
+    def _request_each(self, requests: Mapping[ClusterQueue, _Request[_T]]) -> dict[ClusterQueue, _T]:
+        async def gather_responses() -> list[_T]:
             return await asyncio.gather(*(request() for request in requests.values()))
 
-        return dict(zip(requests, self._request(gathered), strict=True))
+        return dict(zip(requests, self._request(gather_responses), strict=True))
 
     def _request(self, work: _Request[_T]) -> _T:
         """Do the requests of a plan, again and again within the patience where no server responds."""
@@ -180,7 +182,7 @@ class ClusterSink:
             self._sender = BulkSender(namesrv, group, batch_bytes=batch_bytes, **access_arguments(access))
         self._keys = BulkUniqKeys()
         self._queues: dict[str, Sequence[MessageQueue]] = {}
-        self._turn = random.randrange(1 << 16)  # random start, so that tasks begin with different queues
+        self._next_queue = random.randrange(1 << 16)  # random start, so that tasks begin with different queues
 
     def __enter__(self) -> "ClusterSink":
         return self
@@ -241,13 +243,13 @@ class ClusterSink:
             chunks: topic, broker and queue id (None leaves the choice), messages as a batch request carries them, their
                 number, and the ``sys_flag`` of all of them.
         """
-        placed = [
+        queue_chunks = [
             (self._queue(topic, broker, number), data, count, sys_flag)
             for topic, broker, number, data, count, sys_flag in chunks
         ]
 
         async def put_all() -> None:
-            for queue, data, count, sys_flag in placed:
+            for queue, data, count, sys_flag in queue_chunks:
                 await self._sender.put(queue, data, count, sys_flag=sys_flag)
             await self._sender.flush()
 
@@ -255,18 +257,18 @@ class ClusterSink:
             self._runner.run(put_all())
 
     def _queue(self, topic: str, broker: str | None, number: int | None) -> MessageQueue:
-        able = [
+        writable_queues = [
             queue
             for queue in self.queues(topic)
             if broker in (None, queue.broker_name) and number in (None, queue.queue_id)
         ]
-        if not able:
-            place = f"{broker or 'any broker'}:{'any' if number is None else number}"
-            raise ClusterError(f"topic {topic!r} at the name server {self._namesrv} has no queue {place} to write to")
+        if not writable_queues:
+            name = f"{broker or 'any broker'}:{'any' if number is None else number}"
+            raise ClusterError(f"topic {topic!r} at the name server {self._namesrv} has no queue {name} to write to")
         if number is not None:
-            return able[0]  # one lane for all rows, so that they stay in order
-        self._turn += 1
-        return able[self._turn % len(able)]
+            return writable_queues[0]  # one lane for all rows, so that they stay in order
+        self._next_queue += 1
+        return writable_queues[self._next_queue % len(writable_queues)]
 
 
 def access_arguments(settings: Mapping[str, str]) -> dict[str, Any]:

@@ -176,7 +176,7 @@ def check_present(
 
 def deleted_offsets_message(queue: ClusterQueue, begin: int, end: int) -> str:
     """Describe an offset range of a queue that was deleted."""
-    return f"{queue.topic} {queue.name}: offsets {begin} to {end - 1} are gone"
+    return f"{queue.topic} {queue.name}: offsets {begin} to {end - 1} were deleted"
 
 
 def spans(begins: Offsets, ends: Offsets, min_partitions: int) -> list[Span]:

@@ -27,7 +27,7 @@ def read_span(span: Span, options: ClusterReadOptions, columns: Sequence[str]) -
     """Read the messages of an offset range, in queue order, as batches of some columns.
 
     Raises:
-        ClusterError: the cluster does not answer or refuses, or messages are gone and failOnDataLoss is true.
+        ClusterError: the cluster does not answer or refuses, or messages were deleted and failOnDataLoss is true.
         FormatError: in FAILFAST, a record that fails a check; in any mode, bytes that are no records.
     """
     message_columns = [name for name in columns if name != BROKER_NAME]
@@ -54,7 +54,7 @@ def read_span(span: Span, options: ClusterReadOptions, columns: Sequence[str]) -
 
 def _frames(link: ClusterConnection, span: Span, options: ClusterReadOptions) -> Iterator[FrameBatch]:
     # Brokers go on behind messages whose file was just deleted, and say so only now and then (MESSAGE_WAS_REMOVING is
-    # answered as "none matches"): without a filter every offset has a message, and one that has not is gone.
+    # answered as "none matches"): without a filter every offset has a message, and an offset without one was deleted.
     is_whole = options.tags == ALL_TAGS and options.sql is None
     at, frames = span.begin, None
     for records, deleted_before in link.read(span.queue, span.begin, span.end, options.tags, options.sql):
@@ -95,5 +95,5 @@ def _batch_ends(frames: FrameBatch) -> NDArray[np.int64]:
 
 def _fail_or_warn(lost: str, options: ClusterReadOptions) -> None:
     if options.fail_on_data_loss:
-        raise ClusterError(f"{lost}: deleted while they were read")
+        raise ClusterError(f"{lost} while they were read")
     _log.warning("%s", lost)

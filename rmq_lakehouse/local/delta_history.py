@@ -46,7 +46,7 @@ class DeltaHistory:
             else:
                 lines = self.lines(number)
                 if not lines:
-                    state = "gone" if lines is None else "empty"
+                    state = "missing" if lines is None else "empty"
                     raise StoreError(f"{self._table}: commit {number} of its log is {state}, and no checkpoint has it")
                 transactions = [json.loads(line)["txn"] for line in lines if line.startswith(b'{"txn"')]
             versions = {action["appId"]: int(action["version"]) for action in transactions} | versions
@@ -77,5 +77,5 @@ class DeltaRsSnapshot:
         self.transactions = history.transaction_versions(version) if version >= 0 else {}
         self.read_commit = history.read_commit
 
-    def drops_transactions(self) -> bool:
+    def expires_transactions(self) -> bool:
         return RETENTION in self._properties

@@ -22,14 +22,19 @@ from deltalake.exceptions import CommitFailedError, DeltaError, DeltaProtocolErr
 from deltalake.transaction import AddAction, CommitProperties, PostCommitHookProperties, RemoveAction, Transaction
 
 from rmq_formats.errors import StoreError
-from rmq_lakehouse.delta.features import demanding_property, is_plain, stats_property, unbounded_column
+from rmq_lakehouse.delta.features import (
+    column_without_bounds,
+    is_plain,
+    property_requiring_delta_writer,
+    stats_property,
+)
 from rmq_lakehouse.delta.files import COLUMNS_PROPERTY, DeltaFiles, newest_files, removed_columns, write_metrics
 from rmq_lakehouse.delta.local_commits import TRANSACTIONS, commit_lock, quarantine_torn_commits
 from rmq_lakehouse.directories import DELTA_LOG, METADATA, check_new_table, check_vacuum, table_around, table_within
 from rmq_lakehouse.local.delta_history import DeltaHistory, DeltaRsSnapshot
 from rmq_lakehouse.local.table_log import NeedsSparkError, condition_of
 from rmq_lakehouse.parquet import Layout, WrittenFile
-from rmq_lakehouse.table_log import RowRange, TableSpec, check_identity_columns
+from rmq_lakehouse.table_log import NOT_A_TABLE, RowRange, TableSpec, check_identity_columns
 from rmq_offline.tasks.publish import sync_file_system
 
 if TYPE_CHECKING:  # pyarrow's data sets load pandas
@@ -51,7 +56,7 @@ class DeltaRsTableLog:
     """Transaction log of one table; each call sees its newest version."""
 
     conflicts: tuple[type[Exception], ...] = (CommitConflictError,)
-    takes_any_partition_text = False
+    accepts_any_partition_text = False
     null_breaks_members = True
 
     def __init__(self, table: str) -> None:
@@ -72,7 +77,7 @@ class DeltaRsTableLog:
     def partition_columns(self) -> list[str]:
         return list(self._open().metadata().partition_columns)
 
-    def names_directories(self, properties: Mapping[str, str]) -> bool:  # noqa: ARG002 # others are for the job
+    def has_partition_directories(self, properties: Mapping[str, str]) -> bool:  # noqa: ARG002 # others are for the job
         return True
 
     def check_writable(self, columns: Collection[str], table_spec: TableSpec) -> None:
@@ -82,7 +87,7 @@ class DeltaRsTableLog:
             raise NeedsSparkError(f"{self._name}: delta-rs cannot open a path with \\ or escapes such as %20")
         table = self._find()
         properties = dict(table_spec.initial_properties) if table is None else table.metadata().configuration
-        unbounded = unbounded_column(properties, columns, table_spec.stats)
+        unbounded = column_without_bounds(properties, columns, table_spec.stats)
         if unbounded is not None:
             raise NeedsSparkError(f"{self._name}: only Spark writes the bounds of column {unbounded!r}")
         if table is None:
@@ -178,7 +183,7 @@ class DeltaRsTableLog:
         return None if path is None else f"an Iceberg table ({path})"
 
     def create(self, schema: pa.Schema, table_spec: TableSpec, properties: Mapping[str, str]) -> None:
-        name = demanding_property(properties)
+        name = property_requiring_delta_writer(properties)
         if name is not None:
             raise NeedsSparkError(f"{self._name}: property {name} = {properties.get(name)} is for Delta's own writer")
         _check_names(self._name, _column_paths(schema))
@@ -202,7 +207,7 @@ class DeltaRsTableLog:
         """Refuse the directory for a new table if it is another's, or not empty. Raises StoreError."""
         check_new_table(self._name, table_around(self._path), self.other_table())
         if self._path.exists() and any(path.name != DELTA_LOG for path in self._path.iterdir()) and not self.exists():
-            raise StoreError(f"{self._name}: is not empty, and no table: empty it, or give another --table")
+            raise StoreError(f"{self._name}: {NOT_A_TABLE}")
 
     def layout(self, table_spec: TableSpec, codec: str, columns: Collection[str]) -> Layout:
         self.check_writable(columns, table_spec)
@@ -254,7 +259,7 @@ class DeltaRsTableLog:
     def _open(self) -> DeltaTable:
         table = self._find()
         if table is None:
-            raise StoreError(f"{self._name}: the table is gone")
+            raise StoreError(f"{self._name}: the table was deleted")
         return table
 
     def _find(self) -> DeltaTable | None:

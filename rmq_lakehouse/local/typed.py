@@ -13,12 +13,12 @@ from rmq_lakehouse.decode.bodies import ELEMENT, BodyDecoder
 from rmq_lakehouse.decode.columns import column_types, select_columns
 from rmq_lakehouse.decode.spark_ddl import UnknownSchemaError
 from rmq_lakehouse.decode.topics import build_decoder, schema_columns
-from rmq_lakehouse.delta.features import demanding_property
+from rmq_lakehouse.delta.features import property_requiring_delta_writer
 from rmq_lakehouse.exactly_once import ExactlyOnceTable
 from rmq_lakehouse.exports import ExportCounts, ExportTables
 from rmq_lakehouse.local.raw import CODEC, LocalExactlyOnceTable, LocalRunner
 from rmq_lakehouse.local.table_log import NeedsSparkError, OpenLocalTable
-from rmq_lakehouse.parquet import counted_columns
+from rmq_lakehouse.parquet import stats_columns
 from rmq_lakehouse.partitions import TIME_COLUMNS, check_columns_exist, parse_partition
 from rmq_lakehouse.records import PendingRecords
 from rmq_lakehouse.selection import ExportSelection
@@ -51,7 +51,7 @@ def check_topic(topic: TypedTopic, table_format: str) -> None:
             raise NeedsSparkError(f"topic {topic.topic!r}: column {path} is {kind}, which is for the job")
     _check_partitions(topic, columns)
     if table_format == "delta":
-        demanding = demanding_property(topic.properties)
+        demanding = property_requiring_delta_writer(topic.properties)
         if demanding is not None:
             value = topic.properties.get(demanding)
             raise NeedsSparkError(f"topic {topic.topic!r}: property {demanding} = {value} is for the job")
@@ -104,7 +104,7 @@ class LocalTypedExport(ExportTables):
         self._schema = typed_columns(topic, self._metadata, self._decoder.value_type, self._time_columns)
         self._spec = TableSpec(
             partitions,
-            stats=counted_columns(self._schema, partitions),
+            stats=stats_columns(self._schema, partitions),
             properties=table_properties(topic),
             initial_properties=tuple(topic.properties.items()),
             comment=table_comment(topic),

@@ -71,9 +71,9 @@ def test_a_port_in_use_is_one_line_and_exit_2(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         arguments = ["--store", str(tmp_path / "store"), "--listen", f"127.0.0.1:{port}", "-c", conf(tmp_path)]
         errors = failure("broker", *arguments)
-        assert f"rmq: 127.0.0.1:{port}: cannot listen there" in errors
+        assert f"rmq: 127.0.0.1:{port}: cannot listen" in errors
         arguments[3] = f"127.0.0.1:{port + 2}"
-        assert f"rmq: 127.0.0.1:{port}: cannot listen there" in failure("broker", *arguments)
+        assert f"rmq: 127.0.0.1:{port}: cannot listen" in failure("broker", *arguments)
     assert errors.count("\n") == 1
     assert not (tmp_path / "store" / "abort").exists()
 

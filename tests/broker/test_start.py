@@ -101,8 +101,8 @@ def test_a_broker_without_kernels_is_one_line_and_exit_2(tmp_path: Path) -> None
     ("settings", "pattern"),
     [
         ({}, r"127\.0\.0\.1:(\d+)"),
-        ({"broker_ip1": "10.1.2.3"}, r"127\.0\.0\.1:(\d+), and tells clients 10\.1\.2\.3:\1"),
-        ({"bind_address": "0.0.0.0", "broker_ip1": "10.1.2.3"}, r"0\.0\.0\.0:(\d+), and tells clients 10\.1\.2\.3:\1"),
+        ({"broker_ip1": "10.1.2.3"}, r"127\.0\.0\.1:(\d+), advertised as 10\.1\.2\.3:\1"),
+        ({"bind_address": "0.0.0.0", "broker_ip1": "10.1.2.3"}, r"0\.0\.0\.0:(\d+), advertised as 10\.1\.2\.3:\1"),
         ({"bind_address": "::1"}, r"\[::1\]:(\d+)"),
     ],
     ids=["loopback", "another", "all", "ipv6"],
@@ -112,8 +112,8 @@ async def test_the_address_that_is_bound_is_named(
 ) -> None:
     caplog.set_level("INFO")
     async with Broker(replace(CONFIG, **settings), small_store(tmp_path)) as broker:
-        assert re.fullmatch(pattern, broker.shown_address)
-        assert f"listens on {broker.shown_address}" in caplog.text
+        assert re.fullmatch(pattern, broker.listen_and_advertised_address)
+        assert f"listens on {broker.listen_and_advertised_address}" in caplog.text
 
 
 def test_settings_of_paths_may_begin_with_the_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,7 +56,7 @@ async def wait_until_diverged(slave: Asker) -> None:
     """Wait until a slave reports that its log differs from the master's."""
 
     async def reports_divergence() -> bool:
-        return "this log goes from" in slave.broker.state.replication.slave.refusal_reason  # type: ignore[union-attr]
+        return "this log (" in slave.broker.state.replication.slave.refusal_reason  # type: ignore[union-attr]
 
     await eventually(reports_divergence, 60)
 
@@ -69,7 +69,7 @@ async def grow(master: Asker, count: int, body: bytes) -> None:
 async def check_common_offset(master: Asker, slave: Asker, common: int, caplog: pytest.LogCaptureFixture) -> None:
     """Wait until the slave reports the end of the common log; neither server counts the slave as in sync."""
     await wait_until_diverged(slave)
-    assert f"and is the master's up to {common} only" in caplog.text
+    assert f"is identical to the master's only up to offset {common}" in caplog.text
     master_status, slave_status = [decode_body((await peer.ask(907)).body, HaStatus) for peer in (master, slave)]
     assert master_status.in_sync_slave_nums == 0
     assert not slave_status.ha_client_runtime_info.activated
@@ -131,7 +131,7 @@ async def test_a_log_with_nothing_in_common(tmp_path: Path, caplog: pytest.LogCa
     async with running(store_of(tmp_path / "master")) as master, running(slave_store, **slave_of(master)) as slave:
         await wait_until_diverged(slave)
         assert slave.broker.store.max_physical_offset == end
-    told = f"this log goes from 0 to {end}, and has nothing in common with the master's: delete this store"
+    told = f"this log (0 to {end}) has nothing in common with the master's. Delete this store"
     assert caplog.text.count(told) == 2
 
 

@@ -192,7 +192,7 @@ async def test_a_slave_has_the_batch_queues_too_once_it_is_told_of_their_topic(t
     master_store, slave_store = store_of(tmp_path / "master"), store_of(tmp_path / "slave")
     async with running(master_store) as master, running(slave_store, **slave_of(master)) as slave:
         master.broker.state.topics.put(TopicConfig(topic_name="B", attributes={"queue.type": "BatchCQ"}))
-        assert await master.broker.state.topics.file.is_written(60)
+        assert await master.broker.state.topics.file.wait_written(60)
         own = encode_properties({"TAGS": "t"})
         batch = (pack(">iiiii", 23 + len(own), 0, 0, 0, 1) + b"x" + pack(">h", len(own)) + own) * 3
 

@@ -106,7 +106,7 @@ async def test_a_topic_that_a_slave_names_itself_has_batch_queues_if_it_has_inne
     settings = {"slave_read_enable": True, "slave_sync_interval_ms": 50}
     async with running_pair(tmp_path, **settings) as (master, slave):
         master.broker.state.topics.put(TopicConfig(topic_name="B", attributes={"queue.type": "BatchCQ"}))
-        assert await master.broker.state.topics.file.is_written(60)
+        assert await master.broker.state.topics.file.wait_written(60)
         batch = batch_of([(b"%d" % number, b"") for number in range(3)])
         assert (await master.send("B", batch, m="true", properties={"UNIQ_KEY": "k"})).code == 0
         await caught_up(slave.broker, master.broker)

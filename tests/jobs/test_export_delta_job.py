@@ -232,7 +232,7 @@ def test_messages_after_the_logs_end_are_reported_and_not_exported(
     store = recovered_log().save(tmp_path / "store")
     report, code = export(spark, store, tmp_path / "former", "--include", "unqueued")
     assert (report["messages"], report["leftover_bytes"] > 0, code) == (0, True, 1)
-    (line,) = [record.getMessage() for record in caplog.records if "behind the log's end" in record.getMessage()]
+    (line,) = [record.getMessage() for record in caplog.records if "after the log's end" in record.getMessage()]
     assert f"rmq replay --store {store} --include unqueued --to-store NEW" in line
     report, code = export(spark, store, tmp_path / "live")
     assert (report["messages"], report["leftover_bytes"], code) == (60, 0, 0)

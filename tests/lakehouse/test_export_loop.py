@@ -48,7 +48,7 @@ def test_a_cluster_that_is_away_for_a_while_is_asked_again(monkeypatch: pytest.M
     assert rounds(monkeypatch, None, AWAY, NoTopicError("no topic 'T'"), None, AWAY) == 6
 
 
-@pytest.mark.parametrize("end", [ClusterError("offsets 3 to 5 are gone"), StoreError("the table is gone")])
+@pytest.mark.parametrize("end", [ClusterError("offsets 3 to 5 were deleted"), StoreError("the table was deleted")])
 def test_other_errors_end_the_loop(monkeypatch: pytest.MonkeyPatch, end: Exception) -> None:
     with pytest.raises(type(end), match=str(end)):
         rounds(monkeypatch, None, end)

@@ -449,9 +449,9 @@ def test_a_file_of_the_log_that_is_deleted_before_it_is_read_is_no_silent_loss(
         return plan_tasks(records, *arguments)
 
     monkeypatch.setattr(PendingRecords, "tasks", delete_and_plan)
-    with pytest.raises(StoreError, match=f"{deleted.name}: was deleted before it was read. Run the export again"):
+    with pytest.raises(StoreError, match=f"{deleted.name}: the segment was deleted before the export read it"):
         local.run()
-    with pytest.raises(StoreError, match="of the CommitLog are gone: deleted before the export"):
+    with pytest.raises(StoreError, match="of the CommitLog were deleted before the export"):
         local.run()
     report, code = local.run("--fail-on-data-loss", "false")
     begin = int(deleted.name)

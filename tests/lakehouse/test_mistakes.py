@@ -188,7 +188,7 @@ class TestWithATable:
         kept = exporter.table / "notes.txt"
         kept.parent.mkdir()
         kept.write_text("mine")
-        with pytest.raises(RmqError, match="table: is not empty, and no table"):
+        with pytest.raises(RmqError, match="table: the directory is not empty and contains no table"):
             exporter.run()
         assert [(path.name, path.read_text()) for path in exporter.table.iterdir()] == [("notes.txt", "mine")]
 
@@ -207,8 +207,11 @@ class TestWithATable:
     @pytest.mark.parametrize(
         ("topic", "said"),
         [
-            ("__HIVE_DEFAULT_PARTITION__", "is what Spark writes for null"),
-            (f"%RETRY%{'g' * 239}", "of 246 characters makes a directory's name of 256 bytes, where 255 is the most"),
+            ("__HIVE_DEFAULT_PARTITION__", "is the text that Spark writes for null, so it cannot be a partition value"),
+            (
+                f"%RETRY%{'g' * 239}",
+                "has 246 characters: the directory name would have 256 bytes, at most 255 are allowed",
+            ),
         ],
         ids=["null", "long"],
     )
@@ -217,7 +220,10 @@ class TestWithATable:
         write(exporter.store, [("Odd", b"1"), (topic, b"2")])
         with pytest.raises(PySparkException) as caught:
             exporter.run("--from-offset", "0", "--system-topics")
-        assert spark_cause(caught.value) == f"topic '{topic}' {said}: choose --topics without it, or partitions"
+        assert (
+            spark_cause(caught.value)
+            == f"topic '{topic}' {said}. Choose --topics without this value, or other partitions"
+        )
         assert exporter.offsets() == []
         assert exporter.run("--system-topics")[0]["messages"] == 2  # files that tasks write themselves
 
@@ -266,7 +272,7 @@ class TestWithATable:
         exporter.run("--ending-physical-offset", str(placed[5]))
         first, second, *_ = sorted((exporter.store / "commitlog").iterdir())
         first.unlink()
-        with pytest.raises(RmqError, match=rf"bytes {placed[5]} to {int(second.name)} of the CommitLog are gone"):
+        with pytest.raises(RmqError, match=rf"bytes {placed[5]} to {int(second.name)} of the CommitLog were deleted"):
             exporter.run()
         report, code = exporter.run("--fail-on-data-loss", "false")
         assert (report["missing_bytes"], code) == (int(second.name) - placed[5], 1)
@@ -303,7 +309,7 @@ def test_a_table_whose_files_are_gone_is_refused_before_anything_is_written(
     for number in (0, 1):  # one of each topic
         one = sorted(exporter.table.rglob("*.parquet"))[number]
         kept = one.rename(exporter.work / "kept")
-        with pytest.raises(StoreError, match=rf"table: its data file .*{one.name} is gone: put it back, or give"):
+        with pytest.raises(StoreError, match=rf"table: data file .*{one.name} is missing. Restore the file, or give"):
             exporter.run(*chosen, *(ONCE if number else ()))
         kept.rename(one)
     assert sorted(exporter.table.rglob("*")) == there

@@ -353,9 +353,12 @@ def test_tags_that_are_no_partition_are_dead_letters_of_a_table_with_a_key(expor
     assert (code, report["messages"], report["undecoded"]) == (0, 3, 3)
     assert [(row.id, row.tags) for row in exporter.rows()] == [(0, "blue"), (3, None), (5, None)]
     too_long, null, wide = (row.reason for row in exporter.rows("dead"))
-    assert too_long.endswith("' of 300 characters makes a directory's name of 305 bytes, where 255 is the most")
-    assert null == "tags '__HIVE_DEFAULT_PARTITION__' is what Spark writes for null"
-    assert wide.endswith("' of 90 characters makes a directory's name of 275 bytes, where 255 is the most")
+    assert too_long.endswith("' has 300 characters: the directory name would have 305 bytes, at most 255 are allowed")
+    assert (
+        null
+        == "tags '__HIVE_DEFAULT_PARTITION__' is the text that Spark writes for null, so it cannot be a partition value"
+    )
+    assert wide.endswith("' has 90 characters: the directory name would have 275 bytes, at most 255 are allowed")
 
 
 def test_a_spec_has_partitions_or_clusters(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def test_a_port_in_use_is_one_line_and_exit_2(tmp_path: Path) -> None:
         taken.listen()
         port = taken.getsockname()[1]
         errors = failure("--listen", f"127.0.0.1:{port}", "-c", settings(tmp_path))
-    assert re.fullmatch(rf"rmq: 127\.0\.0\.1:{port}: cannot listen there: .*\n", errors)
+    assert re.fullmatch(rf"rmq: 127\.0\.0\.1:{port}: cannot listen: .*\n", errors)
 
 
 @pytest.mark.parametrize(

@@ -112,11 +112,11 @@ async def test_a_certificate_of_one_s_own_is_for_tls_alone_unless_plain_is_wante
     (tmp_path / "cert").write_bytes(certificate)
     (tmp_path / "tls").write_text(f"tls.server.certPath={tmp_path}/cert\ntls.server.keyPath={tmp_path}/key\n")
     file = read_tls_file(str(tmp_path / "tls"))
-    for takes_plain in (None, True):
-        async with Proxy("127.0.0.1:1", "127.0.0.1:0", tls=file, takes_plain=takes_plain) as proxy:
+    for accepts_plain in (None, True):
+        async with Proxy("127.0.0.1:1", "127.0.0.1:0", tls=file, accepts_plain=accepts_plain) as proxy:
             assert (await trusting(proxy.address)) is not None
             async with grpc.aio.insecure_channel(proxy.address) as plain:
-                if takes_plain:
+                if accepts_plain:
                     await heartbeat(plain)
                 else:
                     with pytest.raises(grpc.aio.AioRpcError):

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from rmq_core.proxy import request_budget, server
-from rmq_core.proxy.request_budget import MOST_ENTRIES, RequestBudget, check_entries
+from rmq_core.proxy.request_budget import MAX_ENTRIES, RequestBudget, check_entries
 from rmq_core.proxy.wire import StatusError, rpc, v2
 from tests.proxy import test_access
 from tests.proxy.conftest import Caller
@@ -75,9 +75,9 @@ async def test_a_call_that_its_client_cancels_leaves_nothing() -> None:
     assert (budget.count, budget._readers) == (0, {})
 
 
-@pytest.mark.parametrize("name", sorted(MOST_ENTRIES))
+@pytest.mark.parametrize("name", sorted(MAX_ENTRIES))
 def test_entries_are_counted_in_bytes(name: str) -> None:
-    most = MOST_ENTRIES[name]
+    most = MAX_ENTRIES[name]
     check_entries(name, b"\x0a\x00" * most)
     for data in (b"\x0a\x00" * (most + 1), b"\x78\x01" * (most + 1), b"\x79" + bytes(8) + b"\x0a\x00" * most,
                  b"\x7d" + bytes(4) + b"\x0a\x00" * most):  # fmt: skip

@@ -83,7 +83,7 @@ async def test_a_server_that_has_closed_awaits_no_answers_any_more(serve: Serve,
     lost, stays = await connect(address), await connect(address)
     lost.write(numbered(1))
     stays.write(numbered(2)[len(numbered(1)) :])
-    while sum(connection.unanswered for connection in server.connections) < 2:
+    while sum(connection.pending_response_count for connection in server.connections) < 2:
         await asyncio.sleep(0.01)
     next(iter(server.connections)).abort()
     await asyncio.sleep(0.01)
@@ -359,7 +359,7 @@ async def test_a_port_in_use_is_told_in_one_line() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(ListenError, match=f"127.0.0.1:{port}: cannot listen there: .*in use"):
+        with pytest.raises(ListenError, match=f"127.0.0.1:{port}: cannot listen: .*in use"):
             await server.listen("127.0.0.1", port)
     for host, port in (("no.such.host.invalid", 0), ("127.0.0.1", 70000), ("\ud800", 0)):
         with pytest.raises(ListenError):

@@ -24,11 +24,12 @@ from rmq_core.remoting.connection import Connection, Handler, HandlerResponse
 from rmq_core.remoting.error_responses import not_supported
 from rmq_core.remoting.errors import ResponseError
 from rmq_core.remoting.header import RemotingCommand
+from rmq_core.remoting.settings import address_host
 from rmq_core.store.store import MessageStore
 
 audit = logging.getLogger("rmq.broker.audit")
 FREE_REFUSALS: Final = 50  # refusals of a host in a window; later ones are delayed
-MOST_REFUSALS: Final = 1000  # refusals after which the connection is closed
+MAX_REFUSALS: Final = 1000  # refusals after which the connection is closed
 REFUSAL_WAIT_S: Final = 0.5
 _REFUSAL_WINDOW_MS: Final = 60_000
 _MAX_REFUSED_HOSTS: Final = 10_000
@@ -72,7 +73,7 @@ class Guard:
         self._decisions: dict[tuple[str, Permission, str], bool | None] = {}
         self._changes = 0  # version of the accounts in the decisions
 
-    def guard_handler(self, handler: Handler) -> Handler:
+    def guard(self, handler: Handler) -> Handler:
         return self.require_signature(self.require_permissions(handler))
 
     def require_signature(self, handler: Handler) -> Handler:
@@ -119,7 +120,7 @@ class Guard:
             raise refusal(f"User:{name} has no permission for request type {request.code}: it is for super users.")
         error = self.first_refusal(name, rule(request, self._cluster), connection.remote_address)
         if error is not None:
-            if self._failures.count(_host(connection.remote_address)) <= FREE_REFUSALS:
+            if self._failures.count(address_host(connection.remote_address)) <= FREE_REFUSALS:
                 _log_refusal(request, connection, error)
             raise error
 
@@ -141,7 +142,7 @@ class Guard:
         """Return the refusal of the first permission that a user lacks from an address; None with all permissions."""
         if not self._authorizes or self._accounts.users[name].is_super:
             return None
-        host = _host(address)
+        host = address_host(address)
         for permission in permissions:
             is_allowed = self._decide(name, permission, host)
             if not is_allowed:
@@ -179,18 +180,14 @@ class Guard:
         self, request: RemotingCommand, connection: Connection, error: ResponseError
     ) -> HandlerResponse:
         """Refuse a request that is not authenticated; delay the refusal for a host with many refusals."""
-        count = self._failures.count(_host(connection.remote_address))
+        count = self._failures.count(address_host(connection.remote_address))
         if count <= FREE_REFUSALS:
             _log_refusal(request, connection, error)
             raise error
-        if count > MOST_REFUSALS:
+        if count > MAX_REFUSALS:
             connection.close()
             return None
         return _refuse_later(error)
-
-
-def _host(address: str) -> str:
-    return address.rpartition(":")[0].strip("[]")
 
 
 def _log_refusal(request: RemotingCommand, connection: Connection, error: ResponseError) -> None:
@@ -205,17 +202,17 @@ class GuardedTable(dict[int, Handler]):
 
     def __init__(self, handlers: Mapping[int, Handler], guard: Guard) -> None:
         super().__init__(handlers)
-        self._unknown = guard.guard_handler(lambda request, _: not_supported(request))
+        self._unknown = guard.guard(lambda request, _: not_supported(request))
 
     def get(self, code: int, default: object = None) -> Handler:  # noqa: ARG002
         return super().get(code, self._unknown)
 
 
-def guard_handlers(guard: Guard | None, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
+def guard_all(guard: Guard | None, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
     """Put a guard before handlers, if there is one."""
     if guard is None:
         return dict(handlers)
-    return {code: guard.guard_handler(handler) for code, handler in handlers.items()}
+    return {code: guard.guard(handler) for code, handler in handlers.items()}
 
 
 async def _refuse_later(error: ResponseError) -> RemotingCommand | None:

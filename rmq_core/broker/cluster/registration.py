@@ -18,7 +18,7 @@ from rmq_core.remoting.bodies.codec import decode_body
 from rmq_core.remoting.bodies.routes import KVTable, RegisterBrokerBody, TopicRouteData, encode_registration
 from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.codes import RequestCode
-from rmq_core.remoting.connection import Connection, Handler, HandlerResponse, awaited, drop
+from rmq_core.remoting.connection import Connection, Handler, HandlerResponse, await_response, close_response
 from rmq_core.remoting.errors import RemotingError
 from rmq_core.remoting.fields import write_fields
 from rmq_core.remoting.header import RemotingCommand, request
@@ -188,6 +188,6 @@ async def _respond_when_registered(
 ) -> RemotingCommand | None:
     try:
         await asyncio.wait([registered], timeout=_ANSWER_TIMEOUT_S)
-        return await awaited(response)
+        return await await_response(response)
     finally:
-        drop(response)
+        close_response(response)

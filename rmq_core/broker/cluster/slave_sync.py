@@ -32,7 +32,7 @@ from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.connection import Connection, Handler
 from rmq_core.remoting.errors import RemotingError
 from rmq_core.remoting.header import RemotingCommand
-from rmq_core.remoting.header import request as request_of
+from rmq_core.remoting.header import request as build_request
 from rmq_core.store.results import Arrival
 from rmq_formats.errors import FormatError
 
@@ -58,7 +58,7 @@ _REFUSED: Final = {
     RequestCode.END_TRANSACTION: (ResponseCode.SLAVE_NOT_AVAILABLE, "this broker is a slave"),
     RequestCode.RECALL_MESSAGE: (ResponseCode.SLAVE_NOT_AVAILABLE, "recall failed, operation is forbidden"),
     RequestCode.RESET_MASTER_FLUSH_OFFSET: (
-        ResponseCode.SYSTEM_ERROR, "this slave keeps no flush offset of its master: it forces what it has itself"
+        ResponseCode.SYSTEM_ERROR, "a slave has no flush offset of its master: it fsyncs its own log"
     ),
     RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: (ResponseCode.SYSTEM_ERROR, "Can not reset offset in slave broker"),
 }  # fmt: skip
@@ -158,7 +158,7 @@ class SlaveSync:
                 log.info("created the topic %(topic)s, which the master has not sent", {"topic": topic})
 
     async def _copy_table(self, address: str, code: RequestCode, kind: type[_T], adopt: Callable[[_T], None]) -> None:
-        response = await self._client.invoke(address, request_of(code))
+        response = await self._client.invoke(address, build_request(code))
         if response.code != ResponseCode.SUCCESS:
             raise RemotingError(f"{address}: code {response.code}: {response.remark}")
         adopt(decode_body(response.body, kind))

@@ -22,16 +22,16 @@ from rmq_core.remoting.fields import has_field, read_fields, write_fields
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.pop import (
     IN_ORDER,
-    MOST_INVISIBLE_MS,
+    MAX_INVISIBLE_MS,
     AckMessage,
     ChangeInvisibleTime,
     ChangeInvisibleTimeResponse,
     PopHandle,
 )
+from rmq_core.store.commitlog.lmq_offsets import LMQ_QUEUE_ID
 
 _Fields = TypeVar("_Fields", AckMessage, ChangeInvisibleTime)
 _LITE_TOPIC: Final = "liteTopic"
-_QUEUE_ID: Final = 0
 _NOTHING: Final = ChangeInvisibleTimeResponse(pop_time=0, invisible_time=0, revive_qid=0)
 
 
@@ -54,7 +54,7 @@ class LiteAckProcessor:
     def ack(self, request: RemotingCommand, fields: AckMessage) -> RemotingCommand:
         queue, handle = self._parse_handle(fields)
         group, offset = fields.consumer_group, fields.offset
-        committed = self._state.offsets.get(queue, group, _QUEUE_ID)
+        committed = self._state.offsets.get(queue, group, LMQ_QUEUE_ID)
         if offset < committed:
             return request.response()
         next_offset = self._acknowledge(queue, group, offset, committed, handle)
@@ -64,42 +64,42 @@ class LiteAckProcessor:
 
     def _acknowledge(self, queue: str, group: str, offset: int, committed: int, handle: PopHandle) -> int | None:
         """Acknowledge a message; return the offset to commit, or None without a change."""
-        last_pop_ms = self._orders.last_pop_ms(queue, group, _QUEUE_ID)
+        last_pop_ms = self._orders.last_pop_ms(queue, group, LMQ_QUEUE_ID)
         if last_pop_ms is None:
             return offset + 1 if offset == committed else None
         if last_pop_ms != handle.pop_time_ms:
             return None  # of an earlier pop: the message returns
         try:
-            return self._orders.acknowledge(queue, group, _QUEUE_ID, offset, handle.pop_time_ms)
+            return self._orders.acknowledge(queue, group, LMQ_QUEUE_ID, offset, handle.pop_time_ms)
         except ValueError as error:
             raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, f"ack offset illegal. {error}") from error
 
     def _commit(self, queue: str, group: str, next_offset: int) -> None:
         state = self._state
-        if not state.offsets.is_reset(queue, group, _QUEUE_ID):
-            if next_offset > state.offsets.get(queue, group, _QUEUE_ID):
-                state.offsets.commit(queue, group, _QUEUE_ID, next_offset)
-            self._orders.remove_acknowledged(queue, group, _QUEUE_ID)
-        if self._orders.is_blocked(queue, group, _QUEUE_ID, None, state.clock_ms()):
+        if not state.offsets.is_reset(queue, group, LMQ_QUEUE_ID):
+            if next_offset > state.offsets.get(queue, group, LMQ_QUEUE_ID):
+                state.offsets.commit(queue, group, LMQ_QUEUE_ID, next_offset)
+            self._orders.remove_acknowledged(queue, group, LMQ_QUEUE_ID)
+        if self._orders.is_blocked(queue, group, LMQ_QUEUE_ID, None, state.clock_ms()):
             return
-        if state.store.max_offset(queue, _QUEUE_ID) > next_offset:
+        if state.store.max_offset(queue, LMQ_QUEUE_ID) > next_offset:
             self._dispatcher.notify_group(queue, group)
 
     def change(self, request: RemotingCommand, fields: ChangeInvisibleTime) -> RemotingCommand:
         """Change the invisible time of a message, or with ``suspend`` of all messages of its pop (200053)."""
-        if not 0 <= fields.invisible_time <= MOST_INVISIBLE_MS:
-            what = f"invisibleTime {fields.invisible_time} is not of 0 to {MOST_INVISIBLE_MS} ms"
+        if not 0 <= fields.invisible_time <= MAX_INVISIBLE_MS:
+            what = f"invisibleTime {fields.invisible_time} is not of 0 to {MAX_INVISIBLE_MS} ms"
             raise ResponseError(ResponseCode.INVALID_PARAMETER, what)
         queue, handle = self._parse_handle(fields)
         group, pop_time_ms = fields.consumer_group, handle.pop_time_ms
-        if fields.offset < self._state.offsets.get(queue, group, _QUEUE_ID):  # the message is acknowledged
+        if fields.offset < self._state.offsets.get(queue, group, LMQ_QUEUE_ID):  # the message is acknowledged
             return request.response(ext_fields=write_fields(_NOTHING))
         visible_ms = self._state.clock_ms() + fields.invisible_time
         if fields.suspend:
-            self._orders.suspend(queue, group, _QUEUE_ID, pop_time_ms, visible_ms)
-        elif self._orders.last_pop_ms(queue, group, _QUEUE_ID) == pop_time_ms:
+            self._orders.suspend(queue, group, LMQ_QUEUE_ID, pop_time_ms, visible_ms)
+        elif self._orders.last_pop_ms(queue, group, LMQ_QUEUE_ID) == pop_time_ms:
             try:
-                self._orders.change(queue, group, _QUEUE_ID, fields.offset, pop_time_ms, visible_ms)
+                self._orders.change(queue, group, LMQ_QUEUE_ID, fields.offset, pop_time_ms, visible_ms)
             except ValueError as error:
                 raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
         response = ChangeInvisibleTimeResponse(
@@ -117,9 +117,9 @@ class LiteAckProcessor:
             handle = PopHandle.decode(fields.extra_info)
         except ValueError as error:
             raise ResponseError(ResponseCode.INVALID_PARAMETER, str(error)) from error
-        if not 0 <= fields.offset <= self._state.store.max_offset(queue, _QUEUE_ID):
+        if not 0 <= fields.offset <= self._state.store.max_offset(queue, LMQ_QUEUE_ID):
             raise ResponseError(ResponseCode.NO_MESSAGE, "ack offset illegal.")
-        if fields.queue_id != _QUEUE_ID or handle.revive_queue_id != IN_ORDER:
+        if fields.queue_id != LMQ_QUEUE_ID or handle.revive_queue_id != IN_ORDER:
             raise ResponseError(ResponseCode.INVALID_PARAMETER, "ack queue illegal.")
         return queue, handle
 

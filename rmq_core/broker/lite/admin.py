@@ -34,9 +34,9 @@ from rmq_core.remoting.fields import read_fields
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.pop import LiteClientName, LiteDispatch, LiteGroupName, LiteTopicName
 from rmq_core.remoting.requests import Topic
+from rmq_core.store.commitlog.lmq_offsets import LMQ_QUEUE_ID
 from rmq_formats.codecs.topics import lite_parts
 
-_QUEUE_ID: Final = 0
 _MAX_RETURN_COUNT: Final = 10_000  # ``MAX_RETURN_COUNT``
 _UNKNOWN: Final = -1
 
@@ -67,8 +67,8 @@ class LiteManagerProcessor:
         """Return the counts of lite topics, subscriptions and offsets (GET_BROKER_LITE_INFO, 200074)."""
         store = self._state.store
         body = BrokerLiteInfo(
-            cq_table_size=len(store.appender.light_queues) + len(self._state.topics.table),
-            current_lmq_num=len(store.appender.light_queues),
+            cq_table_size=len(store.appender.lmq_names) + len(self._state.topics.table),
+            current_lmq_num=len(store.appender.lmq_names),
             event_map_size=len(self._registry.clients),
             group_meta=self._groups.by_parent(),
             lite_subscription_count=self._registry.count,
@@ -86,7 +86,7 @@ class LiteManagerProcessor:
         body = ParentTopicInfo(
             groups=self._groups.by_parent().get(parent),
             lite_topic_count=len([None async for _ in self._lifecycle.children(parent)]),
-            lmq_num=len(self._state.store.appender.light_queues),
+            lmq_num=len(self._state.store.appender.lmq_names),
             topic=parent,
             ttl=self._groups.ttl_minutes_of(parent),
         )
@@ -103,7 +103,7 @@ class LiteManagerProcessor:
             parent_topic=fields.parent_topic,
             sharding_to_broker=self._sharding.is_here(fields.lite_topic, brokers),
             subscriber=self._subscribers(queue),
-            topic_offset=topic_offset(self._state.store, queue, _QUEUE_ID),
+            topic_offset=topic_offset(self._state.store, queue, LMQ_QUEUE_ID),
         )
         return request.response(body=encode_body(body))
 
@@ -151,17 +151,17 @@ class LiteManagerProcessor:
     def _describe_child_lag(self, fields: LiteGroupName, parent: str) -> LiteGroupInfo:
         store, group = self._state.store, fields.group
         queue = parse_lite_queue(parent, fields.lite_topic)
-        high, offset = store.max_offset(queue, _QUEUE_ID), self._state.offsets.get(queue, group, _QUEUE_ID)
+        high, offset = store.max_offset(queue, LMQ_QUEUE_ID), self._state.offsets.get(queue, group, LMQ_QUEUE_ID)
         info = LiteGroupInfo(group=group, lite_topic=fields.lite_topic, parent_topic=parent)
         if not high:
             return replace(info, total_lag_count=_UNKNOWN)
         if offset < 0:
             return info
-        last_ms = store.store_timestamp_ms(queue, _QUEUE_ID, offset - 1) if offset else None
+        last_ms = store.store_timestamp_ms(queue, LMQ_QUEUE_ID, offset - 1) if offset else None
         progress = ConsumeOffset(broker_offset=high, consumer_offset=offset, last_timestamp=last_ms or 0)
         return replace(
             info,
-            earliest_unconsumed_timestamp=_time_or_unknown(store.store_timestamp_ms(queue, _QUEUE_ID, offset)),
+            earliest_unconsumed_timestamp=_time_or_unknown(store.store_timestamp_ms(queue, LMQ_QUEUE_ID, offset)),
             lite_topic_offset_wrapper=progress,
             total_lag_count=high - offset,
         )
@@ -169,11 +169,11 @@ class LiteManagerProcessor:
     async def _describe_group_lag(self, fields: LiteGroupName, parent: str) -> LiteGroupInfo:
         store, group, lags = self._state.store, fields.group, list[LiteLag]()
         async for queue in self._lifecycle.children(parent):
-            offset = self._state.offsets.get(queue, group, _QUEUE_ID)
-            lag = store.max_offset(queue, _QUEUE_ID) - offset
+            offset = self._state.offsets.get(queue, group, LMQ_QUEUE_ID)
+            lag = store.max_offset(queue, LMQ_QUEUE_ID) - offset
             parts = lite_parts(queue)
             if offset >= 0 and lag > 0 and parts:
-                since_ms = _time_or_unknown(store.store_timestamp_ms(queue, _QUEUE_ID, offset))
+                since_ms = _time_or_unknown(store.store_timestamp_ms(queue, LMQ_QUEUE_ID, offset))
                 lags.append(LiteLag(earliest_unconsumed_timestamp=since_ms, lag_count=lag, lite_topic=parts[1]))
         limit = max(0, min(fields.top_k, _MAX_RETURN_COUNT))
         dated = [lag for lag in lags if lag.earliest_unconsumed_timestamp > 0]

@@ -19,10 +19,10 @@ from rmq_core.broker.slices import SLICE_S
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables.table_file import log
 from rmq_core.remoting.loop import work_clock
+from rmq_core.store.commitlog.lmq_offsets import LMQ_QUEUE_ID
 from rmq_core.store.results import Arrival
 from rmq_formats.codecs.topics import LITE_PREFIX, lite_queue
 
-_QUEUE_ID: Final = 0
 _MAX_TRIED_CLIENTS: Final = 64  # clients of a group tried, while their events are at the limit
 _LOW_WATER: Final = 5  # a client that missed events rescans below this part of the limit
 _INACTIVE_MS: Final = 10_000  # without a poll, of a client with events
@@ -182,7 +182,7 @@ class LiteEventDispatcher:
     async def _rescan_children(self, group: str) -> None:
         parent = self._groups.parent_of(group) or ""
         prefix = lite_queue(parent, "")
-        async for queue in self._state.slices.each(list(self._state.store.appender.light_queues)):
+        async for queue in self._state.slices.each(list(self._state.store.appender.lmq_names)):
             if queue.startswith(prefix) and self._has_messages(queue, group):
                 self._assign_event(queue, self._registry.wildcard_clients(parent, group), None)
                 if group in self._lagging_groups:
@@ -190,10 +190,10 @@ class LiteEventDispatcher:
 
     def _has_messages(self, queue: str, group: str) -> bool:
         state = self._state
-        high = state.store.max_offset(queue, _QUEUE_ID)
-        if high <= max(0, state.offsets.get(queue, group, _QUEUE_ID)):
+        high = state.store.max_offset(queue, LMQ_QUEUE_ID)
+        if high <= max(0, state.offsets.get(queue, group, LMQ_QUEUE_ID)):
             return False
-        return not self._orders.is_blocked(queue, group, _QUEUE_ID, None, state.clock_ms())
+        return not self._orders.is_blocked(queue, group, LMQ_QUEUE_ID, None, state.clock_ms())
 
     def on_subscribed(self, client: LiteClient, queue: str) -> None:
         """Assign existing messages to a new subscriber."""

@@ -18,15 +18,15 @@ from rmq_core.broker.tables.topics import is_lite
 from rmq_core.remoting.bodies.codec import decode_body
 from rmq_core.remoting.bodies.routes import TopicList
 from rmq_core.remoting.codes import RequestCode, ResponseCode
-from rmq_core.remoting.connection import Connection, Handler, HandlerResponse, awaited
+from rmq_core.remoting.connection import Connection, Handler, HandlerResponse, await_response
 from rmq_core.remoting.fields import read_fields
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.requests import Topic
+from rmq_core.store.commitlog.lmq_offsets import LMQ_QUEUE_ID
 from rmq_core.store.consumequeue.queue import ConsumeQueue
 from rmq_formats.codecs.topics import LITE_PREFIX, lite_parts, lite_queue
 
 log = logging.getLogger("rmq.broker.lite")
-_QUEUE_ID: Final = 0
 _MINUTE_MS: Final = 60_000
 _FOREVER: Final = -1  # minutes: children are deleted when all their messages have left the log
 _MAX_AT_ONCE: Final = 1000  # deletions: each batch syncs the log, and writes the list of all deletions
@@ -51,7 +51,7 @@ class LiteLifecycleManager:
         return self._lite_queues(lite_queue(parent, ""))
 
     async def _lite_queues(self, prefix: str) -> AsyncIterator[str]:
-        async for queue in self._state.slices.each(list(self._state.store.appender.light_queues)):
+        async for queue in self._state.slices.each(list(self._state.store.appender.lmq_names)):
             if queue.startswith(prefix):
                 yield queue
 
@@ -71,14 +71,14 @@ class LiteLifecycleManager:
 
     def _is_expired(self, queue: str, minutes: int, unreadable: int) -> bool:
         store, config = self._state.store, self._state.config
-        high = store.max_offset(queue, _QUEUE_ID)
-        if not high or store.next_offset(queue, _QUEUE_ID) > high:
+        high = store.max_offset(queue, LMQ_QUEUE_ID)
+        if not high or store.next_offset(queue, LMQ_QUEUE_ID) > high:
             return False  # without a first message, or with an undispatched one
-        last_ms = store.store_timestamp_ms(queue, _QUEUE_ID, high - 1)
+        last_ms = store.store_timestamp_ms(queue, LMQ_QUEUE_ID, high - 1)
         if last_ms is None:
             self._unreadable[queue] = unreadable + 1
             return unreadable >= _MAX_UNREADABLE
-        queue_of_child = store.queue(queue, _QUEUE_ID)
+        queue_of_child = store.queue(queue, LMQ_QUEUE_ID)
         unit = queue_of_child.unit(high - 1) if isinstance(queue_of_child, ConsumeQueue) else None
         if unit is None:  # deleted meanwhile
             return False
@@ -96,7 +96,7 @@ class LiteLifecycleManager:
         async for queue in state.slices.each(queues):
             for group in groups:
                 state.offsets.remove(queue, group)
-                self._orders.remove(queue, group, _QUEUE_ID)
+                self._orders.remove(queue, group, LMQ_QUEUE_ID)
             self._subscriptions.remove_queue(queue)
         log.info("%(count)d lite topics of %(topic)s are deleted", {"count": len(queues), "topic": parent})
         async for _ in state.slices.each(iter(lambda: state.store.remove_deleted(SLICE_S), False)):
@@ -143,7 +143,7 @@ class LiteLifecycleManager:
         if fault:
             return request.response(int(ResponseCode.SYSTEM_ERROR), fault)
         await self._delete_children(parents)
-        response = await awaited(respond_after_persist(delete, topics)(request, connection))
+        response = await await_response(respond_after_persist(delete, topics)(request, connection))
         await self._delete_children(parents)  # children of messages stored meanwhile
         return response
 

@@ -28,16 +28,16 @@ from rmq_core.remoting.fields import has_field, read_fields, write_fields
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.pop import (
     IN_ORDER,
-    MOST_INVISIBLE_MS,
-    MOST_MESSAGES,
+    MAX_INVISIBLE_MS,
+    MAX_MESSAGES,
     Notification,
     NotificationResponse,
     PopLiteMessage,
     PopLiteResponse,
 )
+from rmq_core.store.commitlog.lmq_offsets import LMQ_QUEUE_ID
 from rmq_core.store.results import GetResult, GetStatus, split_records
 
-_QUEUE_ID: Final = 0
 _MAX_READ_LMQS: Final = 64  # light queues of a pop: some 0.2 ms without messages
 _MAX_LMQS_WITH_MESSAGES: Final = 16  # light queues with messages, some 0.06 ms each, so that other requests do not wait
 _MAX_ID_CHARS: Final = 255  # of a client, and of an attempt
@@ -124,12 +124,12 @@ class PopLiteMessageProcessor:
 
     def _pop_queue(self, queue: str, fields: PopLiteMessage, result: LitePopResult) -> None:
         state, group = self._state, fields.consumer_group
-        is_reset = state.offsets.is_reset(queue, group, _QUEUE_ID)
-        if not is_reset and self._orders.is_blocked(queue, group, _QUEUE_ID, fields.attempt_id, result.pop_time_ms):
+        is_reset = state.offsets.is_reset(queue, group, LMQ_QUEUE_ID)
+        if not is_reset and self._orders.is_blocked(queue, group, LMQ_QUEUE_ID, fields.attempt_id, result.pop_time_ms):
             return
-        if not state.store.max_offset(queue, _QUEUE_ID):
+        if not state.store.max_offset(queue, LMQ_QUEUE_ID):
             return  # no offset is committed for a light queue without messages
-        offset = get_pop_offset(state, self._orders, queue, group, _QUEUE_ID, from_last=True)
+        offset = get_pop_offset(state, self._orders, queue, group, LMQ_QUEUE_ID, from_last=True)
         offset, messages = self._read(queue, group, offset, fields.max_msg_num - len(result.counts))
         if messages.status is not GetStatus.FOUND:
             return
@@ -137,7 +137,7 @@ class PopLiteMessageProcessor:
         if offsets[0] != offset:  # offsets were skipped
             offsets = [read_queue_offset(record, queue) for record in split_records(messages.slices)]
         counts = self._orders.record_pop(
-            queue, group, _QUEUE_ID, offsets, fields.attempt_id, result.pop_time_ms, fields.invisible_time
+            queue, group, LMQ_QUEUE_ID, offsets, fields.attempt_id, result.pop_time_ms, fields.invisible_time
         )
         result.bodies += messages.slices
         result.counts += [counts.get(popped, 0) for popped in offsets]
@@ -147,11 +147,11 @@ class PopLiteMessageProcessor:
     def _read(self, queue: str, group: str, offset: int, most: int) -> tuple[int, GetResult]:
         """Read messages, at the next existing offset if the wanted one has left the log; return the offset, too."""
         store = self._state.store
-        messages = store.get(queue, _QUEUE_ID, offset, most)
+        messages = store.get(queue, LMQ_QUEUE_ID, offset, most)
         if messages.status in OFFSET_MOVED and messages.next_offset != offset:
             offset = messages.next_offset
-            self._state.offsets.commit(queue, group, _QUEUE_ID, offset)
-            messages = store.get(queue, _QUEUE_ID, offset, most)
+            self._state.offsets.commit(queue, group, LMQ_QUEUE_ID, offset)
+            messages = store.get(queue, LMQ_QUEUE_ID, offset, most)
         return offset, messages
 
     def _check(self, fields: PopLiteMessage) -> None:
@@ -159,11 +159,11 @@ class PopLiteMessageProcessor:
         state = self._state
         if not state.config.broker_permission & names.PERM_READ:
             raise ResponseError(ResponseCode.NO_PERMISSION, f"the broker[{state.address}] pop message is forbidden")
-        if not 0 < fields.max_msg_num <= MOST_MESSAGES:
-            problem = f"the broker[{state.address}] pop message's num is greater than {MOST_MESSAGES}, or none"
+        if not 0 < fields.max_msg_num <= MAX_MESSAGES:
+            problem = f"the broker[{state.address}] pop message's num is greater than {MAX_MESSAGES}, or none"
             raise ResponseError(_INVALID, problem)
-        if not 0 < fields.invisible_time <= MOST_INVISIBLE_MS:
-            problem = f"invisibleTime {fields.invisible_time} is not of 1 to {MOST_INVISIBLE_MS} ms"
+        if not 0 < fields.invisible_time <= MAX_INVISIBLE_MS:
+            problem = f"invisibleTime {fields.invisible_time} is not of 1 to {MAX_INVISIBLE_MS} ms"
             raise ResponseError(_INVALID, problem)
         if not 0 < len(fields.client_id) <= _MAX_ID_CHARS or len(fields.attempt_id or "") > _MAX_ID_CHARS:
             raise ResponseError(_INVALID, f"clientId or attemptId is not of 1 to {_MAX_ID_CHARS} characters")

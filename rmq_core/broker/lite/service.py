@@ -62,13 +62,13 @@ class LiteService:
             **admin.handlers(),
         }
 
-    def clocks(self) -> list[tuple[str, float, Callable[[], object], float | None]]:
+    def periodic_calls(self) -> list[tuple[str, float, Callable[[], object], float | None]]:
         """List periodic work: name, seconds, function, and seconds while the function reports more work."""
         config = self._state.config
         return [
-            ("held pops of lite topics", _TURN_S, self._expire, _MORE_S),
-            ("events of lite topics", config.lite_event_check_interval_ms / 1000, self._dispatcher.scan, None),
-            ("subscriptions of lite topics", config.lite_subscription_check_interval_ms / 1000, self._check, None),
+            ("expiry of parked pops of lite topics", _TURN_S, self._expire, _MORE_S),
+            ("scan of lite topics for events", config.lite_event_check_interval_ms / 1000, self._dispatcher.scan, None),
+            ("expiry of lite subscriptions", config.lite_subscription_check_interval_ms / 1000, self._check, None),
             ("expiry of lite topics", config.lite_ttl_check_interval_ms / 1000, self._clean, None),
         ]
 
@@ -95,11 +95,11 @@ class LiteService:
         if not self._state.config.is_slave:  # a slave follows its master
             self._tasks.start("expiry", self._lifecycle.expire())
 
-    def disconnected(self, connection: Connection) -> None:
+    def remove_connection(self, connection: Connection) -> None:
         if self._registry.is_of(connection):
             self._tasks.start(connection, self._exhaust(self._subscriptions.on_disconnect(connection)))
         for waiting in (self._pops, self._notifications):
-            waiting.disconnected(connection)
+            waiting.remove_connection(connection)
 
     async def _exhaust(self, work: Iterable[None]) -> None:
         async for _ in self._state.slices.each(work):

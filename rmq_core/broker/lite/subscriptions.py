@@ -28,10 +28,10 @@ from rmq_core.remoting.errors import ResponseError
 from rmq_core.remoting.fields import write_fields
 from rmq_core.remoting.header import RemotingCommand, request
 from rmq_core.remoting.pop import NotifyUnsubscribeLite
+from rmq_core.store.commitlog.lmq_offsets import LMQ_QUEUE_ID
 from rmq_formats.codecs.topics import lite_parts
 
 log = logging.getLogger("rmq.broker.lite")
-_QUEUE_ID: Final = 0
 _FROM_FIRST: Final = OffsetOption(type="POLICY", value=1)
 _FROM_NEXT: Final = 2  # of the type POLICY
 _ADDS: Final = ("PARTIAL_ADD", "COMPLETE_ADD")
@@ -199,8 +199,8 @@ class Subscriptions:
     def _reset(self, queue: str, group: str, option: OffsetOption) -> None:
         """Reset the group's offset in an existing light queue; like the original, ignore times."""
         state = self._state
-        high = state.store.max_offset(queue, _QUEUE_ID)
-        current = state.offsets.get(queue, group, _QUEUE_ID)
+        high = state.store.max_offset(queue, LMQ_QUEUE_ID)
+        current = state.offsets.get(queue, group, LMQ_QUEUE_ID)
         target = current
         if option.type == "POLICY" and option.value == _FROM_FIRST.value:
             target = 0
@@ -211,8 +211,8 @@ class Subscriptions:
         elif option.type == "TAIL_N" and current != NONE:
             target = max(0, current - option.value)
         if high and target != current:
-            state.offsets.reset(queue, group, _QUEUE_ID, target)
-            self._orders.remove(queue, group, _QUEUE_ID)
+            state.offsets.reset(queue, group, LMQ_QUEUE_ID, target)
+            self._orders.remove(queue, group, LMQ_QUEUE_ID)
             self._dispatcher.notify_group(queue, group)  # wakes the other subscribers
 
 

@@ -48,7 +48,7 @@ async def _listen(scrapes: "_Scrapes", port: int, tls: ServerTls | None) -> asyn
             scrapes.answer, _HOST, port, limit=_MAX_HEAD_BYTES, ssl=None if tls is None else tls.listening_context()
         )
     except OSError as error:
-        raise ListenError(f"{_HOST}:{port}", f"cannot listen there: {error.strerror}") from error
+        raise ListenError(f"{_HOST}:{port}", f"cannot listen: {error.strerror}") from error
 
 
 class _Scrapes:

@@ -23,8 +23,8 @@ from rmq_core.remoting.fields import read_fields, write_fields
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.pop import (
     IN_ORDER,
-    MOST_INVISIBLE_MS,
-    MOST_MESSAGES,
+    MAX_INVISIBLE_MS,
+    MAX_MESSAGES,
     AckMessage,
     ChangeInvisibleTime,
     ChangeInvisibleTimeResponse,
@@ -79,9 +79,9 @@ class AckMessageProcessor:
         """Acknowledge the messages of one entry of a batch; skip entries whose topic or offsets do not exist."""
         try:
             kind = TopicKind(int(ack.r))
-            offsets = [ack.so + bit for bit in _bits(ack.b)]
+            offsets = [ack.so + bit for bit in _parse_bit_set(ack.b)]
         except ValueError as error:
-            raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, f"an acknowledgement is broken: {error}") from error
+            raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, f"cannot decode an acknowledgement: {error}") from error
         topic = retry_topic(ack.c, ack.t, kind)
         if self._state.topics.get(topic) is None:
             return []
@@ -94,9 +94,9 @@ class AckMessageProcessor:
         handle = PopHandle(ack.so, ack.pt, ack.it, ack.rq, kind, self._state.config.broker_name, ack.q, ack.so)
         self._check_revive_queue(handle)
         results = []
-        for start in range(0, len(offsets), MOST_MESSAGES):
+        for start in range(0, len(offsets), MAX_MESSAGES):
             acknowledgement = Acknowledgement(
-                aol=offsets[start : start + MOST_MESSAGES],
+                aol=offsets[start : start + MAX_MESSAGES],
                 bn=handle.broker_name,
                 c=ack.c,
                 pt=ack.pt,
@@ -110,8 +110,8 @@ class AckMessageProcessor:
     def change(self, request: RemotingCommand, _: Connection) -> HandlerResponse:
         """Write a check point of its own for one message (CHANGE_MESSAGE_INVISIBLETIME, 200053)."""
         fields = read_fields(request, ChangeInvisibleTime)
-        if not 0 <= fields.invisible_time <= MOST_INVISIBLE_MS:
-            problem = f"invisibleTime {fields.invisible_time} is not of 0 to {MOST_INVISIBLE_MS} ms"
+        if not 0 <= fields.invisible_time <= MAX_INVISIBLE_MS:
+            problem = f"invisibleTime {fields.invisible_time} is not of 0 to {MAX_INVISIBLE_MS} ms"
             raise ResponseError(ResponseCode.INVALID_PARAMETER, problem)
         handle = self._parse_handle(fields)
         now_ms = self._state.clock_ms()
@@ -176,7 +176,7 @@ class AckMessageProcessor:
 
     def _check_revive_queue(self, handle: PopHandle) -> None:
         if not (handle.revive_queue_id == IN_ORDER or 0 <= handle.revive_queue_id < self._journal.queue_count):
-            raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, f"revive queue {handle.revive_queue_id} is not there")
+            raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, f"revive queue {handle.revive_queue_id} does not exist")
 
     def _bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
         store = self._state.store
@@ -223,7 +223,7 @@ class AckMessageProcessor:
         return response
 
 
-def _bits(text: str) -> list[int]:
+def _parse_bit_set(text: str) -> list[int]:
     """Return the numbers of the set bits of a base64 bit set. Raises ValueError."""
     data = base64.b64decode(text, validate=True)
     if len(data) * 8 > _MAX_BITS:

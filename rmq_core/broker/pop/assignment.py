@@ -45,7 +45,7 @@ class QueryAssignmentProcessor:
         self._modes = state.files.load(_FILE, MessageRequestModes).message_request_mode_map
         self.file = TableFile(state.files, _FILE, self._body)
         self._pending = PendingChanges(self._modes)
-        self.file.on_written(self._pending.drop)
+        self.file.on_written(self._pending.confirm)
 
     def handlers(self) -> dict[int, Handler]:
         return {

@@ -77,8 +77,8 @@ class OutstandingPops:
                 yield pop
 
 
-MOST_KEYS: Final = 10_000
-MOST_OFFSETS: Final = 32  # queue offsets of a check point; repeated acknowledgements must not fill the memory
+MAX_KEYS: Final = 10_000
+MAX_OFFSETS: Final = 32  # queue offsets of a check point; repeated acknowledgements must not fill the memory
 
 
 class EarlyAcks:
@@ -89,11 +89,11 @@ class EarlyAcks:
 
     def put(self, ack: Acknowledgement) -> None:
         """Add an acknowledgement. A full buffer evicts the oldest check point, which must be finished."""
-        if ack.key not in self._offsets and len(self._offsets) >= MOST_KEYS:
+        if ack.key not in self._offsets and len(self._offsets) >= MAX_KEYS:
             del self._offsets[next(iter(self._offsets))]
         offsets = self._offsets.setdefault(ack.key, set())
-        for offset in ack.offsets[:MOST_OFFSETS]:
-            if len(offsets) < MOST_OFFSETS:
+        for offset in ack.offsets[:MAX_OFFSETS]:
+            if len(offsets) < MAX_OFFSETS:
                 offsets.add(offset)
 
     def drain(self, key: Key) -> set[int]:

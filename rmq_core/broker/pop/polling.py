@@ -17,7 +17,7 @@ from rmq_core.remoting.errors import ResponseError
 from rmq_core.remoting.fields import read_fields, write_fields
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.pop import (
-    MOST_MESSAGES,
+    MAX_MESSAGES,
     Notification,
     NotificationResponse,
     PeekMessage,
@@ -110,8 +110,8 @@ class PollingProcessor:
 
     def peek(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         fields = read_fields(request, PeekMessage)
-        if not 0 < fields.max_msg_nums <= MOST_MESSAGES:
-            problem = f"the broker[{self._state.address}] peek message's num is greater than {MOST_MESSAGES}"
+        if not 0 < fields.max_msg_nums <= MAX_MESSAGES:
+            problem = f"the broker[{self._state.address}] peek message's num is greater than {MAX_MESSAGES}"
             raise ResponseError(ResponseCode.INVALID_PARAMETER, problem)
         check_pop_group(self._state, fields.consumer_group, fields.topic, fields.queue_id)
         queue_count = self._state.require_topic(fields.topic, APPLY_FIRST).read_queue_nums

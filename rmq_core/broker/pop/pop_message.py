@@ -26,8 +26,8 @@ from rmq_core.remoting.fields import read_fields, write_fields
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.pop import (
     IN_ORDER,
-    MOST_INVISIBLE_MS,
-    MOST_MESSAGES,
+    MAX_INVISIBLE_MS,
+    MAX_MESSAGES,
     PopHandle,
     PopMessage,
     PopResponse,
@@ -98,11 +98,11 @@ class PopMessageProcessor:
     def pop(self, request: RemotingCommand, connection: Connection) -> RemotingCommand | None:
         """Pop messages of a queue or a topic (POP_MESSAGE, 200050); None while the request is parked."""
         fields = read_fields(request, PopMessage)
-        if not 0 < fields.max_msg_nums <= MOST_MESSAGES:
-            problem = f"the broker[{self._state.address}] pop message's num is greater than {MOST_MESSAGES}"
+        if not 0 < fields.max_msg_nums <= MAX_MESSAGES:
+            problem = f"the broker[{self._state.address}] pop message's num is greater than {MAX_MESSAGES}"
             raise ResponseError(ResponseCode.INVALID_PARAMETER, problem)
-        if not 0 < fields.invisible_time <= MOST_INVISIBLE_MS:
-            problem = f"invisibleTime {fields.invisible_time} is not of 1 to {MOST_INVISIBLE_MS} ms"
+        if not 0 < fields.invisible_time <= MAX_INVISIBLE_MS:
+            problem = f"invisibleTime {fields.invisible_time} is not of 1 to {MAX_INVISIBLE_MS} ms"
             raise ResponseError(ResponseCode.INVALID_PARAMETER, problem)
         if len(fields.attempt_id or "") > _MAX_ATTEMPT_CHARS:
             problem = f"attemptId has more than {_MAX_ATTEMPT_CHARS} characters"

@@ -20,7 +20,14 @@ from rmq_core.broker.processors.pull import check_expression_size
 from rmq_core.broker.slices import SLICE_S
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import names
-from rmq_core.broker.tables.clients import Client, ConsumerGroup, Login, Peer, Proxied, find_silent_connections
+from rmq_core.broker.tables.clients import (
+    Client,
+    ConsumerGroup,
+    Login,
+    Peer,
+    ProxiedConnection,
+    find_silent_connections,
+)
 from rmq_core.broker.tables.subscription_filter import compile_subscription, is_tag_type
 from rmq_core.remoting import fastjson
 from rmq_core.remoting.bodies import clients
@@ -30,7 +37,7 @@ from rmq_core.remoting.connection import Connection, Handler, HandlerResponse
 from rmq_core.remoting.errors import ResponseError
 from rmq_core.remoting.fields import read_fields, write_fields
 from rmq_core.remoting.header import RemotingCommand
-from rmq_core.remoting.header import request as new_request
+from rmq_core.remoting.header import request as build_request
 from rmq_core.remoting.loop import work_clock
 from rmq_core.remoting.requests import ConsumerGroupName, UnregisterClient
 from rmq_formats.sql92 import SqlError
@@ -62,7 +69,7 @@ class ClientManageProcessor:
         if len(request.body) > _AT_ONCE_BYTES:
             return self._long_heartbeat(request, connection, response)
         beat = decode_body(request.body, clients.HeartbeatData, is_request=True)
-        for _ in self._members(request, connection, beat, beat.consumer_data_set):
+        for _ in self._register_members(request, connection, beat, beat.consumer_data_set):
             pass
         return response
 
@@ -80,10 +87,10 @@ class ClientManageProcessor:
             decode_body(data, clients.ConsumerData, is_request=True) if isinstance(data, msgspec.Raw) else data
             for data in beat.consumer_data_set
         )
-        await slices.collect(self._members(request, connection, beat, decoded.items))
+        await slices.collect(self._register_members(request, connection, beat, decoded.items))
         return response
 
-    def _members(
+    def _register_members(
         self,
         request: RemotingCommand,
         connection: Connection,
@@ -160,7 +167,7 @@ class ClientManageProcessor:
         return request.response(body=encode_body(clients.ConsumerIdList(consumer_id_list=ids)))
 
     def lock(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        """LOCK_BATCH_MQ (41): locks queues for an orderly consumer.
+        """Lock queues for an orderly consumer (LOCK_BATCH_MQ, 41).
 
         The original locks any queue. Here a queue of an unknown topic, or for a group that may not pull, is not locked:
         nobody could consume the queue, and strangers could make up names without end.
@@ -206,12 +213,12 @@ class ClientManageProcessor:
         permissions = (group_permission(group.name, Action.SUB),)
         for connection, client in group.clients.items():
             # The clients of a proxy have no queues.
-            if isinstance(connection, Proxied):
+            if isinstance(connection, ProxiedConnection):
                 continue
             if state.rights.may_receive(client.login, connection.remote_address, permissions):
-                connection.send_oneway(new_request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, dict(fields)))
+                connection.send_oneway(build_request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, dict(fields)))
 
-    def disconnected(self, connection: Peer) -> None:
+    def remove_connection(self, connection: Peer) -> None:
         """Remove a closed connection from all groups; from many groups, in time slices."""
         loop, consumers, producers = asyncio.get_running_loop(), self._state.consumers, self._state.producers
         now = work_clock(loop)
@@ -223,7 +230,7 @@ class ClientManageProcessor:
         for unregister, name in removals:
             unregister(name, connection)
             if now() > end:
-                loop.call_soon(self.disconnected, connection)
+                loop.call_soon(self.remove_connection, connection)
                 return
 
     def scan_inactive_clients(self) -> None:
@@ -253,7 +260,7 @@ class ProxiedClientProcessor:
         login = self._state.rights.login(request)
         await self._state.slices.collect(self._apply_report(report, connection, members, login))
         if connection.is_closing:  # closed meanwhile
-            self.disconnected(connection)
+            self.remove_connection(connection)
         return request.response()
 
     def _apply_report(
@@ -264,7 +271,7 @@ class ProxiedClientProcessor:
             yield
         for data in report.clients:
             if data.number not in members and len(members) >= _MAX_PROXIED:
-                raise ResponseError(ResponseCode.SYSTEM_BUSY, f"a proxy tells of {_MAX_PROXIED} clients at most")
+                raise ResponseError(ResponseCode.SYSTEM_BUSY, f"a proxy may report at most {_MAX_PROXIED} clients")
             yield from self._register(data, connection, members, login)
         now_ms = self._state.steady_ms()
         for client in list(members.values()):
@@ -276,7 +283,7 @@ class ProxiedClientProcessor:
     ) -> Iterator[None]:
         """Register a client in its current groups; an invalid client does not affect the other clients."""
         self._remove(members, data.number)
-        proxied = Proxied(connection, data.client_addr, lambda: self._remove(members, data.number))
+        proxied = ProxiedConnection(connection, data.client_addr, lambda: self._remove(members, data.number))
         client = Client(proxied, data.client_id, data.language, data.version, self._state.steady_ms(), login)
         members[data.number] = client
         try:
@@ -288,9 +295,9 @@ class ProxiedClientProcessor:
     def _remove(self, members: dict[int, Client], number: int) -> None:
         client = members.pop(number, None)
         if client is not None:
-            self._client_manager.disconnected(client.connection)
+            self._client_manager.remove_connection(client.connection)
 
-    def disconnected(self, connection: Connection) -> None:
+    def remove_connection(self, connection: Connection) -> None:
         """Remove all clients of a proxy after the end of its connection."""
         members = self._clients_by_proxy.pop(connection, None)
         if members:

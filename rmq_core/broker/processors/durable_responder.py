@@ -12,7 +12,7 @@ from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables.names import RETRY_PREFIX
 from rmq_core.broker.tables.table_file import TableFile, WrittenTable
 from rmq_core.remoting.codes import ResponseCode
-from rmq_core.remoting.connection import Connection, Handler, HandlerResponse, awaited, drop
+from rmq_core.remoting.connection import Connection, Handler, HandlerResponse, await_response, close_response
 from rmq_core.remoting.errors import ResponseError
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.store.results import PutResult, PutStatus
@@ -79,7 +79,7 @@ class DurableResponder:
 
     async def _after_topics(self, durable_response: Awaitable[RemotingCommand]) -> RemotingCommand:
         response = await durable_response
-        if not await self._state.topics.file.is_written(_WRITE_TIMEOUT_S):
+        if not await self._state.topics.file.wait_written(_WRITE_TIMEOUT_S):
             response.code = int(ResponseCode.FLUSH_DISK_TIMEOUT)
         return response
 
@@ -118,14 +118,14 @@ async def _respond_when_written(
     try:
         fault = await await_write(file)
         if not fault:
-            return await awaited(response)
+            return await await_response(response)
     finally:
-        drop(response)
+        close_response(response)
     return request.response(int(ResponseCode.SYSTEM_ERROR), fault)
 
 
 async def await_write(file: TableFile) -> str:
     """Return nothing once a file has all changes of its table, else why it cannot be written."""
-    if await file.is_written(_WRITE_TIMEOUT_S):
+    if await file.wait_written(_WRITE_TIMEOUT_S):
         return ""
     return f"{file.name} cannot be written: {file.fault or 'the disk takes too long'}"

@@ -31,7 +31,7 @@ from rmq_core.remoting.connection import Connection, Handler
 from rmq_core.remoting.errors import RequestTimeoutError, ResponseError, TransportError
 from rmq_core.remoting.fields import read_fields
 from rmq_core.remoting.header import RemotingCommand
-from rmq_core.remoting.header import request as new_request
+from rmq_core.remoting.header import request as build_request
 from rmq_core.remoting.pop import normal_topic
 from rmq_formats.codecs.message_id import decode_message_id
 from rmq_formats.codecs.record import decode_record
@@ -205,7 +205,7 @@ class GroupAdmin:
         client = self._state.rights.first_permitted(members, permissions)
         if client is None:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, f"The Consumer <{group}> <{client_id}> not online")
-        command = new_request(request.code, dict(request.ext_fields), body)
+        command = build_request(request.code, dict(request.ext_fields), body)
         try:
             response = await client.connection.invoke(command, _RELAY_TIMEOUT_S)
         except RequestTimeoutError as error:

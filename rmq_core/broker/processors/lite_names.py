@@ -40,7 +40,7 @@ def parse_lite_queue(parent: str, child: str) -> str:
         raise ResponseError(ResponseCode.INVALID_PARAMETER, str(error)) from error
 
 
-def add_lite_queue(fields: _Send, body: bytes | memoryview, *, has_light_queues: bool) -> _Send:
+def add_lite_queue(fields: _Send, body: bytes | memoryview, *, lmq_enabled: bool) -> _Send:
     """Add the light queue of the child to a message for a topic of the type LITE. Raises ResponseError.
 
     Messages that cannot reach the child are refused; the original stores them.
@@ -57,7 +57,7 @@ def add_lite_queue(fields: _Send, body: bytes | memoryview, *, has_light_queues:
     if properties.get(layout.PROPERTY_TRANSACTION_PREPARED) == "true":
         problem = "a half message would reach its lite topic before it is committed, and though it is rolled back"
         raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, problem)
-    if not has_light_queues:
+    if not lmq_enabled:
         problem = "lite topics need a broker with enableLmq=true and enableMultiDispatch=true"
         raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, problem)
     try:

@@ -119,7 +119,7 @@ class OffsetProcessor:
         return request.response(body=encode_body(self._schedule.body()))
 
     async def get_stats(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        fields = read_fields(request, requests.ConsumeStatsOf)
+        fields = read_fields(request, requests.GetConsumeStats)
         if fields.topic_list:
             topics = list(dict.fromkeys(topic for topic in fields.topic_list.split(";") if topic))
         elif fields.topic:

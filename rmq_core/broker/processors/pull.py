@@ -65,7 +65,7 @@ class PullMessageProcessor:
         if self._state.config.is_slave and not self._state.config.slave_read_enable:
             return request.response(int(ResponseCode.SYSTEM_BUSY), BUSY)
         fields = read_fields(request, PullMessage)
-        if fields.lite_topic:  # as the permission is that of the topic
+        if fields.lite_topic:  # checked first, as the permission is that of the parent topic
             self._check_permission(fields, connection)
             fields = structs.replace(fields, topic=parse_lite_queue(fields.topic, fields.lite_topic))
         return self._pull(request, connection, fields)

@@ -31,12 +31,12 @@ from rmq_formats.codecs.topics import LITE_PREFIX
 _new = tuple.__new__  # creates a NamedTuple without its constructor
 _OK: Final = PutStatus.PUT_OK
 _SEPARATOR: Final = bytes([layout.PROPERTY_SEPARATOR])
-_PROPERTIES_WITHOUT_PRIORITY: Final = (
-    layout.PROPERTY_SHARDING_KEY,
+_TIMER_PROPERTIES: Final = (
     layout.PROPERTY_TIMER_DELAY_SEC,
     layout.PROPERTY_TIMER_DELAY_MS,
     layout.PROPERTY_TIMER_DELIVER_MS,
 )
+_PRIORITY_EXCLUDING_PROPERTIES: Final = (layout.PROPERTY_SHARDING_KEY, *_TIMER_PROPERTIES)
 _PRIORITY_DIGITS: Final = 9
 # Properties that need handling; without them the client's text goes into the record unchanged.
 # The text gets a leading separator, as an expression that begins with a fixed character is much faster.
@@ -93,7 +93,7 @@ class MessageWriter:
         self._state = state
         self._levels = levels
         self._appender = state.store.appender
-        self._has_light_queues = state.store.config.lmq_enabled
+        self._lmq_enabled = state.store.config.lmq_enabled
         config = state.config
         self.added_properties = {
             layout.PROPERTY_MSG_REGION: config.region_id,
@@ -125,11 +125,11 @@ class MessageWriter:
             raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, self._illegal_remark())
         original_fields = fields
         if topic.attributes and is_lite(topic):
-            fields = add_lite_queue(fields, request.body, has_light_queues=self._has_light_queues)
+            fields = add_lite_queue(fields, request.body, lmq_enabled=self._lmq_enabled)
         if topic.topic_filter_type == "MULTI_TAG":
             sys_flag |= layout.FLAG_MULTI_TAGS
         properties_text = "\x02" + (fields.properties or "")
-        if self._has_light_queues and _LMQ_NAMES in properties_text:
+        if self._lmq_enabled and _LMQ_NAMES in properties_text:
             self._check_lmq_names(fields, may_be_child=fields is not original_fields)
         if is_inner_batch:
             write_result = self._put_inner_batch(request, connection, fields, queue_id, sys_flag)
@@ -200,7 +200,7 @@ class MessageWriter:
         In the original, an invalid name in the store stops all dispatch or that of the message, and a delayed message
         without room for its offsets is lost at its delivery.
         """
-        encoded = (fields.properties or "").encode("utf-8", "replace")
+        encoded = fields.properties_bytes
         lmq_names = decode_lmq_names(encoded)
         if not may_be_child:
             check_no_lite_queue(fields.topic, lmq_names)
@@ -230,7 +230,7 @@ class MessageWriter:
         if fields.topic.startswith(names.RETRY_PREFIX):
             problem = f"batch request does not support retry group {fields.topic}"
             raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, problem)
-        properties = decode_properties((fields.properties or "").encode("utf-8", "replace")) | self._broker_properties
+        properties = decode_properties(fields.properties_bytes) | self._broker_properties
         if _read_delay_level(properties) > 0:
             raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, self._illegal_remark())
         result = self._state.store.bulk.put_batch(
@@ -266,13 +266,11 @@ class MessageWriter:
         self, request: RemotingCommand, connection: Connection, fields: SendMessage, queue_id: int, sys_flag: int
     ) -> WriteResult:
         """Store a batch as one record. Source: ``SendMessageProcessor#sendBatchMessage``."""
-        properties = decode_properties((fields.properties or "").encode("utf-8", "replace")) | self._broker_properties
+        properties = decode_properties(fields.properties_bytes) | self._broker_properties
         declared_count = properties.pop(layout.PROPERTY_INNER_NUM, None)
         properties.pop(layout.PROPERTY_INNER_BASE, None)
         body = bytes(request.body)
-        is_delayed = _read_delay_level(properties) > 0 or any(
-            name in properties for name in _PROPERTIES_WITHOUT_PRIORITY[1:]
-        )
+        is_delayed = _read_delay_level(properties) > 0 or any(name in properties for name in _TIMER_PROPERTIES)
         is_wrong_count = declared_count is not None and declared_count != str(
             count_messages(body, layout.MAX_BATCH_COUNT)
         )
@@ -297,7 +295,7 @@ class MessageWriter:
         self, request: RemotingCommand, connection: Connection, fields: SendMessage, queue_id: int, sys_flag: int
     ) -> WriteResult:
         """Store a delayed, timer, retried or half message, or one whose sender does not wait."""
-        properties = decode_properties((fields.properties or "").encode("utf-8", "replace"))
+        properties = decode_properties(fields.properties_bytes)
         topic, sent_queue_id = fields.topic, queue_id
         if topic.startswith(names.RETRY_PREFIX):
             topic, queue_id = self._redirect_retry(request, fields, queue_id, properties)
@@ -345,7 +343,7 @@ class MessageWriter:
 
     def _queue_by_priority(self, topic: str, queue_id: int, properties: dict[str, str], *, is_plain: bool) -> int:
         """Return the queue of a message's priority, which only plain messages retain. Source: RocketMQ 5.4."""
-        if not is_plain or any(name in properties for name in _PROPERTIES_WITHOUT_PRIORITY):
+        if not is_plain or any(name in properties for name in _PRIORITY_EXCLUDING_PROPERTIES):
             del properties[layout.PROPERTY_PRIORITY]
             return queue_id
         config = self._state.topics.table.get(topic)

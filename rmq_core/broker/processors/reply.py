@@ -17,7 +17,7 @@ from rmq_core.remoting.connection import Connection, Handler
 from rmq_core.remoting.errors import ResponseError, TransportError
 from rmq_core.remoting.fields import read_fields, write_fields
 from rmq_core.remoting.header import RemotingCommand
-from rmq_core.remoting.header import request as new_request
+from rmq_core.remoting.header import request as build_request
 from rmq_core.remoting.requests import PushReply, SendMessage, SendMessageV2
 from rmq_formats.codecs.layout import PROPERTY_CORRELATION_ID, PROPERTY_REPLY_TO_CLIENT
 from rmq_formats.codecs.properties import decode_properties, encode_properties
@@ -78,7 +78,7 @@ class ReplyMessageProcessor:
 
     async def _push(self, body: bytes, connection: Connection, fields: SendMessage) -> str | None:
         """Push a reply to the requesting client; return an error in Java's words, or None."""
-        properties = decode_properties((fields.properties or "").encode("utf-8", "replace"))
+        properties = decode_properties(fields.properties_bytes)
         client_id = properties.get(PROPERTY_REPLY_TO_CLIENT)
         if client_id is None:
             return f"reply message properties[{PROPERTY_REPLY_TO_CLIENT}] is null"
@@ -103,7 +103,7 @@ class ReplyMessageProcessor:
             store_host=self._state.address,
             store_timestamp=now_ms,
         )
-        command = new_request(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, write_fields(push_fields), body)
+        command = build_request(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, write_fields(push_fields), body)
         try:
             response = await client.connection.invoke(command, _TIMEOUT_S)
         except TransportError as error:

@@ -33,7 +33,7 @@ class TopicAdmin:
 
     def __init__(self, state: BrokerState) -> None:
         self._state = state
-        self._removing = asyncio.Lock()
+        self._removal_lock = asyncio.Lock()
         self._removals: set[asyncio.Task[None]] = set()
 
     def handlers(self) -> dict[int, Handler]:
@@ -191,7 +191,7 @@ class TopicAdmin:
 
     async def _remove_files(self, deleted: asyncio.Future[OSError | None]) -> None:
         failure = None
-        async with self._removing:
+        async with self._removal_lock:
             try:
                 while self._state.store.remove_deleted(SLICE_S):
                     await asyncio.sleep(0)

@@ -20,7 +20,7 @@ from rmq_core.remoting.header import RemotingCommand
 from rmq_formats.codecs.layout import PROPERTY_CORRELATION_ID, PROPERTY_REPLY_TO_CLIENT
 from rmq_formats.codecs.properties import decode_properties
 
-MOST_PRODUCER_GROUPS: Final = 10_000  # of a connection; a proxy has one for each topic of its clients' transactions
+MAX_PRODUCER_GROUPS: Final = 10_000  # of a connection; a proxy has one for each topic of its clients' transactions
 _MAX_NAME_CHARS: Final = 255
 _MAX_REPLY_REQUESTS: Final = 65_536  # a client waits 3 s for a reply by default
 _MAX_ID_CHARS: Final = 512
@@ -38,7 +38,7 @@ class Login:
 
 
 @dataclass(eq=False, slots=True)
-class Proxied:
+class ProxiedConnection:
     """Client that is connected to a proxy and not to this broker; stands for its connection."""
 
     proxy: Connection
@@ -72,7 +72,7 @@ class Proxied:
         self.on_abort()
 
 
-Peer = Connection | Proxied
+Peer = Connection | ProxiedConnection
 
 
 @dataclass(slots=True)
@@ -188,8 +188,8 @@ class Producers:
             if len(group) > _MAX_NAME_CHARS:
                 problem = f"a producer group has more than {_MAX_NAME_CHARS} characters"
                 raise ResponseError(ResponseCode.INVALID_PARAMETER, problem)
-            if len(names) >= MOST_PRODUCER_GROUPS:
-                problem = f"the connection has {MOST_PRODUCER_GROUPS} producer groups already"
+            if len(names) >= MAX_PRODUCER_GROUPS:
+                problem = f"the connection has {MAX_PRODUCER_GROUPS} producer groups already"
                 raise ResponseError(ResponseCode.SYSTEM_BUSY, problem)
             self._group_names.setdefault(peer, {})[group] = None
             peer.reserve_parked(_member_bytes(group))

@@ -29,15 +29,15 @@ class ConsumerOffsets:
     def __init__(self, files: TableFiles, store: MessageStore, clock_ms: Callable[[], int]) -> None:
         """Load the table; limit offsets to their queue's end, which a loss of power may have moved."""
         self._clock_ms = clock_ms
-        self._has_light_queues = store.config.lmq_enabled
-        name = "lmqConsumerOffset.json" if self._has_light_queues else _FILE
+        self._lmq_enabled = store.config.lmq_enabled
+        name = "lmqConsumerOffset.json" if self._lmq_enabled else _FILE
         # With light queues just enabled, the earlier file is loaded; the original starts without offsets.
         saved = files.load(name if files.has(name) else _FILE, OffsetTable)
         self._version: DataVersion = saved.data_version
         self.table: dict[str, dict[int, int]] = saved.offset_table
         # The two tables of the body, with light queues. They are updated with each change, as they may be large.
         self._lmq_offsets: dict[str, int] = {}
-        self._plain_offsets = {} if self._has_light_queues else self.table
+        self._plain_offsets = {} if self._lmq_enabled else self.table
         self._adopt(saved)
         self._resets: dict[str, dict[int, int]] = {}
         self._next_pull_offsets: dict[str, dict[int, int]] = {}  # in memory only, as in the original
@@ -83,7 +83,7 @@ class ConsumerOffsets:
         self.file.changes += 1
 
     def _update_body(self, key: str, queues: dict[int, int]) -> None:
-        if not self._has_light_queues:
+        if not self._lmq_enabled:
             return
         if _LMQ_GROUP not in key:
             self._plain_offsets[key] = queues
@@ -168,7 +168,7 @@ class ConsumerOffsets:
     def _adopt(self, offsets: OffsetTable) -> None:
         """Add offsets, with light queues also those of LMQ groups, whose only queue has the id 0."""
         self.table.update(offsets.offset_table)
-        if not self._has_light_queues:
+        if not self._lmq_enabled:
             return
         if offsets.lmq_offset_table:
             self.table.update((key, {0: offset}) for key, offset in offsets.lmq_offset_table.items())
@@ -176,7 +176,7 @@ class ConsumerOffsets:
             self._update_body(key, queues)
 
     def body(self) -> OffsetTable:
-        if not self._has_light_queues:
+        if not self._lmq_enabled:
             return OffsetTable(data_version=self._version, offset_table=self.table)
         return OffsetTable(
             data_version=self._version, lmq_offset_table=self._lmq_offsets, offset_table=self._plain_offsets

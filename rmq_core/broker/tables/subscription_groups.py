@@ -13,9 +13,9 @@ _FILE: Final = "subscriptionGroup.json"
 class Groups:
     """Configurations of consumer groups, in ``subscriptionGroup.json``; ``forbidden`` stays for Java brokers."""
 
-    def __init__(self, files: TableFiles, clock_ms: Callable[[], int], *, has_light_queues: bool) -> None:
-        """Load the table, and add system groups. With ``has_light_queues`` each LMQ group exists."""
-        self._has_light_queues = has_light_queues
+    def __init__(self, files: TableFiles, clock_ms: Callable[[], int], *, lmq_enabled: bool) -> None:
+        """Load the table, and add system groups. With ``lmq_enabled`` each LMQ group exists."""
+        self._lmq_enabled = lmq_enabled
         self._clock_ms = clock_ms
         saved = files.load(_FILE, SubscriptionGroups)
         self.version: DataVersion = saved.data_version
@@ -24,7 +24,7 @@ class Groups:
         system_groups = {name: SubscriptionGroupConfig(group_name=name) for name in names.SYSTEM_GROUPS}
         self.table: dict[str, SubscriptionGroupConfig] = system_groups | saved.subscription_group_table
         self._pending = PendingChanges(self.table)
-        self.file.on_written(self._pending.drop)
+        self.file.on_written(self._pending.confirm)
 
     def get(self, group: str) -> SubscriptionGroupConfig | None:
         """Return a group's configuration; None for an unknown group. Source: ``LmqSubscriptionGroupManager``."""
@@ -33,7 +33,7 @@ class Groups:
 
     def is_lmq_group(self, group: str) -> bool:
         """Return whether a group belongs to light queues (LMQ) of this broker."""
-        return self._has_light_queues and names.is_valid_lmq_group(group)
+        return self._lmq_enabled and names.is_valid_lmq_group(group)
 
     def find(self, group: str, auto: bool) -> SubscriptionGroupConfig | None:
         """Find a group; create a missing system group, or any if ``auto``. Source: ``findSubscriptionGroupConfig``."""

@@ -31,7 +31,6 @@ log = logging.getLogger("rmq.broker")
 _THREADS: Final = 8  # a file that waits for the log must not delay the other files
 _REST_FACTOR: Final = 9.0  # times of the encoding: a pause, so that encoding takes a tenth of the loop's time at most
 _FLUSH_TIMEOUT_S: Final = 10.0  # a file that waits longer for the log's flush is written by a later save
-_T = TypeVar("_T")
 _S = TypeVar("_S", bound=msgspec.Struct)
 T = TypeVar("T")
 
@@ -228,10 +227,10 @@ class TableFile:
         self._waiting.append((self.changes, done))
         self.save()
 
-    async def is_written(self, timeout_s: float) -> bool:
+    async def wait_written(self, timeout_s: float) -> bool:
         """Wait until the file has all current changes; return False on a timeout or a failed write."""
         written: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self.call_when_written(lambda is_there: None if written.done() else written.set_result(is_there))
+        self.call_when_written(lambda success: None if written.done() else written.set_result(success))
         try:
             async with asyncio.timeout(timeout_s):
                 return await written
@@ -306,7 +305,7 @@ class PendingChanges(Generic[T]):
     def names(self) -> set[str]:
         return {change.name for change in self._changes}
 
-    def drop(self, written: int) -> None:
+    def confirm(self, written: int) -> None:
         """Remove the changes up to a number, as they are written."""
         self._changes = [change for change in self._changes if change.number > written]
 

@@ -23,10 +23,10 @@ class Topics:
     """
 
     def __init__(
-        self, files: TableFiles, config: BrokerConfig, clock_ms: Callable[[], int], *, has_light_queues: bool
+        self, files: TableFiles, config: BrokerConfig, clock_ms: Callable[[], int], *, lmq_enabled: bool
     ) -> None:
-        """Load the table, and add system topics. With ``has_light_queues`` each light queue is a topic."""
-        self._has_light_queues = has_light_queues
+        """Load the table, and add system topics. With ``lmq_enabled`` each light queue is a topic."""
+        self._lmq_enabled = lmq_enabled
         self._clock_ms = clock_ms
         self._listeners: list[Callable[[Collection[str] | None], None]] = []
         saved = files.load(_FILE, TopicConfigs)
@@ -51,7 +51,7 @@ class Topics:
     def get(self, topic: str) -> TopicConfig | None:
         """Return the configuration of a topic or light queue; None if unknown. Source: ``LmqTopicConfigManager``."""
         config = self.table.get(topic)
-        if config is None and self._has_light_queues and is_lmq(topic):
+        if config is None and self._lmq_enabled and is_lmq(topic):
             return TopicConfig(topic_name=topic, read_queue_nums=1, write_queue_nums=1, perm=names.PERM_READ_WRITE)
         return config
 
@@ -170,7 +170,7 @@ class Topics:
         self.file.save()
 
     def _on_written(self, changes: int) -> None:
-        self._pending.drop(changes)
+        self._pending.confirm(changes)
         self.unwritten = {topic: change for topic, change in self.unwritten.items() if change > changes}
 
     def registered(self, permission: int, only: Collection[str] | None = None) -> TopicConfigAndMapping:

@@ -84,7 +84,7 @@ class Timers:
                     return True
             return False
         except BaseException:
-            self._work = self._rounds()  # repeats work since the last note
+            self._work = self._rounds()  # repeats work since the last recorded progress
             if self._deliveries_begin is not None:
                 self._find_past_deliveries(self._deliveries_begin)
             raise
@@ -150,8 +150,8 @@ class Timers:
         timer_record = decode_timer_record(record)
         if isinstance(timer_record, str):
             log.error(
-                "the timer message at %(physical_offset)d is skipped: %(why)s",
-                {"physical_offset": physical_offset, "why": timer_record},
+                "the timer message at %(physical_offset)d is skipped: %(reason)s",
+                {"physical_offset": physical_offset, "reason": timer_record},
             )
         elif queue_offset < self._queue_end and self._was_handled(timer_record, queue_offset):
             pass
@@ -177,13 +177,13 @@ class Timers:
         files.queue_offset = queue_offset + 1
         return True
 
-    def _was_handled(self, waiting: TimerRecord, queue_offset: int) -> bool:
+    def _was_handled(self, record: TimerRecord, queue_offset: int) -> bool:
         """Return whether a message, maybe enqueued before a crash, was delivered or rolled before the crash."""
         files = self.files
-        if queue_offset < files.enqueued_again_before and waiting.due_ms < files.delivered_before_ms:
+        if queue_offset < files.enqueued_again_before and record.due_ms < files.delivered_before_ms:
             return True
         return not self._past_deliveries.is_empty and self._past_deliveries.remove(
-            TIMER_TOPIC, waiting.properties, rolls=True
+            TIMER_TOPIC, record.properties, rolls=True
         )
 
     def _log_failed_enqueue(self, error: OSError) -> None:
@@ -230,38 +230,38 @@ class Timers:
 
     def _read_record(self, physical_offset: int) -> TimerRecord | None:
         record = self._store.record(physical_offset)
-        waiting = "it is not there any more" if record is None else decode_timer_record(record)
-        if isinstance(waiting, TimerRecord):
-            return waiting
+        timer_record = "the log does not have the message any more" if record is None else decode_timer_record(record)
+        if isinstance(timer_record, TimerRecord):
+            return timer_record
         log.error(
-            "the timer message at %(physical_offset)d is not delivered: %(why)s",
-            {"physical_offset": physical_offset, "why": waiting},
+            "the timer message at %(physical_offset)d is not delivered: %(reason)s",
+            {"physical_offset": physical_offset, "reason": timer_record},
         )
         return None
 
     def _count_recall(self, physical_offset: int, recalled: Counter[str]) -> None:
-        waiting = self._read_record(physical_offset)
-        if waiting is not None and waiting.recalls is not None:
-            recalled[waiting.recalls] += 1
+        record = self._read_record(physical_offset)
+        if record is not None and record.recalls is not None:
+            recalled[record.recalls] += 1
 
     def _deliver(self, physical_offset: int, write_time_ms: int, rolls: bool, recalled: Counter[str]) -> bool:
         """Deliver or roll a due message, unless recalled; return False if the store refuses writes."""
-        waiting = self._read_record(physical_offset)
-        if waiting is None:
+        record = self._read_record(physical_offset)
+        if record is None:
             return True
-        if recalled and not rolls and waiting.uniq_key and waiting.delete_key in recalled:
-            recalled[waiting.delete_key] -= 1
+        if recalled and not rolls and record.uniq_key and record.delete_key in recalled:
+            recalled[record.delete_key] -= 1
             return True
-        if not self._put(waiting, write_time_ms, rolls=rolls):
+        if not self._put(record, write_time_ms, rolls=rolls):
             return False
-        self.metrics.add(waiting.topic, -1 if waiting.recalls is None else 1)
+        self.metrics.add(record.topic, -1 if record.recalls is None else 1)
         self._state.stats.count(stats.TIMER_DEQUEUE_NUMS, "", 1)
         return True
 
-    def _put(self, waiting: TimerRecord, write_time_ms: int, *, rolls: bool) -> bool:
+    def _put(self, record: TimerRecord, write_time_ms: int, *, rolls: bool) -> bool:
         """Store a message in its real topic, or a rolling one in the timer topic; False if the store refuses writes."""
-        topic, queue_id = (TIMER_TOPIC, 0) if rolls else (waiting.topic, waiting.queue_id)
-        if not self._past_deliveries.is_empty and self._past_deliveries.remove(topic, waiting.properties, rolls=rolls):
+        topic, queue_id = (TIMER_TOPIC, 0) if rolls else (record.topic, record.queue_id)
+        if not self._past_deliveries.is_empty and self._past_deliveries.remove(topic, record.properties, rolls=rolls):
             return True
         now_ms = self._state.clock_ms()
 
@@ -269,19 +269,19 @@ class Timers:
             return self._store.appender.put(
                 topic,
                 queue_id,
-                waiting.body,
+                record.body,
                 properties,
-                waiting.born_timestamp_ms,
-                waiting.born_host,
+                record.born_timestamp_ms,
+                record.born_host,
                 now_ms,
-                flag=waiting.flag,
-                sys_flag=waiting.sys_flag,
-                reconsume_times=waiting.reconsume_times,
+                flag=record.flag,
+                sys_flag=record.sys_flag,
+                reconsume_times=record.reconsume_times,
             )
 
-        result = put(waiting.delivered_properties(write_time_ms, now_ms, rolls=rolls))
+        result = put(record.delivered_properties(write_time_ms, now_ms, rolls=rolls))
         if result.status.is_permanent:
-            result = put(waiting.properties_bytes)  # without the added properties, which may not fit
+            result = put(record.properties_bytes)  # without the added properties, which may not fit
         if result.status is PutStatus.PUT_OK:
             self._state.stats.count_messages(stats.PUT, topic, 1, result.size)
             return True

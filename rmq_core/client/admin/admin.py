@@ -35,9 +35,9 @@ from rmq_core.remoting.loop import Service
 from rmq_core.remoting.namesrv_requests import DeleteTopicInNamesrv, KVConfigKey, KVConfigValue
 from rmq_core.remoting.requests import (
     ConsumerGroupName,
-    ConsumeStatsOf,
     CreateTopic,
     DeleteGroup,
+    GetConsumeStats,
     QueryMessage,
     ResetOffset,
     Topic,
@@ -249,7 +249,7 @@ class Admin(Service):
             group: the consumer group.
             topic: only the queues of this topic.
         """
-        fields = ConsumeStatsOf(consumer_group=group, topic=topic)
+        fields = GetConsumeStats(consumer_group=group, topic=topic)
         responses = await self._at_masters(RequestCode.GET_CONSUME_STATS, fields)
         stats = _merge_tables(decode_body(response.body, ConsumeStats).offset_table for response in responses)
         return {queue: (offsets.consumer_offset, offsets.broker_offset) for queue, offsets in stats.items()}

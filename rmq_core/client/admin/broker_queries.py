@@ -28,7 +28,7 @@ from rmq_core.remoting.requests import (
     ConsumeDirectly,
     ConsumerGroupName,
     ConsumeStatsInBroker,
-    ConsumeStatsOf,
+    GetConsumeStats,
     ProducerGroup,
     ResetOffset,
     RunningInfo,
@@ -115,7 +115,7 @@ class BrokerInquiries(_BrokerRequests):
 
     async def consume_stats(self, address: str, group: str, topic: str | None = None) -> ConsumeStats:
         """Fetch a group's consumer offsets in the broker's queues, or only in a topic's, and its consume rate."""
-        fields = ConsumeStatsOf(consumer_group=group, topic=topic)
+        fields = GetConsumeStats(consumer_group=group, topic=topic)
         return await self._fetch(address, RequestCode.GET_CONSUME_STATS, ConsumeStats, fields)
 
     async def consumer_offsets(self, address: str) -> OffsetTable:

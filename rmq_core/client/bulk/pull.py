@@ -63,7 +63,7 @@ class BulkReader(Closable):
     ) -> None:
         """Create a reader; ``namesrv`` has ``host:port``, separated by semicolons. Raises OptionError.
 
-        It pulls as ``group``, which must exist at the brokers, unless they create groups on demand.
+        Pulls are those of ``group``, which must exist at the brokers, unless brokers create groups on demand.
         """
         self._cluster = Cluster(namesrv, options, credentials=credentials)
         self._group = group

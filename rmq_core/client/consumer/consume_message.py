@@ -146,7 +146,7 @@ class ConsumeMessageConcurrentlyService:
         for at in range(0, len(pulled), size):
             self._calls.put_nowait(_Call(queue, messages, pulled[at : at + size]))
 
-    async def drop(self, messages: ProcessQueue) -> None:
+    async def stop_queue(self, messages: ProcessQueue) -> None:
         """Start no more calls for a queue; do not wait for running calls, whose results will not count."""
         messages.is_closed = True
 
@@ -258,7 +258,7 @@ class ConsumeMessageOrderlyService:
     def put(self, queue: MessageQueue, messages: ProcessQueue, pulled: list[ReceivedMessage]) -> None:
         """Do nothing: the queue's task waits for messages itself."""
 
-    async def drop(self, messages: ProcessQueue) -> None:
+    async def stop_queue(self, messages: ProcessQueue) -> None:
         """Stop a queue's task, and wait for its running call, before another consumer may get the queue."""
         messages.is_closed = True
         messages.has_messages.set()

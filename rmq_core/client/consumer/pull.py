@@ -82,7 +82,7 @@ class PullConsumer(GroupClient):
         self._rebalancer = Rebalancer(
             self._cluster, group, options, self._subscriptions, self._consumed, None, self._make_pulled
         )
-        self._assigned: dict[MessageQueue, PulledQueue] = self._rebalancer.works
+        self._assigned: dict[MessageQueue, PulledQueue] = self._rebalancer.pull_loops
         self._is_subscribed: bool | None = None  # None before ``subscribe`` and ``assign``
         self._arrivals = Arrivals()
 

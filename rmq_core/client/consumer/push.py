@@ -92,7 +92,7 @@ class PushConsumer(GroupClient):
             credentials,
             handlers=consumer_handlers(group, self._rebalance_soon, self.running_info)
             | push_consumer_handlers(group, self.go_to, self.known_offsets, self.consume_directly),
-            keeps_instance_name=self._broadcasts,
+            has_fixed_instance_name=self._broadcasts,
         )
         self.options = options
         self._listener = listener
@@ -120,7 +120,7 @@ class PushConsumer(GroupClient):
     @property
     def assignment(self) -> list[MessageQueue]:
         """The assigned queues."""
-        return sorted(self._rebalancer.works)
+        return sorted(self._rebalancer.pull_loops)
 
     def subscribe(self, topic: str, tags: str = ALL, *, sql: str | None = None) -> None:
         """Subscribe to a topic.
@@ -134,7 +134,7 @@ class PushConsumer(GroupClient):
             OptionError: the tags are invalid.
         """
         data = self._subscriptions[topic] = subscription(topic, tags, sql=sql, version=self._next_version())
-        for queue, work in self._rebalancer.works.items():
+        for queue, work in self._rebalancer.pull_loops.items():
             if queue.topic == topic:
                 work.subscription = data
         if self._started_ms:
@@ -175,7 +175,7 @@ class PushConsumer(GroupClient):
         """Leave the group, after running listener calls; persist offsets, so that other members get the queues."""
         self._started_ms = 0
         await self._cluster.stop_tasks()
-        for work in self._rebalancer.works.values():
+        for work in self._rebalancer.pull_loops.values():
             work.stop_pulling()
         if self._locks is not None:
             self._cluster.run(self._lock_loop(self._locks))  # renews locks while the last calls run
@@ -220,14 +220,14 @@ class PushConsumer(GroupClient):
         while True:
             await asyncio.sleep(self.options.persist_interval_s)
             try:
-                await self._offsets.persist(list(self._rebalancer.works))
+                await self._offsets.persist(list(self._rebalancer.pull_loops))
             except RmqError as error:
                 log.warning("cannot commit the offsets of %s: %s", self.group, error)
 
     async def _lock_loop(self, locks: ConsumerQueueLocks) -> None:
         while True:
             await asyncio.sleep(self.options.lock_interval_s)
-            await locks.lock(list(self._rebalancer.works))
+            await locks.lock(list(self._rebalancer.pull_loops))
 
     # Requests from brokers.
 
@@ -237,13 +237,13 @@ class PushConsumer(GroupClient):
     def go_to(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Continue from other offsets, given by queue; queues that are not assigned are ignored."""
         for queue, offset in offsets.items():
-            work = self._rebalancer.works.get(queue)
+            work = self._rebalancer.pull_loops.get(queue)
             if work is not None:
                 self._cluster.run(work.restart_at(offset))
 
     def known_offsets(self, topic: str) -> dict[MessageQueue, int]:
         """Return the consumer offsets of a topic in memory."""
-        offsets = {queue: self._offsets.get(queue) for queue in self._rebalancer.works if queue.topic == topic}
+        offsets = {queue: self._offsets.get(queue) for queue in self._rebalancer.pull_loops if queue.topic == topic}
         return {queue: offset for queue, offset in offsets.items() if offset is not None}
 
     async def running_info(self) -> ConsumerRunningInfo:
@@ -257,7 +257,7 @@ class PushConsumer(GroupClient):
             "PROP_THREADPOOL_CORE_SIZE": str(self.options.concurrency),
         }
         return ConsumerRunningInfo(
-            mq_table={queue_key(queue): self._queue_info(work) for queue, work in self._rebalancer.works.items()},
+            mq_table={queue_key(queue): self._queue_info(work) for queue, work in self._rebalancer.pull_loops.items()},
             properties=properties,
             subscription_set=list(self._subscriptions.values()),
         )

@@ -72,7 +72,7 @@ class QueuePullLoop:
         self.stop_pulling()
         if self._task is not None:
             await asyncio.wait([self._task])
-        await self._consuming.drop(self.messages)
+        await self._consuming.stop_queue(self.messages)
         self.messages.is_dropped = True
 
     async def restart_at(self, offset: int) -> None:
@@ -127,7 +127,7 @@ class QueuePullLoop:
         log.warning("%s: offset %d is out of range: continuing at %d", self.queue, self._next_offset, offset)
         self.messages.is_dropped = True
         self._offsets.update(self.queue, offset, only_up=False)
-        await self._consuming.drop(self.messages)
+        await self._consuming.stop_queue(self.messages)
         self._next_offset = offset
         await self._persist()
         self.messages = ProcessQueue(self._options, in_order=self._options.in_order)

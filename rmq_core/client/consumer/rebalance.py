@@ -108,7 +108,7 @@ class Rebalancer(Generic[_PullLoop]):
         Changes of ``subscriptions`` take effect in the next rebalance. Pull loops start from ``offsets``, in orderly
         consumption after their queue is locked by ``locks``. Broadcasting assigns all queues to this consumer.
         """
-        self.works: dict[MessageQueue, _PullLoop] = {}
+        self.pull_loops: dict[MessageQueue, _PullLoop] = {}
         self._cluster = cluster
         self._group = group
         self._options = options
@@ -138,7 +138,7 @@ class Rebalancer(Generic[_PullLoop]):
     async def rebalance(self) -> bool:
         """Rebalance once; return True if the consumer has all its allocated queues."""
         is_balanced = True
-        for queue in self.works:
+        for queue in self.pull_loops:
             if queue.topic not in self._subscriptions:
                 self._revoke(queue)
         for topic in list(self._subscriptions):
@@ -189,7 +189,7 @@ class Rebalancer(Generic[_PullLoop]):
 
     async def _update_assignment(self, topic: str, allocated: set[MessageQueue]) -> bool:
         """Start and stop pull loops; return whether all allocated queues are assigned now, or soon will be."""
-        assigned = {queue for queue in self.works if queue.topic == topic}
+        assigned = {queue for queue in self.pull_loops if queue.topic == topic}
         for queue in sorted(assigned - allocated):
             self._revoke(queue)
         new_queues = allocated - assigned
@@ -198,7 +198,7 @@ class Rebalancer(Generic[_PullLoop]):
         async with asyncio.TaskGroup() as assigning:  # leaves no task that would assign a queue in the next round, too
             for queues in _by_broker(sorted(new_queues)).values():
                 assigning.create_task(self._assign_all(queues))
-        return allocated <= self.works.keys()
+        return allocated <= self.pull_loops.keys()
 
     async def _assign_all(self, queues: list[MessageQueue]) -> None:
         """Assign queues of one broker; after an error the rest waits for the next round, but not other brokers'."""
@@ -220,12 +220,12 @@ class Rebalancer(Generic[_PullLoop]):
                 await self._locks.unlock([queue])
             return
         log.info("%s: %s is assigned, from offset %d on", self._group, queue, offset)
-        pull_loop = self.works[queue] = self._create_pull_loop(queue, subscription)
+        pull_loop = self.pull_loops[queue] = self._create_pull_loop(queue, subscription)
         pull_loop.start(offset)
 
     def _revoke(self, queue: MessageQueue) -> None:
         """Stop a queue's pull loop without waiting; an orderly queue stays locked while its listener call runs."""
-        pull_loop = self.works[queue]
+        pull_loop = self.pull_loops[queue]
         if not pull_loop.is_revoked:
             pull_loop.is_revoked = True
             self._cluster.run(self._finish_revoke(queue, pull_loop))
@@ -238,7 +238,7 @@ class Rebalancer(Generic[_PullLoop]):
         except RmqError as error:
             log.warning("cannot commit the offset of %s: %s", queue, error)
         self._offsets.evict(queue)
-        del self.works[queue]
+        del self.pull_loops[queue]
         if self._locks is not None:
             await self._locks.unlock([queue])
         self.rebalance_soon()  # the queue may be allocated to this consumer again
@@ -248,12 +248,12 @@ class Rebalancer(Generic[_PullLoop]):
 
         The lock of a queue whose call was cancelled expires at the broker, as a thread of the call may still run.
         """
-        await asyncio.gather(*(pull_loop.stop() for pull_loop in self.works.values()))
-        works = self.works.copy()
-        self.works.clear()
+        await asyncio.gather(*(pull_loop.stop() for pull_loop in self.pull_loops.values()))
+        pull_loops = self.pull_loops.copy()
+        self.pull_loops.clear()
         try:
-            await self._offsets.persist(list(works))
+            await self._offsets.persist(list(pull_loops))
         except RmqError as error:
             log.warning("cannot commit the offsets of %s: %s", self._group, error)
         if self._locks is not None:
-            await self._locks.unlock(queue for queue, pull_loop in works.items() if not pull_loop.is_abandoned)
+            await self._locks.unlock(queue for queue, pull_loop in pull_loops.items() if not pull_loop.is_abandoned)

@@ -33,7 +33,7 @@ from rmq_core.client.pull.request import ALL, subscription
 from rmq_core.remoting.access.acl import Credentials
 from rmq_core.remoting.bodies.clients import HeartbeatData, SubscriptionData
 from rmq_core.remoting.errors import RemotingError
-from rmq_core.remoting.pop import MOST_INVISIBLE_MS, MOST_MESSAGES
+from rmq_core.remoting.pop import MAX_INVISIBLE_MS, MAX_MESSAGES
 from rmq_formats.errors import FormatError, OptionError, RmqError
 
 _AFTER_ERROR_S: Final = 1.0  # pause after failed requests
@@ -75,7 +75,7 @@ class ConsumeMessagePopService:
                     self._freed.clear()
                     await self._freed.wait()
                 try:
-                    messages = await self._receive(min(self._free, MOST_MESSAGES))
+                    messages = await self._receive(min(self._free, MAX_MESSAGES))
                 except RmqError as error:
                     log.warning("cannot receive: %s", error)
                     await asyncio.sleep(_AFTER_ERROR_S)
@@ -209,7 +209,7 @@ class PopConsumer(GroupClient):
         await self._leave()
 
     async def receive(
-        self, max_messages: int = MOST_MESSAGES, *, timeout_s: float | None = None
+        self, max_messages: int = MAX_MESSAGES, *, timeout_s: float | None = None
     ) -> list[ReceivedMessage]:
         """Pop messages of a topic at a broker, both in turn; wait if there are none.
 
@@ -228,8 +228,8 @@ class PopConsumer(GroupClient):
         """
         if not self._subscriptions:
             raise OptionError("a POP consumer must subscribe before it receives")
-        if not 1 <= max_messages <= MOST_MESSAGES:
-            raise OptionError(f"max_messages must be 1 to {MOST_MESSAGES}, not {max_messages}")
+        if not 1 <= max_messages <= MAX_MESSAGES:
+            raise OptionError(f"max_messages must be 1 to {MAX_MESSAGES}, not {max_messages}")
         now_s = asyncio.get_running_loop().time
         end_s = now_s() + (self.options.suspend_timeout_s if timeout_s is None else timeout_s)
         while True:
@@ -314,8 +314,8 @@ class PopConsumer(GroupClient):
             BrokerError: the broker refuses.
             TransportError: the server did not respond.
         """
-        if not 0 <= invisible_s * 1000 <= MOST_INVISIBLE_MS:
-            raise OptionError(f"an invisible time must be 0 to {MOST_INVISIBLE_MS // 1000} s, not {invisible_s:g}")
+        if not 0 <= invisible_s * 1000 <= MAX_INVISIBLE_MS:
+            raise OptionError(f"an invisible time must be 0 to {MAX_INVISIBLE_MS // 1000} s, not {invisible_s:g}")
         await self._requests.change(message, invisible_s)
 
     async def consume(self, listener: Listener) -> None:

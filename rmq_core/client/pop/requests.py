@@ -30,7 +30,7 @@ from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.errors import RemotingError
 from rmq_core.remoting.fields import read_fields
 from rmq_core.remoting.pop import (
-    MOST_MESSAGES,
+    MAX_MESSAGES,
     ChangeInvisibleTime,
     ChangeInvisibleTimeResponse,
     Notification,
@@ -81,7 +81,7 @@ class PopRequests:
             consumer_group=self._group,
             topic=topic,
             queue_id=_ANY_QUEUE,
-            max_msg_nums=min(max_messages, MOST_MESSAGES),
+            max_msg_nums=min(max_messages, MAX_MESSAGES),
             invisible_time=int(options.invisible_time_s * 1000),
             poll_time=int(wait_s * 1000),
             born_time=options.clock_ms(),

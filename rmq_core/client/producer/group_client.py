@@ -35,7 +35,7 @@ class GroupClient(Service):
         credentials: Credentials | None,
         *,
         handlers: Mapping[int, Handler] | None = None,
-        keeps_instance_name: bool = False,
+        has_fixed_instance_name: bool = False,
     ) -> None:
         """Create a client without connections; see ``Cluster``. Raises OptionError, MessageError."""
         check_name("group", group, MAX_GROUP_CHARACTERS)
@@ -46,7 +46,7 @@ class GroupClient(Service):
             credentials=credentials,
             handlers=handlers,
             heartbeat=self._heartbeat,
-            keeps_instance_name=keeps_instance_name,
+            has_fixed_instance_name=has_fixed_instance_name,
         )
         self._membership = role, self.client_id, group
         self._has_joined = False

@@ -105,7 +105,7 @@ def _message(fields: PushReply, body: bytes) -> ReceivedMessage:
         store_timestamp_ms=fields.store_timestamp,
         reconsume_times=fields.reconsume_times or 0,
         prepared_transaction_offset=0,
-        raw_properties=(fields.properties or "").encode("utf-8", "replace"),
+        raw_properties=fields.properties_bytes,
         raw_born_host=_host_bytes(fields.born_host),
         raw_store_host=_host_bytes(fields.store_host),
     )

@@ -173,7 +173,7 @@ class ServerTls:
             raise OptionError(
                 f"{file.path}: tls.server.need.client.auth={file.client_auth} needs tls.server.trustCertPath"
             )
-        self._state = self._states()
+        self._state = self._fingerprints()
         self.context = self._load()
 
     def reload(self) -> bool:
@@ -182,7 +182,7 @@ class ServerTls:
         Raises:
             OptionError: they cannot be used. The former ones remain, until the files change again.
         """
-        state = self._states()
+        state = self._fingerprints()
         if state == self._state:
             return False
         self._state = state
@@ -203,7 +203,7 @@ class ServerTls:
         context.sni_callback = use_current_certificates  # also called for clients that send no name
         return context
 
-    def _states(self) -> list[tuple[int, int, int] | None]:
+    def _fingerprints(self) -> list[tuple[int, int, int] | None]:
         """Return modification time in ns, size and inode of each file; None for a missing file."""
         states: list[tuple[int, int, int] | None] = []
         for path in (self._file.cert_path, self._file.key_path, self._file.trust_cert_path):

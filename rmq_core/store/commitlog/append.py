@@ -106,7 +106,7 @@ class Appender:
             self._lmq_offsets.names.difference_update(topics)
 
     @property
-    def light_queues(self) -> Set[str]:
+    def lmq_names(self) -> Set[str]:
         """Names of all LMQs with messages."""
         return frozenset() if self._lmq_offsets is None else self._lmq_offsets.names
 
@@ -241,7 +241,7 @@ class Refusals:
         self._without_cause = _REFUSED if config.slave else None
         appender.refusal = self._without_cause
         self._texts: dict[str, str] = {}
-        self._changing = threading.Lock()
+        self._lock = threading.Lock()
 
     @property
     def by_cause(self) -> dict[str, str]:
@@ -250,7 +250,7 @@ class Refusals:
 
     def add(self, cause: str, text: str) -> None:
         """Refuse appends because of a cause."""
-        with self._changing:
+        with self._lock:
             previous_text = self._texts.get(cause)
             self._texts[cause] = text
             self._appender.refusal = _REFUSED
@@ -261,7 +261,7 @@ class Refusals:
         """Remove a cause; the store accepts appends again after the last one."""
         if cause not in self._texts:
             return
-        with self._changing:
+        with self._lock:
             text = self._texts.pop(cause)
             if not self._texts:
                 self._appender.refusal = self._without_cause

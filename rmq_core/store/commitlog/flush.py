@@ -51,9 +51,9 @@ class LogFlusher:
         self._interval = None if interval_ms is None else interval_ms / 1000
         self._threads = threads
         self._fsync_lock = threading.Lock()
-        self._done = threading.Condition()
-        self._flushed: list[FlushListener] = []
-        self._failed: list[FaultListener] = []
+        self._progress = threading.Condition()
+        self._flush_listeners: list[FlushListener] = []
+        self._fault_listeners: list[FaultListener] = []
         self._worker = threads.worker("rmq-store-flush", self._run_once)
         self._least_pages = least_pages
         self._thorough_s = thorough_interval_ms / 1000
@@ -74,11 +74,11 @@ class LogFlusher:
 
     def on_flushed(self, listener: FlushListener) -> None:
         """Register a callback for each new ``flushed_offset``; it runs on the thread that flushed, so be brief."""
-        self._flushed.append(listener)
+        self._flush_listeners.append(listener)
 
     def on_fault(self, listener: FaultListener) -> None:
         """Register a callback for the error that ends flushing, called once on the thread of the error."""
-        self._failed.append(listener)
+        self._fault_listeners.append(listener)
 
     def start(self, flushed_offset: int) -> None:
         """Start the thread; the log below ``flushed_offset`` is on the disk already."""
@@ -91,7 +91,7 @@ class LogFlusher:
         def is_done() -> bool:
             return self.flushed_offset >= physical_offset or self._is_over
 
-        self._threads.wait_for(self._done, is_done, timeout_s)
+        self._threads.wait_for(self._progress, is_done, timeout_s)
         return self.flushed_offset >= physical_offset
 
     def fail(self, error: OSError) -> None:
@@ -99,15 +99,15 @@ class LogFlusher:
 
         Waiting threads are woken last, after the listeners have made the store refuse appends.
         """
-        with self._done:
+        with self._progress:
             if self.fault is not None:
                 return
             self.fault = error
-        for listener in self._failed:
+        for listener in self._fault_listeners:
             listener(error)
-        with self._done:
+        with self._progress:
             self._is_over = True
-            self._done.notify_all()
+            self._progress.notify_all()
 
     def flush(self) -> bool:
         """Flush all appended bytes on the calling thread; return False if this or an earlier flush failed."""
@@ -121,10 +121,10 @@ class LogFlusher:
                 except OSError as error:
                     self.fail(error)
                     return False
-                with self._done:
+                with self._progress:
                     self.flushed_offset = target
-                    self._done.notify_all()
-                for listener in self._flushed:
+                    self._progress.notify_all()
+                for listener in self._flush_listeners:
                     listener(target)
             return True
 

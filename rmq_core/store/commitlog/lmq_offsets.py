@@ -18,7 +18,7 @@ INNER_MULTI_DISPATCH: Final = f"{PROPERTY_INNER_MULTI_DISPATCH}\x01".encode()  #
 INNER_MULTI_QUEUE_OFFSET: Final = f"{PROPERTY_INNER_MULTI_QUEUE_OFFSET}\x01".encode()
 _SEPARATOR: Final = ","
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
-_QUEUE_ID: Final = 0
+LMQ_QUEUE_ID: Final = 0
 
 
 def split_lmq_names(text: str) -> list[str]:
@@ -85,7 +85,7 @@ class LmqOffsets:
         properties_by_name = decode_properties(properties)
         is_batch_topic = topic in self._queues.batch_topics
         names = [] if is_batch_topic else split_lmq_names(properties_by_name.get(PROPERTY_INNER_MULTI_DISPATCH, ""))
-        queues = [self._open_queue(name, _QUEUE_ID) if is_lmq(name) else None for name in names]
+        queues = [self._open_queue(name, LMQ_QUEUE_ID) if is_lmq(name) else None for name in names]
         opened_queues = [queue for queue in queues if queue is not None]
         if not names or len(opened_queues) < len(names):
             if properties_by_name.pop(PROPERTY_INNER_MULTI_QUEUE_OFFSET, None) is None:

@@ -238,7 +238,7 @@ class Boundaries:
         is_blank = head is not None and SIZE_AND_MAGIC.unpack(head) == (log.file_bytes - position, MAGIC_BLANK)
         return is_blank or log.record(physical_offset) is not None
 
-    def before(self, physical_offset: int, about_bytes: int) -> int:
+    def last_record_before(self, physical_offset: int, about_bytes: int) -> int:
         """Return the begin of a whole record before a physical offset; without such a record, the log's begin.
 
         Args:

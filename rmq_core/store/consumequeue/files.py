@@ -91,7 +91,7 @@ class OpenFiles:
         self.new_directories: deque[str] = deque()
         self.expired_directories: deque[str] = deque()
         self._expired: dict[str, list[str]] = {}  # paths of expired files, by directory
-        self._removing = threading.Lock()  # held while files are removed, so that no new file of the same name is
+        self._removal_lock = threading.Lock()  # held while files are removed, so that no new file of the same name is
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _DESCRIPTOR_SHARE
         self.limit = min(max(limit, _MIN_OPEN_FILES), _MAX_OPEN_FILES)
         self._open: OrderedDict[ConsumeQueueFile, None] = OrderedDict()  # in the order of opening
@@ -133,7 +133,7 @@ class OpenFiles:
         """Close a file of a directory, and leave its removal to ``remove_expired``."""
         file.is_dropped = True
         self.discard(file)
-        with self._removing:
+        with self._removal_lock:
             if directory not in self._expired:
                 self._expired[directory] = []
                 self.expired_directories.append(directory)
@@ -143,7 +143,7 @@ class OpenFiles:
         """Remove the expired files of a directory, the oldest first, up to an OSError. Any thread may call this."""
         if directory not in self._expired:
             return
-        with self._removing:
+        with self._removal_lock:
             paths = self._expired.get(directory, [])
             while paths:
                 self.disk.remove(paths[0])
@@ -315,7 +315,7 @@ class FileSequence:
         """Remove the files that ``expire_before`` detached."""
         self._open.remove_expired(self.directory)
 
-    def drop(self) -> None:
+    def cancel_fsync(self) -> None:
         """Cancel the fsync of all files, as ``clear`` will remove them."""
         for file in self.files:
             file.is_dropped = True

@@ -40,7 +40,7 @@ class ConsumeQueueTable:
         self._batch_directory = paths.batch_consumequeue_dir(config.root)
         self._has_wrong_kind = False  # a queue's kind (plain or batch) was not its topic's
         self._queues: dict[tuple[str, int], Queue] = {}
-        self._dropped_queues: dict[str, dict[int, Queue]] = {}  # removed queues whose files remain, by topic
+        self._deleted_queues: dict[str, dict[int, Queue]] = {}  # removed queues whose files remain, by topic
         self.writes_ext = config.consumequeue_ext_enabled
 
     @property
@@ -105,7 +105,7 @@ class ConsumeQueueTable:
         """Return a queue, created if it does not exist; raise FormatError if its topic cannot name a directory."""
         queue = self._queues.get((topic, queue_id))
         if queue is None:
-            if topic in self._dropped_queues:
+            if topic in self._deleted_queues:
                 self._remove_files_of(topic, queue_id)
             if queue_id < 0:
                 raise FormatError(f"queue id {queue_id} cannot name a directory")
@@ -149,10 +149,10 @@ class ConsumeQueueTable:
                     continue
             del self._queues[topic, queue_id]
             queue.bind(None)
-            queue.files.drop()
+            queue.files.cancel_fsync()
             if queue.ext is not None:
-                queue.ext.files.drop()
-            self._dropped_queues.setdefault(topic, {})[queue_id] = queue
+                queue.ext.files.cancel_fsync()
+            self._deleted_queues.setdefault(topic, {})[queue_id] = queue
             removed.add(topic)
         if removed:
             self.count_units()
@@ -160,22 +160,22 @@ class ConsumeQueueTable:
 
     def remove_files(self, is_time_over: Callable[[], bool] | None = None) -> bool:
         """Remove the files of removed queues, until an OSError or ``is_time_over``; return whether files remain."""
-        while self._dropped_queues:
-            topic = next(iter(self._dropped_queues))
-            queues = self._dropped_queues[topic]
+        while self._deleted_queues:
+            topic = next(iter(self._deleted_queues))
+            queues = self._deleted_queues[topic]
             while queues:
                 if is_time_over is not None and is_time_over():
                     return True
                 self._remove_files_of(topic, next(reversed(queues)))
             self._remove_directories(topic)
-            del self._dropped_queues[topic]
+            del self._deleted_queues[topic]
         return False
 
     def _remove_files_of(self, topic: str, queue_id: int) -> None:
-        queue = self._dropped_queues[topic].get(queue_id)
+        queue = self._deleted_queues[topic].get(queue_id)
         if queue is not None:
             self._remove_queue_files(queue)
-            del self._dropped_queues[topic][queue_id]
+            del self._deleted_queues[topic][queue_id]
 
     @staticmethod
     def _remove_queue_files(queue: Queue) -> None:

@@ -55,7 +55,7 @@ class Background:
         self._log = parts.log
         self._index = parts.index
         self._flusher = parts.flusher
-        self._making = threading.Lock()  # held while a log file is created
+        self._creation_lock = threading.Lock()  # held while a log file is created
         self._lacks_file = False  # the last log file could not be created; logged once
         self._wanted_start: int | None = None
         self._prepared: LogFile | None = None
@@ -87,7 +87,7 @@ class Background:
         """Roll the log over to the file created ahead, or to one created now; False if that fails."""
         start = self._log.start + self._config.commitlog_file_bytes
         try:
-            with self._making:
+            with self._creation_lock:
                 self._wanted_start = None
                 file, self._prepared = self._prepared, None
                 if file is None or file.start != start:
@@ -140,7 +140,7 @@ class Background:
         return max(next_at - now, 0)
 
     def _create_next_file(self) -> None:
-        with self._making:
+        with self._creation_lock:
             if self._wanted_start is None:
                 return
             try:

@@ -167,9 +167,9 @@ class TopicDeletions:
         if not flusher.flush() and flusher.fault is not None:
             raise flusher.fault
         self._live.run()
-        return self.drop({**dict.fromkeys(topics, self._parts.log.max_offset), **ends})
+        return self.delete_before({**dict.fromkeys(topics, self._parts.log.max_offset), **ends})
 
-    def drop(self, ends: Mapping[str, int], *, at_least: bool = False) -> int:
+    def delete_before(self, ends: Mapping[str, int], *, at_least: bool = False) -> int:
         """Remove the queues of topics that were deleted at some end of the log; return the number of topics.
 
         ``MessageStore.remove_deleted`` removes the files. After an OSError no topic is deleted.

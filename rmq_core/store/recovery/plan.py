@@ -53,7 +53,7 @@ class RecoveryPlanner:
         self._queues = parts.queues
         self._index = parts.index
 
-    def by_watermark(self, watermark: Watermark, is_clean: bool) -> RecoveryPlan | None:
+    def plan_by_watermark(self, watermark: Watermark, is_clean: bool) -> RecoveryPlan | None:
         """Plan the recovery after the watermark; return None if the watermark belongs to another store."""
         log_begin, log_end = self._files[0].start, self._files[-1].end
         if watermark.log_flushed > log_end:
@@ -114,7 +114,7 @@ class RecoveryPlanner:
             self._index.remove_from(0)
         return Resume(rewrites_queues=True, merges_units=not self._parts.config.slave)
 
-    def by_checkpoint(self, crashed: bool) -> RecoveryPlan:
+    def plan_by_checkpoint(self, crashed: bool) -> RecoveryPlan:
         """Plan the recovery that the original does.
 
         Args:

@@ -105,8 +105,8 @@ class Recovery:
         neighbours = zip(self._files, self._files[1:], strict=False)
         missing_files = tuple(file.end for file, next_file in neighbours if file.end != next_file.start)
         planner = RecoveryPlanner(self._parts, self._files)
-        plan_by_watermark = None if watermark is None else planner.by_watermark(watermark, is_clean)
-        plan = plan_by_watermark or planner.by_checkpoint(crashed)
+        watermark_plan = None if watermark is None else planner.plan_by_watermark(watermark, is_clean)
+        plan = watermark_plan or planner.plan_by_checkpoint(crashed)
         unit_total_before = self._queues.unit_total
         if plan.resume.rewrites_queues:
             self._dispatch.writer.start_rewriting()
@@ -114,7 +114,7 @@ class Recovery:
         quarantined = self._apply_plan(scan, plan)
         return RecoveryReport(
             is_clean=is_clean,
-            is_trusted=plan is plan_by_watermark,
+            is_trusted=plan is watermark_plan,
             begin_offset=plan.start,
             end_offset=scan.end,
             record_count=scan.record_count,

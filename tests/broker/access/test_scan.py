@@ -62,7 +62,7 @@ async def test_a_stranger_gets_nothing_and_changes_nothing(
     door: Door, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(guard, "REFUSAL_WAIT_S", 0)
-    monkeypatch.setattr(guard, "MOST_REFUSALS", 1 << 30)
+    monkeypatch.setattr(guard, "MAX_REFUSALS", 1 << 30)
     assert (await door.ask(ADMIN, RequestCode.SEND_MESSAGE_V2, send_fields("T"), b"x")).code == 0
     before, end = state_of(door), door.broker.store.max_physical_offset
     for size in (0, LIMITS.max_body_bytes, LIMITS.max_body_bytes + 1):

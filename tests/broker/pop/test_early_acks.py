@@ -1,6 +1,6 @@
 """Acknowledgements that come before their check point are kept, and bounded."""
 
-from rmq_core.broker.pop.journal import MOST_KEYS, MOST_OFFSETS, EarlyAcks
+from rmq_core.broker.pop.journal import MAX_KEYS, MAX_OFFSETS, EarlyAcks
 from rmq_core.broker.pop.records import Acknowledgement
 
 
@@ -12,14 +12,14 @@ def test_what_is_said_again_and_again_is_kept_once() -> None:
     for offset in range(1000):
         early.put(Acknowledgement(ao=offset, t="U"))
     assert early.drain(Acknowledgement(t="T").key) == {7, 8, 9}
-    assert len(early.drain(Acknowledgement(t="U").key)) == MOST_OFFSETS
+    assert len(early.drain(Acknowledgement(t="U").key)) == MAX_OFFSETS
     assert early.drain(Acknowledgement(t="T").key) == set()
 
 
 def test_the_oldest_leave_where_there_are_too_many() -> None:
     early = EarlyAcks()
-    for number in range(MOST_KEYS + 2):
+    for number in range(MAX_KEYS + 2):
         early.put(Acknowledgement(ao=1, so=number))
-    early.put(Acknowledgement(ao=2, so=MOST_KEYS))  # known already: nobody has to leave
+    early.put(Acknowledgement(ao=2, so=MAX_KEYS))  # known already: nobody has to leave
     assert [early.drain(Acknowledgement(so=number).key) for number in (0, 1, 2)] == [set(), set(), {1}]
-    assert early.drain(Acknowledgement(so=MOST_KEYS).key) == {1, 2}
+    assert early.drain(Acknowledgement(so=MAX_KEYS).key) == {1, 2}

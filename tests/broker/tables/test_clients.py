@@ -26,7 +26,7 @@ def client(wire: Wire, client_id: str = "c") -> Client:
 
 
 def test_a_connection_has_so_many_producer_groups_and_pays_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clients, "MOST_PRODUCER_GROUPS", 3)
+    monkeypatch.setattr(clients, "MAX_PRODUCER_GROUPS", 3)
     producers, wire, other = Producers(), Wire(), Wire()
     for _ in range(2):
         for name in ("a", "b", "c"):

@@ -152,7 +152,7 @@ async def settled(member: Rebalancer[Followed], count: int) -> list[str]:
     """Rebalance until so many queues are assigned; return what started and stopped meanwhile, in order."""
     Followed.events.clear()
     async with asyncio.timeout(60):
-        while len(member.works) != count:
+        while len(member.pull_loops) != count:
             await member.rebalance()
             await asyncio.sleep(0)
     await member.rebalance()
@@ -198,10 +198,10 @@ async def test_queues_of_other_brokers_do_not_wait_for_a_broker_that_hangs(fakes
         offsets = RemoteOffsets("g", QueueOffsets(cluster))
         member = Rebalancer(cluster, "g", PushOptions(), {"T": subscription("T")}, offsets, None, Followed)
         assert not await member.rebalance()
-        assert sorted((queue.broker_name, queue.queue_id) for queue in member.works) == [("b", 0), ("b", 1)]
+        assert sorted((queue.broker_name, queue.queue_id) for queue in member.pull_loops) == [("b", 0), ("b", 1)]
         hangs = False
         assert await member.rebalance()
-        assert len(member.works) == 4
+        assert len(member.pull_loops) == 4
 
 
 async def test_a_consumer_that_broadcasts_has_all_queues_and_asks_for_no_members(fakes: FakeCluster) -> None:

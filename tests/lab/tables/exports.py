@@ -23,7 +23,7 @@ from tests.lab.tables.seams import KilledError, Seams, kill
 _MAX_SEAMS = 45
 _FRESH = 0.3  # of the drivers have not read a table's log before, as a new process
 _OURS = "rmq_formats.errors."
-_BEHIND = re.compile(r"holds rows behind (\d+), where the CommitLog ends; delete them first")
+_AFTER_END = re.compile(r"has rows after offset (\d+), the end of the CommitLog. Delete these rows first")
 
 
 @dataclass(slots=True)
@@ -110,7 +110,7 @@ class Exports:
                 before = self._before()
                 again = [*self._base(selection), "--from-offset", "0", "--fail-on-data-loss", "false"]
                 told = self._run(again)
-                if wanted := _BEHIND.search(told.refusal):
+                if wanted := _AFTER_END.search(told.refusal):
                     self._one.step(f"export {selection} --from-offset 0 is refused: {told.refusal}"[:400])
                     self._delete_behind(int(wanted[1]))
                     before = self._before()

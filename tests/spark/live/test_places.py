@@ -161,7 +161,7 @@ def test_messages_that_are_gone_are_an_error_or_left_out(cut: str) -> None:
     assert 0 < first < 182
     assert [row["queue_offset"] for row in queue] == list(range(first, 182))
     options = {"assign": '{"Orders": [0]}', "startingOffsets": '{"Orders": {"0": 3}}'}
-    told = re.escape(f"Orders broker-a:0: offsets 3 to {first - 1} are gone")
+    told = re.escape(f"Orders broker-a:0: offsets 3 to {first - 1} were deleted")
     with pytest.raises(ClusterError, match=told):
         read(cut, **options)
     assert len(read(cut, **options, failOnDataLoss="false")) == len(queue)
@@ -174,7 +174,7 @@ def test_a_group_that_stands_at_0_before_the_first_message_has_lost_messages(cut
     assert read(cut, **options)[0] == first  # without an offset: from the first message
     with ClusterConnection(cut, group) as link:
         assert link.commit({queue: 0}, group) == {}
-    with pytest.raises(ClusterError, match=f"offsets 0 to {first['queue_offset'] - 1} are gone"):
+    with pytest.raises(ClusterError, match=f"offsets 0 to {first['queue_offset'] - 1} were deleted"):
         read(cut, **options)
 
 
