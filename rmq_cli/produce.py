@@ -100,11 +100,14 @@ class _Sending:
         self._message = message
         self._results = results
         self._sent = 0
-        self._error: LineError | None = None
+        self._error: Exception | None = None
         self._failed = asyncio.Event()
 
     async def run(self, file: Path | None, workers: int) -> int:
-        """Send all lines; return their number. Raises LineError if a line could not be sent, and OSError."""
+        """Send all lines; return their number. Raises LineError if a line could not be sent, and OSError.
+
+        An error of the results' output ends the work, too: StoreError for a full disk, BrokenPipeError.
+        """
         lines: asyncio.Queue[tuple[int, bytes] | None] = asyncio.Queue(2 * workers)
         create = asyncio.get_running_loop().create_task
         feeding, failing = create(self._feed(file, lines, workers)), create(self._failed.wait())
@@ -137,13 +140,20 @@ class _Sending:
             try:
                 result = await self._producer.send(self._message(line))
             except RmqError as error:
-                if self._error is None:
-                    self._error = LineError(number, error, self._sent)
-                    self._failed.set()
+                self._fail(LineError(number, error, self._sent))
                 return
             self._sent += 1
-            if self._results is not None:
-                self._results.write(_result_line(number, result))
+            try:
+                if self._results is not None:
+                    self._results.write(_result_line(number, result))
+            except (RmqError, OSError) as error:
+                self._fail(error)
+                return
+
+    def _fail(self, error: Exception) -> None:
+        if self._error is None:
+            self._error = error
+            self._failed.set()
 
 
 def _result_line(number: int, result: "SendResult") -> bytes:

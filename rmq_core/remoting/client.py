@@ -121,7 +121,7 @@ class RemotingClient(Closable):
                 )
         except TimeoutError as error:
             raise ConnectError(address, f"no connection within {timeout_s:g} s") from error
-        except (OSError, UnicodeError) as error:
+        except (OSError, ValueError) as error:  # such as an address with U+0000
             raise ConnectError(address, _reason(error, has_tls=context is not None)) from error
         self._connections[address] = connection
         return connection

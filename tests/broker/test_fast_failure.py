@@ -27,7 +27,7 @@ class Waiting:
     """A connection whose bytes were read at second 0."""
 
     read_time_s = 0.0
-    unanswered = 3
+    pending_response_count = 3
 
 
 async def handled(code: int, waited_s: float, **settings: object) -> RemotingCommand:

@@ -19,7 +19,7 @@ from rmq_core.remoting.bodies.codec import decode_body
 from rmq_core.remoting.bodies.routes import RegisterBrokerBody, TopicRouteData, encode_registration
 from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.codes import RequestCode
-from rmq_core.remoting.header import request
+from rmq_core.remoting.header import RemotingCommand, request
 from rmq_core.store.config import FlushDiskType, StoreConfig
 from tests.broker.conftest import Asker, eventually, small_store
 
@@ -187,3 +187,30 @@ async def test_a_broker_registers_all_its_topics_again_after_each_period(
     async with Broker(config, store_config) as broker:
         await eventually(is_repeated)
         assert all(topics == set(broker.state.topics.table) for topics in registered)
+
+
+async def test_an_odd_answer_of_a_name_server_does_not_end_the_registrations(
+    namesrvs: list[str], store_config: StoreConfig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = BrokerConfig(listen_port=0, namesrv_addr=namesrvs[0])
+    object.__setattr__(config, "register_name_server_period_ms", 20)  # less than settings may say
+    invoke, count = RemotingClient.invoke, 0
+
+    async def invoked(client: RemotingClient, address: str, command: RemotingCommand, *more: float) -> RemotingCommand:
+        nonlocal count
+        answer = await invoke(client, address, command, *more)
+        count += command.code == RequestCode.REGISTER_BROKER
+        if count == 2:
+            return RemotingCommand(0, flag=1, fields=b"[]")
+        if count == 3:
+            raise ZeroDivisionError
+        return answer
+
+    async def is_repeated() -> bool:
+        return count >= 5
+
+    async with Broker(config, store_config):
+        monkeypatch.setattr(RemotingClient, "invoke", invoked)
+        await eventually(is_repeated)
+    assert "cannot register" in caplog.text
+    assert "a registration failed" in caplog.text

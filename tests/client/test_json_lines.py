@@ -1,16 +1,20 @@
 """Messages as lines of JSON."""
 
+import asyncio
 import json
 from base64 import b64decode
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from rmq_core.client import Message, MessageError
+from rmq_cli import produce
+from rmq_core.client import Message, MessageError, MessageQueue, SendResult, SendStatus
 from rmq_core.client.json_lines import line_of_message, message_of_line
 from rmq_formats.codecs.compression import decompress
 from rmq_formats.codecs.layout import FLAG_COMPRESSED
+from rmq_formats.errors import StoreError
 from tests.client.conftest import received
 
 
@@ -67,3 +71,24 @@ def test_lines_of_a_store_s_records_can_be_sent(golden: Callable[[str], Path]) -
     packed = next(record for record in records if record["sys_flag"] & FLAG_COMPRESSED)
     message = message_of_line(json.dumps(packed).encode(), None)
     assert message.body == decompress(b64decode(packed["body_base64"]), packed["sys_flag"])
+
+
+@pytest.mark.parametrize("error", [BrokenPipeError(32, "Broken pipe"), StoreError("stdout: No space left on device")])
+async def test_results_that_cannot_be_written_end_the_sends(tmp_path: Path, error: Exception) -> None:
+    class Sending:
+        async def send(self, _: Message) -> SendResult:
+            await asyncio.sleep(0)
+            queue = MessageQueue(topic="T", broker_name="a", queue_id=0)
+            return SendResult(SendStatus.SEND_OK, "id", "oid", queue, 0, None, None)
+
+    class Full:
+        def write(self, _: bytes) -> None:
+            raise error
+
+    (tmp_path / "lines").write_text("x\n" * 5000)
+    sending: Any = Sending()
+    results: Any = Full()
+    work = produce._Sending(sending, lambda line: Message("T", line), results)
+    async with asyncio.timeout(60):
+        with pytest.raises(type(error)):
+            await work.run(tmp_path / "lines", 4)

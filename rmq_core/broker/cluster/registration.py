@@ -102,7 +102,10 @@ class Registration:
             except TimeoutError:
                 self._missing_topics.clear()
             self._changed.clear()
-            await self.register()
+            try:
+                await self.register()
+            except Exception:
+                log.exception("a registration failed")
             await asyncio.sleep(min(_MIN_REST_S + _REST_FACTOR * self._took_s, _MAX_REST_S))
 
     async def register(self) -> None:
@@ -143,6 +146,7 @@ class Registration:
             if response.code != 0:
                 raise RemotingError(f"{address}: code {response.code}: {response.remark}")
             ordered = decode_body(response.body, KVTable).table if response.body else {}
+            addresses = response.ext_fields
         except (RemotingError, FormatError) as error:
             self._missing_topics.pop(address, None)
             if address not in self._failing:
@@ -152,7 +156,6 @@ class Registration:
         if address in self._failing:
             self._failing.discard(address)
             log.info("registered with %(namesrv)s again", {"namesrv": address})
-        addresses = response.ext_fields
         state.replication.update_master_addresses(addresses.get("masterAddr"), addresses.get("haServerAddr"))
         state.topics.update_order(set(ordered))
 

@@ -104,7 +104,11 @@ class SlaveSync:
         every_s = self._state.config.slave_sync_interval_ms / 1000
         while True:
             self._wake.clear()
-            done = await self.sync()
+            try:
+                done = await self.sync()
+            except Exception:
+                log.exception("copying the tables of the master failed")
+                done = False
             if not done:
                 self._create_missing_topics()
             with suppress(TimeoutError):

@@ -310,6 +310,8 @@ class ConsumeMessageOrderlyService:
         if messages.is_dropped:
             return
         retries = [] if later is None else await self._filter_retries(batch[max(later.done, 0) :])
+        if messages.is_dropped:  # meanwhile, by a reset of offsets
+            return
         # The rest of a batch is retried in order, even messages after the failed one that are out of retries.
         done = [message for message in batch if message not in retries]
         if done:

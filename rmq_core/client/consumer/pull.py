@@ -348,7 +348,10 @@ class PullConsumer(GroupClient):
     async def _commit_loop(self) -> None:
         while True:
             await asyncio.sleep(self.options.persist_interval_s)
-            await self._consumed.persist(list(self._assigned))
+            try:
+                await self._consumed.persist(list(self._assigned))
+            except Exception as error:
+                log.warning("cannot commit the offsets of %s: %s", self.group, error)
 
     def _assigned_queue(self, queue: MessageQueue) -> PulledQueue:
         try:

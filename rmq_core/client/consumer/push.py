@@ -47,7 +47,6 @@ from rmq_core.remoting.bodies.clients import (
 )
 from rmq_core.remoting.bodies.codec import MessageQueue, queue_key
 from rmq_core.remoting.codes import CURRENT_VERSION_NAME
-from rmq_formats.errors import RmqError
 
 log = logging.getLogger("rmq.client")
 _DEFAULTS: Final = PushOptions()
@@ -221,13 +220,16 @@ class PushConsumer(GroupClient):
             await asyncio.sleep(self.options.persist_interval_s)
             try:
                 await self._offsets.persist(list(self._rebalancer.pull_loops))
-            except RmqError as error:
+            except Exception as error:
                 log.warning("cannot commit the offsets of %s: %s", self.group, error)
 
     async def _lock_loop(self, locks: ConsumerQueueLocks) -> None:
         while True:
             await asyncio.sleep(self.options.lock_interval_s)
-            await locks.lock(list(self._rebalancer.pull_loops))
+            try:
+                await locks.lock(list(self._rebalancer.pull_loops))
+            except Exception:
+                log.exception("cannot renew the locks of %s", self.group)
 
     # Requests from brokers.
 

@@ -53,7 +53,7 @@ class ConsumerQueueLocks:
                 address = self._cluster.address(broker_name)
                 response = await self._cluster.request(address, RequestCode.LOCK_BATCH_MQ, None, body)
                 granted = set(decode_body(response.body, LockBatchResponse).lock_ok_mq_set)
-            except RemotingError as error:  # granted locks are valid until they expire
+            except RmqError as error:  # granted locks are valid until they expire
                 log.warning("cannot lock queues at %s: %s", broker_name, error)
                 continue
             locked_queues |= granted & set(requested)
@@ -69,7 +69,7 @@ class ConsumerQueueLocks:
             try:
                 address = self._cluster.address(broker_name)
                 await self._cluster.request(address, RequestCode.UNLOCK_BATCH_MQ, None, self._body(broker_queues))
-            except RemotingError as error:
+            except RmqError as error:
                 log.warning("cannot unlock queues at %s: %s", broker_name, error)
 
     def _body(self, queues: list[MessageQueue]) -> bytes:

@@ -137,6 +137,8 @@ class ConsumeMessagePopService:
                     return
             except RmqError as error:  # the message is delivered again after its invisible time
                 log.warning("cannot acknowledge %s, or change its invisible time: %s", message.msg_id, error)
+                if later is not None and later.done < 1:  # in order the messages after it come again, too
+                    return
 
     def _delay_s(self, message: ReceivedMessage, later: Later) -> float:
         if self._options.in_order:

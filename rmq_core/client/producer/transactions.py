@@ -121,11 +121,15 @@ class TransactionProducer(Producer):
     async def start(self) -> None:
         """Start the client, and register with the brokers, which check transactions at registered producers."""
         await super().start()
-        for topic in self._topics:
-            try:
-                await self._cluster.route(topic)
-            except RemotingError as error:
-                log.info("brokers of %s cannot check transactions of %s yet: %s", topic, self.group, error)
+        try:
+            for topic in self._topics:
+                try:
+                    await self._cluster.route(topic)
+                except RmqError as error:
+                    log.info("brokers of %s cannot check transactions of %s yet: %s", topic, self.group, error)
+        except BaseException:
+            await self.close()
+            raise
 
     async def send_in_transaction(
         self, message: Message, execute: Execute, *, queue: MessageQueue | None = None, timeout_s: float | None = None

@@ -8,11 +8,13 @@ import pytest
 from rmq_core.client import Later, Message, PushOptions, ReceivedMessage
 from rmq_core.client.consumer import consume_message
 from rmq_core.client.consumer.consume_message import ProcessQueue
+from rmq_core.client.consumer.rebalance import ConsumerQueueLocks
 from rmq_core.client.consumer.send_back import SendBack
 from rmq_core.client.errors import NoRouteError
 from rmq_core.client.producer.tracer import Tracer, traced
 from rmq_core.client.routes import Route
 from rmq_core.remoting.clock import now_ms
+from rmq_core.remoting.header import RemotingCommand
 from rmq_formats.errors import OptionError
 from tests.client.conftest import QUEUE, received
 from tests.client.consumer.bench import Bench
@@ -273,3 +275,36 @@ async def test_a_copy_goes_to_no_topic_without_a_queue_that_can_be_written_to() 
     send_back = SendBack(Masterless(), "g", 16, now_ms)  # type: ignore[arg-type]
     with pytest.raises(NoRouteError, match="%RETRY%g: no queue of this topic can be written to"):
         await send_back.send_copy(received(0))
+
+
+async def test_in_order_a_reset_beside_a_send_to_the_dead_letters_counts() -> None:
+    entered, gate = asyncio.Event(), asyncio.Event()
+
+    async def send_copy(_: ReceivedMessage) -> None:
+        entered.set()
+        await gate.wait()
+
+    async with Bench(lambda _: Later(), in_order=True, max_reconsume_times=0) as bench:
+        bench.backs.send_copy = send_copy  # type: ignore[method-assign]
+        bench.put(100)
+        await entered.wait()
+        bench.queue.is_dropped = True  # as QueuePullLoop.restart_at
+        bench.offsets.update(QUEUE, 5, only_up=False)
+        gate.set()
+        await bench.consuming.stop_queue(bench.queue)
+        assert bench.offsets.get(QUEUE) == 5
+
+
+async def test_locks_that_cannot_be_decoded_are_asked_for_again() -> None:
+    class Garbled:
+        client_id = "me"
+
+        def address(self, _: str) -> str:
+            return "127.0.0.1:1"
+
+        async def request(self, *_: object) -> RemotingCommand:
+            return RemotingCommand(0, body=b"<html>")
+
+    locks = ConsumerQueueLocks(Garbled(), "g")  # type: ignore[arg-type]
+    assert await locks.lock([QUEUE]) == set()
+    await locks.unlock([QUEUE])

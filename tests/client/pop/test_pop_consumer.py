@@ -38,6 +38,7 @@ from tests.broker import conftest
 from tests.broker.conftest import Clock, small_store
 from tests.broker.pop.test_pop import pass_time
 from tests.client.conftest import FakeCluster
+from tests.client.conftest import received as popped
 
 FIRST = PopOptions(start=StartPosition.FIRST, invisible_time_s=10, suspend_timeout_s=20)
 PATIENCE_S = 60
@@ -312,3 +313,24 @@ async def test_a_response_that_cannot_be_decoded_ends_no_consumption(
         assert not consuming.done()
         consuming.cancel()
     assert "cannot receive" in caplog.text
+
+
+async def test_in_order_nothing_follows_a_failed_message_whose_time_cannot_be_changed() -> None:
+    calls: list[tuple[str, int]] = []
+
+    class Unanswered:
+        async def ack(self, messages: list[ReceivedMessage]) -> None:
+            calls.append(("ack", messages[0].queue_offset))
+
+        async def change(self, message: ReceivedMessage, _: float) -> None:
+            calls.append(("change", message.queue_offset))
+            raise RequestTimeoutError("127.0.0.1:1", "no answer")
+
+    def listener(messages: list[ReceivedMessage]) -> Later | None:
+        return Later() if messages[0].queue_offset == 1 else None
+
+    requests: Any = Unanswered()
+    receive: Any = None
+    service = pop_consumer.ConsumeMessagePopService(receive, requests, PopOptions(in_order=True), listener)
+    await service._consume([popped(0), popped(1), popped(2)])
+    assert calls == [("ack", 0), ("change", 1)]
