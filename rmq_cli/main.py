@@ -85,14 +85,14 @@ class RmqGroup(CommandGroup):
         try:
             sys.stdout.flush()
         except OSError:  # which was told already; Python would try again, and exit with 120
-            _discard_stdout()
+            output.discard_stdout()
         sys.exit(code or output.EXIT_CLEAN)
 
     def invoke(self, ctx: Any) -> int | None:
         """Run the command and print its error; returns the exit code."""
         try:
             code: int | None = super().invoke(ctx)
-            with output.naming_stdout():
+            with output.naming_stdout(), output.ignoring_closed_pipe():
                 sys.stdout.flush()
             return code
         except (typer.Exit, typer.Abort, _CLICK_ERROR):
@@ -101,8 +101,7 @@ class RmqGroup(CommandGroup):
             output.warn("interrupted")
             return output.EXIT_INTERRUPTED
         except BrokenPipeError:
-            # The reader has what it wanted, as head does. Buffered output must not be written at exit.
-            _discard_stdout()
+            output.discard_stdout()  # the reader has what it wanted, as head does
             return output.EXIT_CLEAN
         except NotAcceptedError as error:
             output.warn(error.with_command(["rmq", *sys.argv[1:]]))
@@ -115,11 +114,6 @@ class RmqGroup(CommandGroup):
                 raise
             output.warn(f"unexpected {type(error).__name__}: {error} (RMQ_TRACEBACK=1 shows where)")
         return output.EXIT_FAILED
-
-
-def _discard_stdout() -> None:
-    """Lead stdout nowhere, with what is buffered."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _prepare_streams() -> None:

@@ -148,8 +148,8 @@ def json_line(value: Any) -> bytes:
 
 
 def print_json(value: Any) -> None:
-    """Print one line of JSON on stdout, see ``json_line``."""
-    with Lines() as lines:
+    """Print one line of JSON on stdout, see ``json_line``; the command goes on without a reader, to its exit code."""
+    with ignoring_closed_pipe(), Lines() as lines:
         lines.write(json_line(value))
 
 
@@ -212,6 +212,20 @@ def naming_stdout() -> Iterator[None]:
         raise
     except OSError as error:
         raise StoreError(f"standard output: {error.strerror}") from error
+
+
+def discard_stdout() -> None:
+    """Write what is buffered for stdout, and what follows, nowhere: at exit Python would try again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@contextmanager
+def ignoring_closed_pipe() -> Iterator[None]:
+    """Discard the output of the ``with`` block if the reader has closed the pipe."""
+    try:
+        yield
+    except BrokenPipeError:
+        discard_stdout()
 
 
 Advance = Callable[[int], None]

@@ -184,7 +184,7 @@ def _split(address: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
-def _reason(error: OSError | UnicodeError, *, has_tls: bool) -> str:
+def _reason(error: OSError | ValueError, *, has_tls: bool) -> str:
     is_reachable = isinstance(error, SSLError | ConnectionError) and not isinstance(error, ConnectionRefusedError)
     if has_tls and is_reachable:
         return handshake_failure(error)

@@ -153,7 +153,7 @@ class MessageStore:
         load_kernels()
         disk = disk or Disk()
         disk.make_durable_directory(config.root)
-        locked = lock_store(config.root, disk)
+        locked = lock_store(config.root, config.commitlog_path, disk)
         try:
             store = cls(
                 config,

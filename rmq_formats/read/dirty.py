@@ -8,7 +8,7 @@ from rmq_formats.codecs.layout import CHECKPOINT_FILE_BYTES
 from rmq_formats.errors import FormatError, StoreError
 from rmq_formats.storage.segments import read_range
 from rmq_formats.storage.store_files import StoreFiles
-from rmq_formats.storage.store_lock import is_locked
+from rmq_formats.storage.store_lock import is_locked_by_broker
 
 
 def dirty_reason(store: StoreFiles) -> str | None:
@@ -34,8 +34,8 @@ def dirty_queues_reason(store: StoreFiles, topics: frozenset[str]) -> str | None
 
 
 def broker_runs(store: StoreFiles) -> bool:
-    """Return whether a process of this machine has the store's lock, without acquiring the lock."""
-    return store.storage.is_local and is_locked(paths.lock_file(store.root), 1)
+    """Return whether a broker of this machine has the store's lock, without acquiring the lock."""
+    return store.storage.is_local and is_locked_by_broker(store.root)
 
 
 def read_checkpoint(store: StoreFiles) -> Checkpoint | None:

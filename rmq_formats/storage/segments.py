@@ -115,6 +115,9 @@ def _data_end(reader: RangeReader, begin: int, end: int) -> int:
     return begin
 
 
+_NO_EXTENTS: Final = frozenset({errno.EINVAL, errno.EOPNOTSUPP})  # of a file system that does not know its holes
+
+
 class _LocalFile(OpenRange):
     def __init__(self, path: str) -> None:
         try:
@@ -144,7 +147,10 @@ class _LocalFile(OpenRange):
         return done
 
     def data_end(self) -> int:
-        """Find one past the last byte that is not zero; skips holes, of which Java's preallocated files mostly are."""
+        """Find one past the last byte that is not zero; skips holes, of which Java's preallocated files mostly are.
+
+        Raises StoreError: the file cannot be read.
+        """
         end = self.size_bytes
         for begin, extent_end in reversed(self._extents()):
             data_end = _data_end(self, begin, min(extent_end, end))
@@ -157,10 +163,15 @@ class _LocalFile(OpenRange):
         while at < self.size_bytes:
             try:
                 begin = os.lseek(self._descriptor, at, os.SEEK_DATA)
-            except OSError:  # ENXIO: only a hole is left
-                break
-            at = os.lseek(self._descriptor, begin, os.SEEK_HOLE)
-            extents.append((begin, at))
+                end = os.lseek(self._descriptor, begin, os.SEEK_HOLE)
+            except OSError as error:
+                if error.errno == errno.ENXIO:  # only a hole is left
+                    break
+                if error.errno not in _NO_EXTENTS:
+                    raise StoreError(f"{self._path}: cannot be read at {at} ({error.strerror})") from error
+                begin, end = at, self.size_bytes
+            extents.append((begin, end))
+            at = end
         return extents
 
     def close(self) -> None:

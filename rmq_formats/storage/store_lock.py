@@ -3,12 +3,16 @@
 The lock's file may have been deleted under a running broker, so a log that another process writes is refused as well.
 Checks for locks of other processes lock no file: a check must block nobody.
 
+A broker locks the first byte of the store's lock file, as RocketMQ does, and a tool the first two bytes. So a reader
+sees that a tool holds the lock: the queues of a killed broker may lack units then (``is_locked_by_broker``).
+
 The locks are POSIX record locks. A process never conflicts with its own ones, and closing any descriptor of a locked
 file releases them. So this module records what its process has locked, and opens no such file again (``fcntl(2)``).
 """
 
 import fcntl
 import os
+import signal
 import stat
 import struct
 import threading
@@ -24,6 +28,8 @@ from rmq_formats.storage.contained import open_file, read_file
 
 # struct flock of Linux on 64-bit machines: type, whence, start, length, process.
 _FLOCK: Final = struct.Struct("@hhqqi")
+_BROKER_LOCK_BYTES: Final = 1
+_TOOL_LOCK_BYTES: Final = 2
 _LAST_FILES: Final = 16  # of a log; a broker has all of them open, and surely the last ones
 _PID_BYTES: Final = 32
 _PROC: Final = Path("/proc")
@@ -77,14 +83,15 @@ def _recorded(root: str, descriptor: int, *, is_broker: bool) -> Iterator[None]:
 
 
 @contextmanager
-def store_lock(root: str, *, is_broker: bool = False) -> Iterator[None]:
+def store_lock(root: str, *, is_broker: bool = False, log_directory: str | None = None) -> Iterator[None]:
     """Acquire the lock of the store at ``root``, which a running broker has locked.
 
-    It is a POSIX record lock on the first byte of the file ``lock``, as ``DefaultMessageStore#start`` acquires it
+    It is a POSIX record lock from the first byte of the file ``lock`` on, as ``DefaultMessageStore#start`` acquires it
     (``FileChannel#tryLock(0, 1, false)``).
 
     Args:
-        is_broker: whether a broker of this process acquires it; ``is_locked`` is true for a broker's lock.
+        is_broker: whether a broker acquires it, and no tool.
+        log_directory: of the CommitLog; that of ``configured_log_directories`` or the store's own by default.
 
     Raises:
         StoreLockedError: a running broker has it, or has the log open though its lock's file was deleted; or this
@@ -101,13 +108,15 @@ def store_lock(root: str, *, is_broker: bool = False) -> Iterator[None]:
             except OSError as error:
                 raise StoreError(f"{path}: the store cannot be locked ({error.strerror})") from error
             try:
-                fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+                fcntl.lockf(
+                    descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, _BROKER_LOCK_BYTES if is_broker else _TOOL_LOCK_BYTES, 0
+                )
             except OSError:
                 os.close(descriptor)
                 raise StoreLockedError(f"{root}: a running broker has locked this store; stop it first") from None
             stack.enter_context(_recorded(root, descriptor, is_broker=is_broker))
         try:
-            refuse_open_log(root)
+            refuse_open_log(root, log_directory)
         except StoreLockedError:
             if not was_there:
                 path.unlink(missing_ok=True)
@@ -167,10 +176,10 @@ def _open_locked(path: Path) -> int:
         os.close(descriptor)
 
 
-def refuse_open_log(root: str) -> None:
+def refuse_open_log(root: str, log_directory: str | None = None) -> None:
     """Refuse a store whose log another process has open for writing. Raises StoreLockedError, naming the process."""
-    doubtful = False
-    for path in _log_files(root):
+    doubtful, log_files = False, list(_log_files(root, log_directory))
+    for path in log_files:
         is_open = is_open_for_writing(path)
         if is_open and not _is_used_by("self", path):
             writer = _writer(root, path)
@@ -178,14 +187,21 @@ def refuse_open_log(root: str) -> None:
         doubtful |= is_open is None
     pid = _pid_of_abort(root)
     if doubtful and pid is not None and pid != os.getpid():
-        for path in _log_files(root):
+        for path in log_files:
             if _is_used_by(str(pid), path):
                 raise StoreLockedError(f"{root}: {_name(str(pid))} has its log open, without the lock. Stop it first")
 
 
-def _log_files(root: str) -> Iterator[str]:
+def _log_directories(root: str) -> list[str]:
+    from rmq_formats.storage.store_files import configured_log_directories  # noqa: PLC0415 # a broker loads no pyarrow
+
+    return configured_log_directories(root) or [paths.commitlog_dir(root)]
+
+
+def _log_files(root: str, log_directory: str | None) -> Iterator[str]:
     """List the last files of each CommitLog of a store, DLedger's as well."""
-    for directory in (Path(paths.commitlog_dir(root)), *sorted(Path(root).glob("dledger-*/data"))):
+    directories = [log_directory] if log_directory else _log_directories(root)
+    for directory in (*map(Path, directories), *sorted(Path(root).glob("dledger-*/data"))):
         with suppress(OSError):
             names = sorted(name for name in os.listdir(directory) if paths.parse_segment_name(name) is not None)  # noqa: PTH208
             yield from (f"{directory}/{name}" for name in names[-_LAST_FILES:])
@@ -233,29 +249,37 @@ def _is_used_by(pid: str, path: str) -> bool:
     return False
 
 
-def is_locked(path: str, size_bytes: int = 0) -> bool:
-    """Return whether another process of this machine, or a broker of this one, has locked a file or its first bytes.
+def is_locked(path: str) -> bool:
+    """Return whether another process of this machine, or a broker of this one, has locked a file.
 
-    Args:
-        path: of the file; one that cannot be opened is not locked.
-        size_bytes: from the file's begin; 0 is all.
+    ``path`` is that of the file; one that cannot be opened is not locked.
     """
+    return _lock_bytes(path) is not None
+
+
+def is_locked_by_broker(root: str) -> bool:
+    """Return whether a broker of this machine has locked the store at ``root``, and no tool."""
+    return _lock_bytes(paths.lock_file(root)) not in {None, _TOOL_LOCK_BYTES}
+
+
+def _lock_bytes(path: str) -> int | None:
+    """Return the size of the lock that another process, or a broker of this one, has on a file; None without a lock."""
     with _own_locks_guard:
         own_lock = _own_lock(path)
         if own_lock is not None:
-            return own_lock.is_broker
+            return _BROKER_LOCK_BYTES if own_lock.is_broker else None
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe would block
         except OSError:
-            return False
+            return None
         try:
-            question = _FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, size_bytes, 0)
-            answer = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, question)[: _FLOCK.size])
+            question = _FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
+            kind, _, _, size_bytes, _ = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, question)[: _FLOCK.size])
         except OSError:
-            return False
+            return None
         finally:
             os.close(descriptor)
-        return bool(answer[0] != fcntl.F_UNLCK)
+        return None if kind == fcntl.F_UNLCK else int(size_bytes)
 
 
 def is_open_for_writing(path: str) -> bool | None:
@@ -271,6 +295,8 @@ def is_open_for_writing(path: str) -> bool | None:
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             return False
+        # Who opens the file meanwhile breaks the lease, by a signal whose default would end this process.
+        fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_RDLCK)
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
     except BlockingIOError:

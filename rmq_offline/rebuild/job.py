@@ -229,7 +229,7 @@ class _Rebuild:
         settings["queues"] = sorted(options.queues) if options.queues is not None else None
         log = hashlib.sha256()
         for segment in self.segments:
-            log.update(f"{segment.path} {segment.size_bytes} {segment.version}\n".encode())
+            log.update(f"{segment.path} {segment.size_bytes} {segment.version}\n".encode(errors="surrogateescape"))
         for split in splits:
             log.update(f"{split.file_offset} {split.start} {split.limit} {split.data_end}\n".encode())
         # After a power loss files that were not flushed may be empty; objects survive it.

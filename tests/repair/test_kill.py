@@ -1,5 +1,6 @@
 """A repair that is killed at any instant is brought to the same end by the next one."""
 
+import json
 import random
 import time
 from functools import partial
@@ -8,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from rmq_formats.errors import StoreError
+from rmq_offline.repair import journal
 from rmq_offline.repair.job import repair_store
 from rmq_offline.tasks.runner import ProcessRunner
 from tests.repair.damaged_logs import many_faults
@@ -99,3 +102,22 @@ def test_a_write_that_was_cut_short_is_written_again(damaged: Path, tmp_path: Pa
         patch(damaged / "commitlog" / name, int(position), wanted)
     repair(damaged)
     assert tree(damaged) == expected
+
+
+def test_a_log_file_that_was_deleted_meanwhile_is_not_made_again(
+    damaged: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(journal, "_overwrite", die)
+    with pytest.raises(KeyboardInterrupt):
+        repair(damaged)
+    monkeypatch.undo()
+    (plan,) = (damaged / "quarantine").glob("*/plan.json")
+    deleted = damaged / json.loads(plan.read_text())["stretches"][0]["path"]
+    deleted.unlink()
+    before = tree(damaged)
+    with pytest.raises(StoreError, match="was deleted since a repair began"):
+        repair(damaged)
+    assert tree(damaged) == before

@@ -1,5 +1,6 @@
 """Local files and object stores, as the rebuild reads them."""
 
+import errno
 import os
 import pickle
 from collections.abc import Callable, Iterator
@@ -230,3 +231,24 @@ def test_an_object_store_that_does_not_answer_is_told_soon_in_a_short_line() -> 
 def test_secrets_of_uris_are_not_shown(text: str, shown: str) -> None:
     assert without_secrets(text) == shown
     assert str(StoreError(text)) == shown
+
+
+@pytest.mark.parametrize("failing", [os.SEEK_DATA, os.SEEK_HOLE])
+def test_a_file_whose_extents_cannot_be_read_is_not_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int
+) -> None:
+    path = tmp_path / "00000000000000000000"
+    path.write_bytes(b"x" * 100 + bytes(100))
+    seek, number = os.lseek, errno.EIO
+
+    def lseek(descriptor: int, at: int, how: int) -> int:
+        if how == failing:
+            raise OSError(number, os.strerror(number))
+        return seek(descriptor, at, how)
+
+    monkeypatch.setattr(os, "lseek", lseek)
+    with LocalStorage().open(str(path)) as file:
+        with pytest.raises(StoreError, match="cannot be read at 0"):
+            file.data_end()
+        number = errno.EINVAL  # of a file system that does not know its holes
+        assert file.data_end() == 100

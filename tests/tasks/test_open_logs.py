@@ -1,5 +1,6 @@
 """A broker whose lock file was deleted still has its log open: nobody writes into its store."""
 
+import fcntl
 import mmap
 import os
 import signal
@@ -13,6 +14,7 @@ import pytest
 
 from rmq_formats.errors import StoreLockedError
 from rmq_formats.storage import store_lock as locks
+from rmq_formats.storage.store_files import LOG_PATHS_VARIABLE, use_log_directories
 from rmq_formats.storage.store_lock import store_lock
 from rmq_offline.convert.job import convert_store
 from rmq_offline.tasks.runner import ProcessRunner
@@ -116,3 +118,29 @@ def test_what_is_no_file_is_not_open(tmp_path: Path) -> None:
     assert locks.is_open_for_writing(str(tmp_path / "pipe")) is False
     assert locks.is_open_for_writing(str(tmp_path / "link")) is None
     assert locks.is_open_for_writing(str(tmp_path / "none")) is None
+
+
+def test_a_log_elsewhere_that_a_process_writes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = small_store(tmp_path / "store", 30)
+    monkeypatch.setenv(LOG_PATHS_VARIABLE, "{}")
+    with a_process(opened, store):
+        (store / "commitlog").rename(tmp_path / "log")
+        use_log_directories(str(store), [str(tmp_path / "log")])
+        with pytest.raises(StoreLockedError, match="has its log open"), store_lock(str(store)):
+            pass
+
+
+def test_who_opens_a_log_while_it_is_looked_at_ends_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel sends the holder of a lease a signal, whose default would end it."""
+    (tmp_path / "log").write_bytes(b"x")
+    control = fcntl.fcntl
+
+    def fcntl_(descriptor: int, command: int, argument: int = 0) -> Any:
+        answer = control(descriptor, command, argument)
+        if (command, argument) == (fcntl.F_SETLEASE, fcntl.F_RDLCK):
+            with suppress(BlockingIOError):
+                os.close(os.open(tmp_path / "log", os.O_WRONLY | os.O_NONBLOCK))
+        return answer
+
+    monkeypatch.setattr(fcntl, "fcntl", fcntl_)
+    assert locks.is_open_for_writing(str(tmp_path / "log")) is False

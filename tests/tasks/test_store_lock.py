@@ -18,7 +18,7 @@ import pytest
 from rmq_formats.errors import StoreError, StoreLockedError
 from rmq_formats.read.dirty import dirty_reason
 from rmq_formats.storage.store_files import open_store
-from rmq_formats.storage.store_lock import LOCK_NAME, directory_lock, is_locked, store_lock
+from rmq_formats.storage.store_lock import LOCK_NAME, directory_lock, is_locked_by_broker, store_lock
 from rmq_offline.offsets import changes
 from rmq_offline.offsets.changes import Selection
 from rmq_offline.tasks import object_lease
@@ -290,7 +290,7 @@ def test_a_look_at_a_lock_of_this_process_keeps_it(tmp_path: Path, is_broker: bo
     store = small_store(tmp_path / "store", 30)
     (store / "abort").write_text(str(os.getpid()))
     with store_lock(str(store), is_broker=is_broker):
-        assert is_locked(str(store / "lock"), 1) is is_broker
+        assert is_locked_by_broker(str(store)) is is_broker
         assert (dirty_reason(open_store(str(store))) is None) is is_broker
         assert is_refused_elsewhere(store_lock, store)
     assert not is_refused_elsewhere(store_lock, store)
@@ -333,3 +333,20 @@ def test_offsets_are_written_under_the_lock(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(changes, "_write", looked_at)
     changes.apply_changes(str(store), Selection("g", "Topic0", None), lambda _: 0)
     assert refused == [True]
+
+
+def test_the_lock_of_another_tool_is_that_of_no_broker(tmp_path: Path) -> None:
+    """The queues of a killed broker are not complete because a tool holds the lock."""
+    store = small_store(tmp_path / "store", 30)
+    (store / "abort").write_text("1")
+
+    def looks_dirty() -> bool:
+        child = os.fork()
+        if child == 0:
+            os._exit(int(dirty_reason(open_store(str(store))) is not None))
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+
+    with store_lock(str(store)):
+        assert looks_dirty()
+    with store_lock(str(store), is_broker=True):
+        assert not looks_dirty()

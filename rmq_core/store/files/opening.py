@@ -72,7 +72,7 @@ def refuse_layouts(root: str, *, light_queues: bool) -> frozenset[str]:
     return frozenset(name for name in batch_topics if name not in configs or configs[name].has_batch_queues)
 
 
-def lock_store(root: str, disk: Disk) -> ExitStack:
+def lock_store(root: str, log_directory: str, disk: Disk) -> ExitStack:
     """Lock the store at ``root`` for a broker; closing the returned stack releases the lock.
 
     Raises:
@@ -83,5 +83,5 @@ def lock_store(root: str, disk: Disk) -> ExitStack:
     path = paths.lock_file(root)
     if not os.path.exists(path):  # noqa: PTH110 # paths are strings here
         disk.write_file(path, b"lock")  # as ``DefaultMessageStore#start``
-    stack.enter_context(store_lock(root, is_broker=True))
+    stack.enter_context(store_lock(root, is_broker=True, log_directory=log_directory))
     return stack
