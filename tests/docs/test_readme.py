@@ -59,5 +59,5 @@ def test_a_developer_gets_what_is_printed(broker: Reader) -> None:
 def test_the_page_installs_what_is_there() -> None:
     ((language, text),) = section("Install")
     assert language == "sh"
-    assert "'./[spark,delta]'" in text
+    assert "'.[spark,delta]'" in text
     assert "\nspark = [" in (ROOT / "pyproject.toml").read_text("utf-8")

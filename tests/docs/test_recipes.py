@@ -49,7 +49,7 @@ assert {(row.group, row.topic): row.lag for row in lag.collect()} == behind
 assert behind["shipping", "Orders"] > 0
 assert spark.read.parquet("/lake/messages_parquet").count() == len(every)
 assert best.count() > 500
-assert landed.count() == landed.select("physical_offset").distinct().count() == orders.count_rows()
+assert exported.count() == exported.select("physical_offset").distinct().count() == orders.count_rows()
 assert spark.table("payments").count() == sum(m.topic == "Payments" for m in every)
 print("CHECKED")
 """
