@@ -244,7 +244,7 @@ class BrokerQueues:
                 _log.warning(text, table.path, self._options.source.name, name, cluster, advice)
 
     def _report_lost_messages(self, part: BrokerExports, queue: ClusterQueue, begin: int, end: int) -> None:
-        text = f"{plan.deleted_offsets_message(queue, begin, end)} before the export"
+        text = f"{plan.missing_offsets_message(queue, begin, end)}: deleted before the export"
         if self._fails_on_data_loss:
             raise ClusterError(f"{text}; --fail-on-data-loss false skips them")
         _log.warning("%s", text)

@@ -14,7 +14,7 @@ from rmq_formats.arrow.rows import FrameRows
 from rmq_formats.errors import ClusterError
 from rmq_lakehouse.live.client import ClusterConnection, resolve_access
 from rmq_lakehouse.live.options import ALL_TAGS, ClusterQueue, ClusterReadOptions, read_options
-from rmq_lakehouse.live.plan import Offsets, QueueConnection, Span, deleted_offsets_message
+from rmq_lakehouse.live.plan import Offsets, QueueConnection, Span, missing_offsets_message
 from rmq_lakehouse.raw_files import TaskRows
 
 _MESSAGE_BYTES: Final = 1 << 10  # a guess at the size of a message, for the size of files
@@ -114,7 +114,7 @@ class ClusterQueues(ClusterConnection):
             frames = pulled_frames(records, offset, offset + 1, verify_crc=False)
             if len(frames.frames):
                 return int(FrameRows(frames.data, frames.frames).physical_offsets[0])
-        raise ClusterError(f"{deleted_offsets_message(queue, offset, offset + 1)} while they were read")
+        raise ClusterError(f"{missing_offsets_message(queue, offset, offset + 1)}: deleted while they were read")
 
 
 @dataclass(frozen=True, slots=True)

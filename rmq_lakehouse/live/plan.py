@@ -166,17 +166,17 @@ def check_present(
     for queue, begin in begins.items():
         low, high = bounds[queue]
         if begin < low:
-            lost.append(deleted_offsets_message(queue, begin, low))
+            lost.append(missing_offsets_message(queue, begin, low))
         elif begin > high:
-            lost.append(deleted_offsets_message(queue, high, begin))
+            lost.append(missing_offsets_message(queue, high, begin))
     if lost and fails:
         raise ClusterError(f"{lost[0]}; with failOnDataLoss=false the rest is read")
     return {queue: min(max(begin, bounds[queue][0]), bounds[queue][1]) for queue, begin in begins.items()}, lost
 
 
-def deleted_offsets_message(queue: ClusterQueue, begin: int, end: int) -> str:
-    """Describe an offset range of a queue that was deleted."""
-    return f"{queue.topic} {queue.name}: offsets {begin} to {end - 1} were deleted"
+def missing_offsets_message(queue: ClusterQueue, begin: int, end: int) -> str:
+    """Describe an offset range of a queue that the broker no longer has."""
+    return f"{queue.topic} {queue.name}: offsets {begin} to {end - 1} are missing"
 
 
 def spans(begins: Offsets, ends: Offsets, min_partitions: int) -> list[Span]:

@@ -18,7 +18,7 @@ from rmq_formats.read.row_filter import RowFilter
 from rmq_formats.scan.segment import FrameBatch
 from rmq_lakehouse.live.client import ClusterConnection
 from rmq_lakehouse.live.options import ALL_TAGS, ClusterReadOptions
-from rmq_lakehouse.live.plan import Span, deleted_offsets_message
+from rmq_lakehouse.live.plan import Span, missing_offsets_message
 
 _log = logging.getLogger("rmq_formats.spark")
 
@@ -59,7 +59,7 @@ def _frames(link: ClusterConnection, span: Span, options: ClusterReadOptions) ->
     at, frames = span.begin, None
     for records, deleted_before in link.read(span.queue, span.begin, span.end, options.tags, options.sql):
         if deleted_before is not None and not is_whole:
-            _fail_or_warn(deleted_offsets_message(span.queue, span.begin, min(deleted_before, span.end)), options)
+            _fail_or_warn(missing_offsets_message(span.queue, span.begin, min(deleted_before, span.end)), options)
         if not records:
             continue
         frames = pulled_frames(records, span.begin, span.end, verify_crc=options.verify_crc)
@@ -69,7 +69,7 @@ def _frames(link: ClusterConnection, span: Span, options: ClusterReadOptions) ->
     if is_whole and at < span.end and frames is not None and len(frames.frames):
         at = int(_batch_ends(frames)[-1])
     if is_whole and at < span.end:
-        _fail_or_warn(deleted_offsets_message(span.queue, at, span.end), options)
+        _fail_or_warn(missing_offsets_message(span.queue, at, span.end), options)
 
 
 def _next_offset(span: Span, at: int, frames: FrameBatch, options: ClusterReadOptions) -> int:
@@ -79,7 +79,7 @@ def _next_offset(span: Span, at: int, frames: FrameBatch, options: ClusterReadOp
     if np.any(before[:-1] < offsets):
         before = np.concatenate(([at], _batch_ends(frames)))
     for hole in np.flatnonzero(before[:-1] < offsets).tolist():
-        _fail_or_warn(deleted_offsets_message(span.queue, int(before[hole]), int(offsets[hole])), options)
+        _fail_or_warn(missing_offsets_message(span.queue, int(before[hole]), int(offsets[hole])), options)
     return int(before[-1])
 
 
@@ -95,5 +95,5 @@ def _batch_ends(frames: FrameBatch) -> NDArray[np.int64]:
 
 def _fail_or_warn(lost: str, options: ClusterReadOptions) -> None:
     if options.fail_on_data_loss:
-        raise ClusterError(f"{lost} while they were read")
+        raise ClusterError(f"{lost}: deleted while they were read")
     _log.warning("%s", lost)

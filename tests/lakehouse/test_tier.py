@@ -113,7 +113,7 @@ def test_messages_that_neither_has_are_an_error_or_counted(exporter: TierExporte
     tier = Store(exporter.store, tier=exporter.store / "tiered", log="tiered")
     (cut,) = tier.query(topic="Orders", queue_id=0, offset=120)
     os.truncate(first, cut.physical_offset)
-    with pytest.raises(ClusterError, match=r"Orders golden-a:0: offsets 120 to .* were deleted before the export"):
+    with pytest.raises(ClusterError, match=r"Orders golden-a:0: offsets 120 to .* are missing: deleted before the export"):
         exporter.run("--topics", "Orders")
     report, code = exporter.run("--topics", "Orders", "--fail-on-data-loss", "false")
     assert code == 1
@@ -142,7 +142,7 @@ def test_tables_of_a_store_alone_and_with_its_tier_are_told_apart(exporter: Tier
     exporter.run("--topics", "Orders")
     with pytest.raises(StoreError, match="is the table of a store of GoldenCluster with its tier, not of one store"):
         exporter.run("--topics", "Orders", tier=False)
-    with pytest.raises(StoreError, match="another selection has landed"):
+    with pytest.raises(StoreError, match="another selection has committed"):
         exporter.run()
     exporter.table = tmp_path / "alone"
     exporter.run("--topics", "Orders", tier=False)

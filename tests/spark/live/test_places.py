@@ -161,7 +161,7 @@ def test_messages_that_are_gone_are_an_error_or_left_out(cut: str) -> None:
     assert 0 < first < 182
     assert [row["queue_offset"] for row in queue] == list(range(first, 182))
     options = {"assign": '{"Orders": [0]}', "startingOffsets": '{"Orders": {"0": 3}}'}
-    told = re.escape(f"Orders broker-a:0: offsets 3 to {first - 1} were deleted")
+    told = re.escape(f"Orders broker-a:0: offsets 3 to {first - 1} are missing")
     with pytest.raises(ClusterError, match=told):
         read(cut, **options)
     assert len(read(cut, **options, failOnDataLoss="false")) == len(queue)
@@ -174,7 +174,7 @@ def test_a_group_that_stands_at_0_before_the_first_message_has_lost_messages(cut
     assert read(cut, **options)[0] == first  # without an offset: from the first message
     with ClusterConnection(cut, group) as link:
         assert link.commit({queue: 0}, group) == {}
-    with pytest.raises(ClusterError, match=f"offsets 0 to {first['queue_offset'] - 1} were deleted"):
+    with pytest.raises(ClusterError, match=f"offsets 0 to {first['queue_offset'] - 1} are missing"):
         read(cut, **options)
 
 
@@ -182,7 +182,7 @@ def test_messages_that_go_after_planning_are_an_error_or_left_out(cut: str) -> N
     broker = read(cut, assign='{"Orders": [0]}')[0]["broker_name"]
     partition = SpanPartition(Span(ClusterQueue("Orders", broker, 0), 0, 182))
     source = ClusterSource({"namesrv": cut, "subscribe": "Orders"})
-    with pytest.raises(ClusterError, match=r"are gone: deleted while they were read"):
+    with pytest.raises(ClusterError, match=r"are missing: deleted while they were read"):
         list(source.reader(source.schema()).read(partition))
     source = ClusterSource({"namesrv": cut, "subscribe": "Orders", "failOnDataLoss": "false"})
     batches = source.reader(source.schema()).read(partition)
@@ -197,7 +197,7 @@ def test_a_stream_tells_of_a_queue_that_is_shorter_than_its_checkpoint(cut: str)
     assert reader.latestOffset(start, ReadMaxRows(1)) != start
     (name, *_) = start["Orders"]
     beyond = {"Orders": {**start["Orders"], name: 500}}
-    with pytest.raises(ClusterError, match=f"Orders {name}: offsets 182 to 499 are gone"):
+    with pytest.raises(ClusterError, match=f"Orders {name}: offsets 182 to 499 are missing"):
         reader.latestOffset(beyond, ReadAllAvailable())
     reader.stop()
     lenient = ClusterSource({"namesrv": cut, "subscribe": "Orders", "failOnDataLoss": "false"})
@@ -214,7 +214,7 @@ def test_a_batch_that_was_planned_before_a_queue_lost_its_end_is_an_error_or_tol
     start = reader.initialOffset()
     (name, *_) = start["Orders"]
     planned = {"Orders": {**start["Orders"], name: 500}}
-    with pytest.raises(ClusterError, match=f"Orders {name}: offsets 182 to 499 are gone"):
+    with pytest.raises(ClusterError, match=f"Orders {name}: offsets 182 to 499 are missing"):
         reader.partitions(start, planned)
     reader.stop()
     lenient = ClusterSource({"namesrv": cut, "subscribe": "Orders", "failOnDataLoss": "false"})

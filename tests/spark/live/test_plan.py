@@ -46,9 +46,9 @@ def test_a_limit_is_shared_out_and_never_nothing(limit: int) -> None:
 
 def test_what_is_gone_is_an_error_or_told() -> None:
     bounds = {A0: (10, 20), A1: (0, 5)}
-    with pytest.raises(ClusterError, match="T a:0: offsets 4 to 9 are gone"):
+    with pytest.raises(ClusterError, match="T a:0: offsets 4 to 9 are missing"):
         check_present({A0: 4, A1: 0}, bounds, fails=True)
-    with pytest.raises(ClusterError, match="T a:1: offsets 5 to 7 are gone"):
+    with pytest.raises(ClusterError, match="T a:1: offsets 5 to 7 are missing"):
         check_present({A0: 10, A1: 8}, bounds, fails=True)
     begins, lost = check_present({A0: 4, A1: 8}, bounds, fails=False)
     assert begins == {A0: 10, A1: 5}
