@@ -33,16 +33,16 @@ from rmq_offline.job_arguments import (
     JobParser,
     add_broker_conf,
     add_options,
-    follow_broker_conf,
+    apply_broker_conf,
     job_parser,
     parse_argument,
 )
 from rmq_offline.spark.job import run_job
 from rmq_offline.spark.writers import check_columns
 from rmq_offline.tasks.options import RESUME, START_ANEW
-from rmq_offline.tasks.origin import parse_leftover_policy
+from rmq_offline.tasks.origin import parse_interrupted_run_policy
 from rmq_offline.tasks.runner import ProcessRunner
-from rmq_offline.write.commitlog import end_killed, refuse_write
+from rmq_offline.write.commitlog import finish_killed_write, refuse_write
 from rmq_offline.write.log_end import is_empty
 
 _ALL_BROKERS = "*"
@@ -98,7 +98,7 @@ def parser() -> JobParser:
 
 
 def check(arguments: argparse.Namespace) -> argparse.Namespace:
-    """Refuse unusable arguments before a session is started; return usable arguments."""
+    """Refuse unusable arguments before a session is started, and finish a killed write; return usable arguments."""
     for name in ("starting_timestamp", "ending_timestamp"):
         parse_argument(arguments, name, timestamp_ms)
     parse_argument(arguments, "topics", names)
@@ -106,16 +106,16 @@ def check(arguments: argparse.Namespace) -> argparse.Namespace:
         raise OptionError("--catalog-option needs --format iceberg: Delta's catalogs are Spark's, by --conf")
     if arguments.format == "iceberg":
         check_installed()
-    leftover = parse_leftover_policy(arguments)
+    leftover = parse_interrupted_run_policy(arguments)
     store = open_store(arguments.store)
-    follow_broker_conf(arguments)
+    apply_broker_conf(arguments)
     if configured_log_directories(store.root):
         raise StoreLayoutError(
             f"{arguments.config}: storePathCommitLog is not in {store.root}. A store is written as one tree."
         )
     if not store.storage.exists(store.root):
         return arguments
-    if end_killed(store.root, ProcessRunner(), leftover):
+    if finish_killed_write(store.root, ProcessRunner(), leftover):
         raise StoreError(
             f"{arguments.store}: an earlier write that was killed has been completed, its messages are in the store; "
             "give --mode append to add these, or --mode overwrite"
@@ -258,7 +258,7 @@ def main(arguments: argparse.Namespace, spark: SparkSession) -> tuple[dict[str, 
         F.sum(F.when(sound, F.length("body"))).alias("bytes"),
         F.count_if(~sound).alias("damaged"),
     )
-    conf = follow_broker_conf(arguments)
+    conf = apply_broker_conf(arguments)
     settings = {} if conf is None else dict(conf.sizes)
     if "delay_levels_ms" in settings:
         settings["delay_levels"] = " ".join(f"{delay_ms // 1000}s" for delay_ms in settings["delay_levels_ms"])

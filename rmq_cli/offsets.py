@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from rmq_cli.arguments import AsOneJson, BrokerConfFile, StorePath, follow_broker_conf, parse_time
+from rmq_cli.arguments import AsOneJson, BrokerConfFile, StorePath, apply_broker_conf, parse_time
 from rmq_formats.errors import OptionError
 
 
@@ -64,7 +64,7 @@ def offsets(
     from rmq_cli import offsets_run  # noqa: PLC0415 # takes a second to load
     from rmq_offline.offsets.changes import NewOffset, Selection, clamped_offset, offset_at_time, offset_inside  # noqa: PLC0415
 
-    conf = follow_broker_conf(config, [store])
+    conf = apply_broker_conf(config, [store])
     new_offset: NewOffset | None = None
     if action is Action.CLAMP:
         new_offset = clamped_offset

@@ -38,7 +38,7 @@ _PIPE_WIDTH: Final = 10_000  # in a pipe no line is wrapped or cut
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _HAVE_SIZES: Final = frozenset({"rmq verify", "rmq repair", "rmq rebuild", "rmq checkpoint"})
 
-given_settings: dict[str, Any] = {}
+command_settings: dict[str, Any] = {}
 """A broker's settings that the running command was given: ``config`` and options of sizes."""
 
 
@@ -296,7 +296,7 @@ def _repeated_settings(command: str, options: Sequence[str]) -> Iterator[str]:
     """Yield those broker settings of the running command that another command has, too."""
     if not command.startswith("rmq ") or "--what config" in options:
         return
-    for name, value in given_settings.items():
+    for name, value in command_settings.items():
         if name == "config" and not any("-c " in option for option in options):
             yield f"-c {quote(printable(str(value)))}"
         elif name != "config" and command in _HAVE_SIZES:

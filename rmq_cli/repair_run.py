@@ -16,7 +16,7 @@ from rmq_cli.rebuild_run import show_changes
 from rmq_offline.repair.config import repair_config
 from rmq_offline.repair.job import repair_store
 from rmq_offline.repair.report import RepairReport
-from rmq_offline.tasks.origin import LeftoverPolicy
+from rmq_offline.tasks.origin import InterruptedRunPolicy
 from rmq_offline.tasks.runner import OnProgress, ProcessRunner, Progress
 from rmq_offline.verify.phases.plan import VerifyOptions
 
@@ -32,7 +32,7 @@ def run(
     work: str | None,
     workers: int | None,
     as_json: bool,
-    leftover: LeftoverPolicy,
+    leftover: InterruptedRunPolicy,
 ) -> int:
     """Plan or repair, and print the report. Returns the exit code. Raises RmqError."""
     with interruptible_workers(), _status() as on_progress:

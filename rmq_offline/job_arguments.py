@@ -102,11 +102,11 @@ def add_sizes(parser: JobParser) -> None:
 
 
 def add_broker_conf(parser: JobParser) -> None:
-    """Add ``-c broker.conf``; ``follow_broker_conf`` reads it."""
+    """Add ``-c broker.conf``; ``apply_broker_conf`` reads it."""
     parser.add_argument("-c", "--config", metavar="FILE", help=CONFIG_HELP)
 
 
-def follow_broker_conf(arguments: argparse.Namespace) -> BrokerConf | None:
+def apply_broker_conf(arguments: argparse.Namespace) -> BrokerConf | None:
     """Apply the operator's broker.conf to the log paths of the job's stores. Raises OptionError."""
     if arguments.config is None:
         return None
@@ -120,7 +120,7 @@ def store_sizes(job_arguments: argparse.Namespace) -> VerifyOptions:
     """Make options of the arguments of ``add_sizes``. Raises OptionError."""
     arguments = {option.name: getattr(job_arguments, option.name) for option in SIZE_OPTIONS}
     return VerifyOptions.from_arguments(
-        arguments, follow_broker_conf(job_arguments), getattr(job_arguments, "tier", None)
+        arguments, apply_broker_conf(job_arguments), getattr(job_arguments, "tier", None)
     )
 
 

@@ -56,7 +56,7 @@ async def by_id(
         raise OptionError("-i: no id")
     messages = []
     for msg_id in ids:
-        if topic is not None and not await _is_place(admin, msg_id):
+        if topic is not None and not await _is_offset_message_id(admin, msg_id):
             messages += await admin.query_by_uniq_key(topic, msg_id, route=cluster)
         else:
             messages.append(await admin.view_message(msg_id))
@@ -65,7 +65,7 @@ async def by_id(
     return await _sent_again(admin, messages) if resend == "true" else table_of_messages(messages, charset=charset)
 
 
-async def _is_place(admin: "Admin", msg_id: str) -> bool:
+async def _is_offset_message_id(admin: "Admin", msg_id: str) -> bool:
     """Return whether an id is an offset message id of a broker in the cluster; unique keys may have the same length."""
     try:
         host, _ = decode_message_id(msg_id)

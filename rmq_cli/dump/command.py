@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from rmq_cli.arguments import AnyPath, BrokerConfFile, follow_broker_conf
+from rmq_cli.arguments import AnyPath, BrokerConfFile, apply_broker_conf
 
 
 def dump(
@@ -38,5 +38,5 @@ def dump(
     """
     from rmq_cli.dump import run  # noqa: PLC0415 # takes a second to load
 
-    follow_broker_conf(config, [path])
+    apply_broker_conf(config, [path])
     return run.run(path, run.DumpOptions(as_json, from_offset, limit, topic, not no_body, unqueued))

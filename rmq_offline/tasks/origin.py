@@ -33,7 +33,7 @@ _DIFFERENCES: Final = {
 }
 
 
-class LeftoverPolicy(StrEnum):
+class InterruptedRunPolicy(StrEnum):
     """The operator's decision on the work files of an interrupted run."""
 
     REFUSE = "refuse"  # complete what this user's own run left here, and refuse all else
@@ -41,13 +41,13 @@ class LeftoverPolicy(StrEnum):
     START_ANEW = "start-anew"  # set it aside
 
 
-def parse_leftover_policy(arguments: Namespace) -> LeftoverPolicy:
+def parse_interrupted_run_policy(arguments: Namespace) -> InterruptedRunPolicy:
     """Translate the options ``--resume`` and ``--start-anew``. Raises OptionError for both at once."""
     if arguments.resume and arguments.start_anew:
         raise OptionError("--resume and --start-anew: give one of them")
     if arguments.resume:
-        return LeftoverPolicy.RESUME
-    return LeftoverPolicy.START_ANEW if arguments.start_anew else LeftoverPolicy.REFUSE
+        return InterruptedRunPolicy.RESUME
+    return InterruptedRunPolicy.START_ANEW if arguments.start_anew else InterruptedRunPolicy.REFUSE
 
 
 def add_seal(note: Mapping[str, Any], root: str) -> dict[str, Any]:
@@ -65,10 +65,12 @@ def seal(note: Mapping[str, Any]) -> str:
     return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
 
 
-def check_origin(note: Mapping[str, Any], root: str, path: str | Path, subject: str, leftover: LeftoverPolicy) -> None:
+def check_origin(
+    note: Mapping[str, Any], root: str, path: str | Path, subject: str, leftover: InterruptedRunPolicy
+) -> None:
     """Raise StoreError for a foreign note about a ``subject``, unless the operator resumes it."""
     reason = foreign_reason(note, root)
-    if reason is not None and leftover is not LeftoverPolicy.RESUME:
+    if reason is not None and leftover is not InterruptedRunPolicy.RESUME:
         raise StoreError(f"{path}: {subject} {reason}. {_WORDS}")
 
 

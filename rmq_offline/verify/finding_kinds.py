@@ -273,7 +273,7 @@ OWN_TOPIC_MISSING: Final = warning(
 NOT_CHECKED: Final = info("consumequeue.not_checked", "queues of this kind are not verified")
 CONFIG_NOT_CHECKED: Final = info("config.not_checked", "config of this kind is not verified")
 OTHER_NOT_CHECKED: Final = info("store.not_checked", "files of this kind are not verified")
-PASSED_OVER: Final = (NOT_CHECKED, CONFIG_NOT_CHECKED, OTHER_NOT_CHECKED)
+UNVERIFIED_KINDS: Final = (NOT_CHECKED, CONFIG_NOT_CHECKED, OTHER_NOT_CHECKED)
 EXT_ADDRESS: Final = error(
     "consumequeue_ext.address", f"the unit's tags code is no address of a ConsumeQueueExt unit; {_REBUILD_QUEUE}"
 )

@@ -11,7 +11,7 @@ from rmq_formats.scan.derived_images import Rows, closed_gaps, place_units
 from rmq_formats.scan.queue_merge import NOT_PLACED
 from rmq_offline.verify import finding_kinds
 from rmq_offline.verify.log_facts import LogFacts, Mask
-from rmq_offline.verify.units import Expected
+from rmq_offline.verify.units import ExpectedUnits
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +36,12 @@ class QueueState:
     is_plain: bool = False
     lost: Rows = field(default_factory=lambda: np.empty((0, ROW_COLUMNS), dtype=np.int64))
 
-    def expected(self) -> Expected:
+    def expected(self) -> ExpectedUnits:
         """Return the expected units, with the queue offset as the place of a record without a unit."""
         places = self.records[:, QUEUE_OFFSET]
         if not self.is_plain:
             places = np.where(self.places >= 0, self.places, places)
-        return Expected(self.rows, self.records[:, PHYSICAL_OFFSET], places, self.end)
+        return ExpectedUnits(self.rows, self.records[:, PHYSICAL_OFFSET], places, self.end)
 
 
 def build_state_from_log(rows: Rows, facts: LogFacts) -> QueueState:

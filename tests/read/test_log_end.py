@@ -14,7 +14,7 @@ from rmq_offline.tasks.runner import ProcessRunner
 from rmq_offline.tasks.store_sizes import StoreSizes
 from rmq_offline.verify.job import verify_store
 from rmq_offline.verify.phases.plan import VerifyOptions
-from rmq_offline.write.log_end import log_end, log_segments
+from rmq_offline.write.log_end import list_log_segments, log_end
 from tests.support.stores.rebuilt_stores import snapshot
 from tests.support.stores.store_lives import FIRST_MS, LOG_FILE_BYTES, LogWriter, recovered_log, save_checkpoint
 from tests.support.stores.verified_stores import codes, flip_at, only
@@ -65,7 +65,7 @@ def test_a_repair_has_nothing_to_do_and_a_rebuild_keeps_the_units(tmp_path: Path
 
 def test_a_write_goes_on_at_the_logs_end(tmp_path: Path, log: LogWriter) -> None:
     root = log.save(tmp_path / "store")
-    assert log_end(str(root), log_segments(str(root)), LOG_FILE_BYTES).physical_offset == log.end
+    assert log_end(str(root), list_log_segments(str(root)), LOG_FILE_BYTES).physical_offset == log.end
 
 
 def test_damage_before_records_that_queues_name_is_no_end(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from rmq_offline.rebuild.changes import QueueChange, compare_views
 from rmq_offline.rebuild.job import rebuild_store
 from rmq_offline.rebuild.options import RebuildOptions
 from rmq_offline.rebuild.publication import PublishOptions, parse_publish_options
-from rmq_offline.rebuild.queue_views import QueueIdentity, QueueView, RecordHeads, Units, opened_tree, view
+from rmq_offline.rebuild.queue_views import QueueIdentity, QueueView, RecordHeads, Units, open_tree, view
 from rmq_offline.rebuild.report import RebuildReport
 from rmq_offline.tasks.quarantine import FormerFiles
 from rmq_offline.tasks.runner import ProcessRunner
@@ -171,7 +171,7 @@ def viewed(store: Path, topic: str, units: dict[int, bytes], file_bytes: int = 4
         path.write_bytes(data.ljust(file_bytes, b"\0"))
     segments = list_segments(LocalStorage(), str(store / "commitlog"))
     heads = RecordHeads(segments, segments[-1].start_offset + 100, is_local=True)
-    with opened_tree(str(store)) as queues:
+    with open_tree(str(store)) as queues:
         return view(QueueIdentity(topic, 0), queues.units(QueueIdentity(topic, 0)), heads)
 
 
@@ -261,7 +261,7 @@ def test_other_layouts_are_compared_as_well(golden: Callable[[str], Path], name:
     options = RebuildOptions(True, False, sizes)
     report = planned(store, options)
     assert report.to_dict()["changes"]["queues"] == []
-    with opened_tree(str(store)) as queues:
+    with open_tree(str(store)) as queues:
         topics = {queue.topic for queue in queues.names} - {topic}
     taken = planned(store, replace(options, live_topics=frozenset(topics))).to_dict()["changes"]
     assert topic in {change["topic"] for change in taken["queues"]}

@@ -124,11 +124,11 @@ def test_a_trigger_looks_at_the_log_once(store: Path, monkeypatch: pytest.Monkey
     looks: list[int] = []
 
     def counted(*given: Any) -> int:
-        looks.append(frozen_end(*given))
+        looks.append(last_record_end(*given))
         return looks[-1]
 
-    frozen_end = splits.frozen_end
-    monkeypatch.setattr(splits, "frozen_end", counted)
+    last_record_end = splits.last_record_end
+    monkeypatch.setattr(splits, "last_record_end", counted)
     write(store, 50)
     source = CommitLogSource({"path": str(store)})
     reader = source.streamReader(source.schema())
