@@ -269,9 +269,10 @@ def list_path_segments(place: ClassifiedPath) -> list[Segment]:
         directory, _, name = path.rpartition("/")
         if name == PathKind.COMMITLOG:
             whole = readable_segments(StoreFiles(storage, directory or ("/" if path.startswith("/") else ".")))
-            return [segment for segment in whole if not segment.head_bytes]
-        listed = tiered_segments(storage, path) if name == tiered.COMMIT_LOG else list_segments(storage, path)
-        segments = [replace(segment, head_bytes=_head_bytes(storage, segment.path)) for segment in listed]
+            segments = [segment for segment in whole if not segment.head_bytes]
+        else:
+            listed = tiered_segments(storage, path) if name == tiered.COMMIT_LOG else list_segments(storage, path)
+            segments = [replace(segment, head_bytes=_head_bytes(storage, segment.path)) for segment in listed]
         if not segments:
             raise StoreNotFoundError(f"{path}: no CommitLog files")
         return segments
