@@ -174,6 +174,8 @@ async def consume_messages(
     begin_ms, end_ms = _time_ms("-s", begin), _time_ms("-e", end)
     remaining = limit
     for message_queue in await _queues(admin, topic, broker, queue):
+        if not remaining:
+            break
         low, high = await _bounds(admin, message_queue, begin_ms, end_ms)
         low = max(low, offset)
         async for messages in admin.read(message_queue, low, min(high, low + remaining), group=group):
