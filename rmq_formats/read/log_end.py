@@ -330,14 +330,15 @@ class _LogEndSearch:
             stored_end = self._dispatched_to_database(database)
             if stored_end is None:
                 return None
-            last = _later(last, _LastUnit(stored_end, stored_end))
+            if stored_end:
+                last = _later(last, _LastUnit(stored_end, stored_end))
         return last
 
     def _dispatched_to_database(self, database: str) -> int | None:
-        """Return how far a database's units go; None where its broker runs, or its library is missing."""
+        """Return how far a database's units go: 0 without units, None where the database cannot be read."""
         try:
             with open_queues(self._store.storage, database) as queues:
-                return queues.checkpoint() or None
+                return queues.checkpoint()
         except (StoreError, FormatError):
             return None
 

@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from rmq_formats import Store
+from rmq_formats.codecs.rocksdb_queue import OFFSETS_FAMILY, UNITS_FAMILY
 from rmq_formats.read.log_end import Leftovers, find_leftovers
+from rmq_formats.storage.rocksdb import make_rocksdb
 from rmq_formats.storage.store_files import open_store
 from rmq_offline.rebuild.job import rebuild_store
 from rmq_offline.rebuild.options import RebuildOptions
@@ -41,6 +43,15 @@ def test_a_log_ends_where_its_queues_end_and_its_leftovers_begin(tmp_path: Path,
     finding = only(report, "commitlog.leftover")
     assert (finding.physical_offset, finding.size) == (log.end, found.size_bytes)
     assert f"the log ends at {log.end}, 29 records of an earlier life are behind it" in finding.detail
+
+
+def test_a_log_ends_where_its_queues_end_beside_a_database_without_units(tmp_path: Path, log: LogWriter) -> None:
+    root = log.save(tmp_path / "store")
+    make_rocksdb(root / "consumequeue_rocksdb", {UNITS_FAMILY: iter(()), OFFSETS_FAMILY: iter(())})
+    assert open_store(str(root)).layouts.queue_database is not None
+    found = leftovers(root)
+    assert found is not None
+    assert found.log_end == log.end
 
 
 def test_readers_end_at_the_logs_end(tmp_path: Path, log: LogWriter) -> None:
