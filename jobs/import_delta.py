@@ -7,7 +7,6 @@ and ``body`` are enough. Bodies may be texts, and integers wider than the store'
 import argparse
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from pyspark.errors import AnalysisException
@@ -16,12 +15,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, IntegralType, StringType, StructField
 
 from rmq_formats.arrow.schema import BROKER_NAME, CLUSTER
-from rmq_formats.codecs import paths
 from rmq_formats.errors import OptionError, StoreError, StoreLayoutError, StoreNotFoundError
 from rmq_formats.spark.options import schemas
 from rmq_formats.spark.options.values import names, timestamp_ms
 from rmq_formats.storage.store_files import configured_log_directories, open_store
-from rmq_formats.storage.store_lock import store_lock
+from rmq_formats.storage.store_lock import refuse_locked_store
 from rmq_lakehouse.command.arguments import FORMATS
 from rmq_lakehouse.command.options import check_installed, pairs_of
 from rmq_lakehouse.evolution import column
@@ -121,9 +119,8 @@ def check(arguments: argparse.Namespace) -> argparse.Namespace:
             "give --mode append to add these, or --mode overwrite"
         )
     refuse_write(store.root, overwrite=arguments.mode == "overwrite")
-    if store.storage.is_local and Path(paths.lock_file(store.root)).exists():
-        with store_lock(store.root):
-            pass
+    if store.storage.is_local:
+        refuse_locked_store(store.root)
     if arguments.mode is None and not is_empty(store.root):
         raise StoreError(f"{arguments.store}: has messages already; give --mode append or --mode overwrite")
     return arguments

@@ -1,7 +1,6 @@
 """Arguments of the jobs, parsed without Spark."""
 
 import argparse
-import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from rmq_formats.errors import OptionError, one_line
 from rmq_formats.read.stores import find_stores, names_several, store_paths
 from rmq_formats.storage.broker_conf import BrokerConf, use_broker_conf
 from rmq_formats.storage.segments import canonical_path
-from rmq_offline.tasks.options import CONFIG_HELP, REPORT, SIZE_OPTIONS, Option
+from rmq_offline.tasks.options import CONFIG_HELP, REPORT, SIZE_OPTIONS, Option, expand_home
 from rmq_offline.verify.phases.plan import VerifyOptions
 
 EXIT_CLEAN, EXIT_FINDINGS, EXIT_FAILED = 0, 1, 2
@@ -36,15 +35,6 @@ class JobParser(argparse.ArgumentParser):
         """Print one line on stderr and exit with 2."""
         sys.stderr.write(f"{self.prog}: {one_line(message)} (see --help)\n")
         sys.exit(EXIT_FAILED)
-
-
-def expand_home(value: Any) -> Any:
-    """Replace a leading ``~`` of a path by the user's home; a shell does not within ``--out=~/x``."""
-    if isinstance(value, list):
-        return [expand_home(path) for path in value]
-    if isinstance(value, str) and (value == "~" or value.startswith("~/")):
-        return os.path.expanduser(value)  # noqa: PTH111 # of URIs, too
-    return value
 
 
 def job_parser(name: str, description: str) -> JobParser:
@@ -147,4 +137,4 @@ def parse_argument(arguments: argparse.Namespace, argument: str, parse: Callable
 
 def path_for_all(path: str) -> str:
     """Make a path absolute, since executors do not run in the driver's working directory; a URI stays as it is."""
-    return path if not path or "://" in path else str(Path(os.path.expanduser(path)).absolute())  # noqa: PTH111
+    return path if not path or "://" in path else str(Path(expand_home(path)).absolute())

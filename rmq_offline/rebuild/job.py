@@ -28,7 +28,7 @@ from rmq_formats.storage.rocksdb import library
 from rmq_formats.storage.segments import Segment, Storage, canonical_path
 from rmq_formats.storage.store_files import StoreFiles, open_store
 from rmq_formats.storage.store_layouts import is_own_directory
-from rmq_formats.storage.store_lock import store_lock
+from rmq_formats.storage.store_lock import refuse_locked_store
 from rmq_offline.rebuild import tasks
 from rmq_offline.rebuild.existing_database import (
     existing_database_path,
@@ -172,11 +172,11 @@ class _Rebuild:
         area, root = self.area, self.store.root
         with ExitStack() as stack:
             stack.enter_context(os_errors_as_store_errors(area.target))
-            lock = lock_if_there(root, self.publishing) if self.publishing.is_plan else area.lock(root)
-            check_lease = stack.enter_context(lock)
             if self.publishing.is_plan:
                 stack.callback(area.remove)
-            else:
+            lock = lock_if_there(root, self.publishing) if self.publishing.is_plan else area.lock(root)
+            check_lease = stack.enter_context(lock)
+            if not self.publishing.is_plan:
                 yield from self.publication.finish_interrupted(self.leftover)
                 self.store = open_store(self.store_path)  # which the interrupted rebuild has changed
             stack.enter_context(_removed_if_refused(area))
@@ -379,9 +379,8 @@ def check_rebuild(
         store.refuse_compressed_segments()
         if checks_sizes:
             check_existing_sizes(store, options)
-    if isinstance(area, LocalArea) and Path(paths.lock_file(area.target)).exists():
-        with store_lock(area.target):
-            pass
+    if isinstance(area, LocalArea):
+        refuse_locked_store(area.target)
     return segments
 
 

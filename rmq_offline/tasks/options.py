@@ -1,13 +1,26 @@
 """Options that commands and jobs have alike, each declared once; ``rmq --help`` needs no other module for them."""
 
+import os
 from dataclasses import dataclass
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 _AS_IN_STORE: Final = "default: as the store's files have it, else RocketMQ's"
 CONFIG_HELP: Final = (
     "The broker's broker.conf (Java's properties, or TOML): sizes, messageDelayLevel, storePathCommitLog. "
     "A size option wins over it."
 )
+
+
+def expand_home(path: Any) -> Any:
+    """Replace a leading ``~`` by the user's home, as a shell does where it sees one: not within ``--out=~/x``."""
+    if isinstance(path, str):
+        return os.path.expanduser(path)  # noqa: PTH111 # of URIs, too, and a name of no user stays
+    if isinstance(path, Path):
+        return Path(os.path.expanduser(path))  # noqa: PTH111
+    if isinstance(path, list | tuple):
+        return type(path)(map(expand_home, path))
+    return path
 
 
 @dataclass(frozen=True, slots=True)

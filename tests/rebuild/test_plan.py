@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 from rmq_formats.codecs.consumequeue import Unit, delay_levels_ms
-from rmq_formats.errors import NotAcceptedError, OptionError
+from rmq_formats.errors import NotAcceptedError, OptionError, StoreLockedError
 from rmq_formats.storage.segments import LocalStorage, list_segments
 from rmq_formats.storage.store_lock import store_lock
+from rmq_offline.rebuild import job
 from rmq_offline.rebuild.changes import QueueChange, compare_views
 from rmq_offline.rebuild.job import rebuild_store
 from rmq_offline.rebuild.options import RebuildOptions
@@ -137,6 +138,15 @@ def test_a_locked_store_is_refused_by_a_plan(store: Path) -> None:
     with store_lock(str(store)):  # which does not hold against its own process
         done = warm_processes.run(arguments, capture_output=True, check=False, text=True)
     assert (done.returncode, "a running broker has locked this store" in done.stderr) == (2, True)
+
+
+def test_a_plan_that_meets_a_lock_late_leaves_no_work_directory(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job, "refuse_locked_store", lambda _root: None)  # a broker that starts after the check
+    with store_lock(str(store)), pytest.raises(StoreLockedError):
+        planned(store, SMALL, tmp_path)
+    assert not list(tmp_path.glob("*rmq-rebuild-*"))
 
 
 def test_options_that_exclude_each_other_are_refused() -> None:
