@@ -33,7 +33,7 @@ def dump(
     The records of a CommitLog (a store means its CommitLog), the units of a ConsumeQueue, in RocksDB too, the entries
     of an IndexFile, the units of a DLedger CommitLog's index; a checkpoint and config files whole.
 
-    Damage is reported on stderr, a line for each stretch, and the rest is
+    Damage is reported on stderr, a line for each range, and the rest is
     printed; the exit code is 1 then.
     """
     from rmq_cli.dump import run  # noqa: PLC0415 # takes a second to load

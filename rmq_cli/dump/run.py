@@ -123,11 +123,11 @@ def _pieces(place: ClassifiedPath, options: DumpOptions, faults: Faults) -> tupl
 
 
 def _note_leftovers(segments: list[Segment]) -> None:
-    """Print on stderr where a log ends, if records of an earlier life follow the log's end."""
+    """Print on stderr where a log ends, if leftovers follow the log's end."""
     for segment in segments:
         if segment.log_bytes is not None:
             output.warn(
-                f"the log ends at {segment.start_offset + segment.log_bytes}: records of an earlier life are behind it"
+                f"the log ends at {segment.start_offset + segment.log_bytes}; a recovery left the records after it"
             )
             return
 

@@ -20,7 +20,7 @@ from rmq_offline.rebuild.job import find_segment_faults
 from rmq_offline.verify.finding_kinds import make_damage_finding
 from rmq_offline.verify.findings import Finding
 
-MAX_LISTED: Final = 1000  # damaged stretches that are listed; all are counted
+MAX_LISTED: Final = 1000  # damaged ranges that are listed; all are counted
 _MAX_LONG: Final = int(np.iinfo(np.int64).max)
 
 Rows = NDArray[np.int64]

@@ -218,8 +218,8 @@ def show(facts: Facts, console: Console) -> None:
     for what, count in (facts.rocksdbstore or {}).items():
         rows.append((file_summaries.OWN_ROCKSDB, Text(f"{what}: {counted(count, 'pair')}", style="yellow")))
     if facts.abort is not None:
-        closed = Text("no abort file: no broker runs on it, and the last one closed it")
-        running = Text("abort file: a broker runs on it, or was killed", style="yellow")
+        closed = Text("no abort file: the last broker stopped in order, none is running")
+        running = Text("abort file: a broker is running, or was killed", style="yellow")
         rows.append(("state", running if facts.abort else closed))
     if facts.start is not None:
         rows.append(("start", _start_text(facts.start)))

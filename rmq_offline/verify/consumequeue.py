@@ -352,7 +352,7 @@ class QueueCheck:
                 self.name.report(self.findings, kind, detail, row=row)
             self.findings.add_uncounted(kind, max(0, len(rows) - MAX_REPORTED))
         for begin, end, log_begin, log_end in find_record_gaps(state).tolist():
-            # Messages in a damaged stretch of the log are reported with the units that name them.
+            # Messages in a damaged range of the log are reported with the units that name them.
             lost_count = sum(max(0, min(end, high) - max(begin, low)) for low, high in self._lost)
             if end - begin > lost_count:
                 self.name.report(

@@ -72,10 +72,10 @@ def sort_in_log_order(rows: Rows) -> Rows:
 
 # Kinds of findings about records, with their details, by the number that ``classify_records`` returns, less 1.
 RECORD_FAULTS: Final = (
-    (finding_kinds.QUEUE_OFFSET_REPEATED, "the log has it, the queue does not: it was beyond this queue offset"),
-    (finding_kinds.QUEUE_OFFSET_DISPLACED, "its queue offset is not that of a record of its place"),
-    (finding_kinds.QUEUE_FORMER, "the log has them, and the queue begins behind them"),
-    (finding_kinds.QUEUE_PASSED_OVER, "the log has it, and the queue names those before and behind it"),
+    (finding_kinds.QUEUE_OFFSET_REPEATED, "record without a unit: the queue was already longer than this queue offset"),
+    (finding_kinds.QUEUE_OFFSET_DISPLACED, "queue offset does not fit the neighbouring records"),
+    (finding_kinds.QUEUE_FORMER, "records without units: the queue begins after them"),
+    (finding_kinds.QUEUE_PASSED_OVER, "record without a unit: the queue has the records before and after it"),
 )
 _REPEATED, _DISPLACED, _FORMER, _PASSED_OVER = 1, 2, 3, 4
 

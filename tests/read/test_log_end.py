@@ -42,7 +42,7 @@ def test_a_log_ends_where_its_queues_end_and_its_leftovers_begin(tmp_path: Path,
     assert (report.messages, codes(report)) == (60, {"index.missing": 60})
     finding = only(report, "commitlog.leftover")
     assert (finding.physical_offset, finding.size) == (log.end, found.size_bytes)
-    assert f"the log ends at {log.end}, 29 records of an earlier life are behind it" in finding.detail
+    assert f"the log ends at {log.end}; a recovery left 29 records after it" in finding.detail
 
 
 def test_a_log_ends_where_its_queues_end_beside_a_database_without_units(tmp_path: Path, log: LogWriter) -> None:
