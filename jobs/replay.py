@@ -116,7 +116,9 @@ def check(arguments: argparse.Namespace) -> argparse.Namespace:
     if arguments.rate is not None and not 0 < arguments.rate < _MAX_RATE:
         raise OptionError(f"--rate {arguments.rate}: expected messages a second, 1 or more")
     if arguments.tier is not None and arguments.checkpoint is not None:
-        raise OptionError("--checkpoint is a place in the CommitLog, and --tier has places of its own: leave out one")
+        raise OptionError(
+            "--checkpoint and --tier: cannot be combined; a checkpoint is a physical offset of the CommitLog."
+        )
     if arguments.to_store is not None:
         if canonical_path(arguments.to_store) == canonical_path(arguments.store):
             raise OptionError(f"--to-store {arguments.to_store}: is the replayed store itself")

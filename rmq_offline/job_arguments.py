@@ -56,7 +56,7 @@ def add_options(parser: JobParser, options: Iterable[Option]) -> None:
             action="append" if option.kind is list else "store",
             choices=option.choices or None,
             default=option.default,
-            help=option.help,
+            help=option.help + option.job_help,
             metavar=None if option.choices else option.metavar,
         )
 

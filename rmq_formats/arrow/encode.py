@@ -244,7 +244,7 @@ class _Columns:
     def _require_offsets(self) -> None:
         for name in ("physical_offset", "queue_offset"):
             if self._batch.column(name).null_count:
-                raise StoreError(f"{name} is null in a row: offsets that are not there cannot be kept")
+                raise StoreError(f"column {name}: null in a row. keepOffsets needs an offset in every row.")
         self.numbers[:, kernel.ORDER] = self._number("physical_offset", 0)
         self.numbers[:, kernel.QUEUE_OFFSET] = self._number("queue_offset", 0)
         self.numbers[:, kernel.WANTED_BYTES] = self._number("size", 0)

@@ -87,11 +87,10 @@ def _first_write_refusal(layouts: StoreLayouts, considered: Iterable[StoreLayout
         reason = layout.rules.offline_write_refusal
         if layout not in layouts or reason is None:
             continue
-        rule = "to which rmq adds as a broker alone; send its messages to one"
-        if not layout.rules.broker_can_write:
-            refusal = "which rmq does not write: nothing may be added to this store"
-            rule = f"{refusal}; open it with RocketMQ's own broker"
-        return f"{layouts.evidence[layout]}: {reason}, {rule}"
+        rule = ", which rmq does not write. Append to this store with RocketMQ's own broker."
+        if layout.rules.broker_can_write:
+            rule = ": offline jobs do not append to them. Start rmq broker on this store and send the messages to it."
+        return f"{layouts.evidence[layout]}: {reason}{rule}"
     return None
 
 

@@ -135,10 +135,10 @@ class GroupChange:
     def text(self) -> str:
         """Return the change in one line."""
         group = "delayed delivery" if self.group is None else f"group {self.group}"
-        reason = "the queue is gone"
+        reason = "the queue does not exist"
         if self.largest_after is not None:
             reason = f"the queue has the offsets {self.least_after} to {self.largest_after}"
-        return f"{group} stands at {self.offset} of {self.topic}/{self.queue_id}, outside: {reason}"
+        return f"offset {self.offset} of {group} in {self.topic}/{self.queue_id} would be outside: {reason}"
 
 
 @dataclass(frozen=True, slots=True)

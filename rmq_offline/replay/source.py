@@ -73,7 +73,7 @@ class MissingRanges:
         for begin, end in ranges:
             if begin >= end or (begin, end) in self._ranges:
                 continue
-            message = f"{self._store}: bytes {begin} to {end} of the CommitLog are gone: deleted before the replay"
+            message = f"{self._store}: bytes {begin} to {end} of the CommitLog were deleted before the replay"
             if self._fails:
                 raise StoreError(f"{message}; --fail-on-data-loss false skips them")
             _log.warning("%s", message)

@@ -129,7 +129,7 @@ class ObjectArea:
             for name in files:
                 check_name(name, REBUILT.directories)
         except (ValueError, TypeError, RecursionError) as error:
-            raise StoreError(f"{self.path(path)}: does not say what was written ({error})") from error
+            raise StoreError(f"{self.path(path)}: not a valid list of written files ({error})") from error
         return files
 
     def has_links(self) -> bool:
@@ -181,7 +181,9 @@ class ObjectArea:
                     raise TypeError(f"names {name!r}, which is no task")
                 check_name(f"{_FILES}/{name}", {_FILES}, depth=2)
         except (ValueError, TypeError, KeyError, RecursionError) as error:
-            raise StoreError(f"{path}: does not say what was being published ({error})") from error
+            raise StoreError(
+                f"{path}: not a valid publication record ({error}). Give --start-anew to rebuild."
+            ) from error
         names = ", ".join(directories) or "nothing"
         check_origin(note, self.target, path, f"an interrupted publication of {names}", leftover)
         if leftover is InterruptedRunPolicy.RESUME:

@@ -237,7 +237,7 @@ def finish_publishing(
     leftover: InterruptedRunPolicy = InterruptedRunPolicy.REFUSE,
     retain: Callable[[Path], None] | None = None,
 ) -> bool:
-    """Complete an interrupted ``publish``; False if there was none, or the work directory was set aside.
+    """Complete an interrupted ``publish``; False if there was none, or the work directory was renamed.
 
     A note names only directories of a fixed set, each with the inode of the directory that the interrupted run made.
 
@@ -275,8 +275,8 @@ def _read_note(
         inodes, retired = _parse_note(note, kind)
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise StoreError(
-            f"{path}: does not say what was being published ({error}); move {work} away: "
-            "what the store may lack is in there"
+            f"{path}: not a valid publication record ({error}). Move {work} out of the store, but keep it: it may hold "
+            "the only copy of some files."
         ) from error
     names = ", ".join(inodes)
     check_origin(note, str(target), path, f"an interrupted publication of {names or 'nothing'}", leftover)
@@ -312,8 +312,8 @@ def _put_in_place(publication: _Publication, name: str, new: int) -> None:
         if publication.kind.is_derived:  # somebody deleted it since; the run that follows makes all anew
             return
         raise StoreError(
-            f"{publication.work}/new/{name}: not the directory that the interrupted run made; move "
-            f"{publication.work} away: what the store may lack is in there"
+            f"{publication.work}/new/{name}: not the directory that the interrupted run made. Move "
+            f"{publication.work} out of the store, but keep it: it may hold the only copy of some files."
         )
     if is_there(name, root):
         _exchange(new, root, name, shown)

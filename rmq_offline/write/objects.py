@@ -233,8 +233,8 @@ def _read_note(
     path = area.path(name)
     if leftover is InterruptedRunPolicy.START_ANEW:
         raise StoreError(
-            f"{path}: of an interrupted write, which may have all that there is of the log. Give --resume to complete "
-            f"it, or move {area.target}/{WRITE_DIRECTORY} away"
+            f"{path}: an interrupted write, which may hold the only copy of the log. Give --resume to complete it, or "
+            f"move {area.target}/{WRITE_DIRECTORY} out of the store"
         )
     try:
         note = json.loads(area.read_text(name))
@@ -242,6 +242,9 @@ def _read_note(
             raise TypeError("it is no object")
         check(note)
     except (ValueError, TypeError, KeyError, RecursionError, msgspec.ValidationError) as error:
-        raise StoreError(f"{path}: does not say what was being published ({error})") from error
+        raise StoreError(
+            f"{path}: not a valid publication record ({error}). Move {area.target}/{WRITE_DIRECTORY} out of the store, "
+            "but keep it: it may hold the only copy of some files."
+        ) from error
     check_origin(note, area.target, path, "an interrupted write", leftover)
     return note

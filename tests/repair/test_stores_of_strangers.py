@@ -218,7 +218,7 @@ def test_a_note_that_nobody_signed_needs_a_word(store: Path) -> None:
     value = {"new": {"index": fresh.stat().st_ino}, "retired": []}  # as rmq 0.1.0 left it
     (store / ".rmq-rebuild" / "publish.json").write_text(json.dumps(value))
     before = tree(store / "index")
-    with pytest.raises(StoreError, match=r"an interrupted publication of index does not say who left it"):
+    with pytest.raises(StoreError, match=r"an interrupted publication of index has no origin"):
         rebuild(store, InterruptedRunPolicy.REFUSE)
     assert tree(store / "index") == before
     rebuild(store, InterruptedRunPolicy.RESUME)
@@ -287,7 +287,7 @@ def test_a_plan_that_nobody_signed_needs_a_word(store: Path) -> None:
     path.write_text(json.dumps(value))
     before = tree(store / "commitlog")
     for apply in (False, True):
-        with pytest.raises(StoreError, match=r"plan.json: the plan of an interrupted repair .* does not say who left"):
+        with pytest.raises(StoreError, match=r"plan.json: the plan of an interrupted repair .* has no origin"):
             repair(store, InterruptedRunPolicy.REFUSE, apply=apply)
     assert tree(store / "commitlog") == before
     repair(store, InterruptedRunPolicy.RESUME)

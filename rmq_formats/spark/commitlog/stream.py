@@ -285,4 +285,4 @@ def _starting_conditions(query: Query) -> dict[str, Any]:
 
 
 def _deleted_bytes_message(path: str, first: int, last: int) -> str:
-    return f"{path}: bytes {first} to {last} of the CommitLog are gone: their segment was deleted before it was read"
+    return f"{path}: bytes {first} to {last} of the CommitLog were deleted before the read"
