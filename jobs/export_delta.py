@@ -40,7 +40,7 @@ from rmq_lakehouse.table_log import OpenTable
 from rmq_lakehouse.table_name import check_hadoop_path
 from rmq_lakehouse.tier import TierExportSource, TierQueues
 from rmq_lakehouse.typed import TypedExport
-from rmq_offline.job_arguments import follow_broker_conf, is_several, option_name
+from rmq_offline.job_arguments import apply_broker_conf, is_several, option_name
 from rmq_offline.spark.job import run_job
 
 _TIMES: Final = tuple(name for name in ("starting_timestamp", "ending_timestamp", *QUEUE_BOUNDS) if "timestamp" in name)
@@ -54,7 +54,7 @@ def needs_delta(options: ExportOptions) -> bool:
 def check(arguments: argparse.Namespace) -> ExportOptions:
     """Parse the arguments, and refuse unusable ones before a session is started. Raises RmqError."""
     check_source(arguments)
-    follow_broker_conf(arguments)
+    apply_broker_conf(arguments)
     settings = settings_from_arguments(dict(vars(arguments))).items()
     options = export_options(arguments, {name: value for name, value in settings if value is not None})
     if not options.has_one_log and options.checkpoint is not None:

@@ -7,7 +7,6 @@ and ``body`` are enough. Bodies may be texts, and integers wider than the store'
 import argparse
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from pyspark.errors import AnalysisException
@@ -16,12 +15,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, IntegralType, StringType, StructField
 
 from rmq_formats.arrow.schema import BROKER_NAME, CLUSTER
-from rmq_formats.codecs import paths
 from rmq_formats.errors import OptionError, StoreError, StoreLayoutError, StoreNotFoundError
 from rmq_formats.spark.options import schemas
 from rmq_formats.spark.options.values import names, timestamp_ms
 from rmq_formats.storage.store_files import configured_log_directories, open_store
-from rmq_formats.storage.store_lock import store_lock
+from rmq_formats.storage.store_lock import refuse_locked_store
 from rmq_lakehouse.command.arguments import FORMATS
 from rmq_lakehouse.command.options import check_installed, pairs_of
 from rmq_lakehouse.evolution import column
@@ -33,16 +31,16 @@ from rmq_offline.job_arguments import (
     JobParser,
     add_broker_conf,
     add_options,
-    follow_broker_conf,
+    apply_broker_conf,
     job_parser,
     parse_argument,
 )
 from rmq_offline.spark.job import run_job
 from rmq_offline.spark.writers import check_columns
 from rmq_offline.tasks.options import RESUME, START_ANEW
-from rmq_offline.tasks.origin import parse_leftover_policy
+from rmq_offline.tasks.origin import parse_interrupted_run_policy
 from rmq_offline.tasks.runner import ProcessRunner
-from rmq_offline.write.commitlog import end_killed, refuse_write
+from rmq_offline.write.commitlog import finish_killed_write, refuse_write
 from rmq_offline.write.log_end import is_empty
 
 _ALL_BROKERS = "*"
@@ -98,7 +96,7 @@ def parser() -> JobParser:
 
 
 def check(arguments: argparse.Namespace) -> argparse.Namespace:
-    """Refuse unusable arguments before a session is started; return usable arguments."""
+    """Refuse unusable arguments before a session is started, and finish a killed write; return usable arguments."""
     for name in ("starting_timestamp", "ending_timestamp"):
         parse_argument(arguments, name, timestamp_ms)
     parse_argument(arguments, "topics", names)
@@ -106,24 +104,23 @@ def check(arguments: argparse.Namespace) -> argparse.Namespace:
         raise OptionError("--catalog-option needs --format iceberg: Delta's catalogs are Spark's, by --conf")
     if arguments.format == "iceberg":
         check_installed()
-    leftover = parse_leftover_policy(arguments)
+    leftover = parse_interrupted_run_policy(arguments)
     store = open_store(arguments.store)
-    follow_broker_conf(arguments)
+    apply_broker_conf(arguments)
     if configured_log_directories(store.root):
         raise StoreLayoutError(
             f"{arguments.config}: storePathCommitLog is not in {store.root}. A store is written as one tree."
         )
     if not store.storage.exists(store.root):
         return arguments
-    if end_killed(store.root, ProcessRunner(), leftover):
+    if finish_killed_write(store.root, ProcessRunner(), leftover):
         raise StoreError(
             f"{arguments.store}: an earlier write that was killed has been completed, its messages are in the store; "
             "give --mode append to add these, or --mode overwrite"
         )
     refuse_write(store.root, overwrite=arguments.mode == "overwrite")
-    if store.storage.is_local and Path(paths.lock_file(store.root)).exists():
-        with store_lock(store.root):
-            pass
+    if store.storage.is_local:
+        refuse_locked_store(store.root)
     if arguments.mode is None and not is_empty(store.root):
         raise StoreError(f"{arguments.store}: has messages already; give --mode append or --mode overwrite")
     return arguments
@@ -258,7 +255,7 @@ def main(arguments: argparse.Namespace, spark: SparkSession) -> tuple[dict[str, 
         F.sum(F.when(sound, F.length("body"))).alias("bytes"),
         F.count_if(~sound).alias("damaged"),
     )
-    conf = follow_broker_conf(arguments)
+    conf = apply_broker_conf(arguments)
     settings = {} if conf is None else dict(conf.sizes)
     if "delay_levels_ms" in settings:
         settings["delay_levels"] = " ".join(f"{delay_ms // 1000}s" for delay_ms in settings["delay_levels_ms"])

@@ -27,7 +27,7 @@ from rmq_offline.rebuild.stores import rebuild_stores
 from rmq_offline.spark.job import run_job
 from rmq_offline.spark.runner import SparkRunner
 from rmq_offline.tasks.options import REBUILD_OPTIONS
-from rmq_offline.tasks.origin import parse_leftover_policy
+from rmq_offline.tasks.origin import parse_interrupted_run_policy
 
 
 def parser() -> JobParser:
@@ -46,7 +46,7 @@ def options(arguments: argparse.Namespace, store: str) -> RebuildOptions:
 
 def check(arguments: argparse.Namespace) -> argparse.Namespace:
     """Refuse unusable arguments before a session is started; return usable arguments."""
-    parse_leftover_policy(arguments)
+    parse_interrupted_run_policy(arguments)
     parse_publish_options(arguments)
     if is_several(arguments.store):
         find_stores(arguments.store)
@@ -73,7 +73,7 @@ def main(arguments: argparse.Namespace, spark: SparkSession) -> tuple[dict[str, 
         arguments.out,
         options(arguments, store),
         runner,
-        leftover=parse_leftover_policy(arguments),
+        leftover=parse_interrupted_run_policy(arguments),
         publishing=parse_publish_options(arguments),
     )
     return report.to_dict(), EXIT_CLEAN if report.is_clean else EXIT_FINDINGS
@@ -91,7 +91,7 @@ def main_several(arguments: argparse.Namespace, runner: SparkRunner) -> tuple[di
         arguments.out,
         functools.partial(options, arguments),
         runner,
-        parse_leftover_policy(arguments),
+        parse_interrupted_run_policy(arguments),
         parse_publish_options(arguments),
     )
     return report.to_dict(), EXIT_CLEAN if report.is_clean else EXIT_FINDINGS

@@ -25,8 +25,8 @@ from rmq_core.remoting.loop import loop_factory
 from rmq_formats.codecs.layout import PROPERTY_INNER_MULTI_QUEUE_OFFSET
 from rmq_formats.errors import ClusterError, OptionError, StoreError, StoreLayoutError
 from rmq_formats.read.query import Include, Queue, ReadOptions
-from rmq_formats.read.queue_choice import absent_queues, check_queues
-from rmq_formats.spark.options.read import batch_only, commitlog_options
+from rmq_formats.read.queue_choice import absent_queues, refuse_absent_queues
+from rmq_formats.spark.options.read import commitlog_options, refuse_stream_options
 from rmq_formats.spark.options.schemas import COMMITLOG
 from rmq_formats.storage.queue_logs import TieredLogs
 from rmq_formats.storage.segments import canonical_path
@@ -39,7 +39,7 @@ from rmq_offline.job_arguments import (
     EXIT_FINDINGS,
     JobParser,
     add_broker_conf,
-    follow_broker_conf,
+    apply_broker_conf,
     job_parser,
     option_name,
 )
@@ -111,12 +111,14 @@ def parser() -> JobParser:
 
 def check(arguments: argparse.Namespace) -> argparse.Namespace:
     """Refuse unusable arguments before a session is started; return usable arguments."""
-    follow_broker_conf(arguments)
+    apply_broker_conf(arguments)
     open_store(arguments.store).require_log()
     if arguments.rate is not None and not 0 < arguments.rate < _MAX_RATE:
         raise OptionError(f"--rate {arguments.rate}: expected messages a second, 1 or more")
     if arguments.tier is not None and arguments.checkpoint is not None:
-        raise OptionError("--checkpoint is a place in the CommitLog, and --tier has places of its own: leave out one")
+        raise OptionError(
+            "--checkpoint and --tier: cannot be combined; a checkpoint is a physical offset of the CommitLog."
+        )
     if arguments.to_store is not None:
         if canonical_path(arguments.to_store) == canonical_path(arguments.store):
             raise OptionError(f"--to-store {arguments.to_store}: is the replayed store itself")
@@ -170,7 +172,7 @@ def _read(arguments: argparse.Namespace) -> ReadOptions:
     options = {
         option: getattr(arguments, name) for name, option in _OPTIONS.items() if getattr(arguments, name) is not None
     }
-    return batch_only(commitlog_options({"path": arguments.store, **options})).read
+    return refuse_stream_options(commitlog_options({"path": arguments.store, **options})).read
 
 
 def _check_queues(arguments: argparse.Namespace) -> None:
@@ -181,7 +183,9 @@ def _check_queues(arguments: argparse.Namespace) -> None:
     if absent:
         names = ", ".join(f"queue {queue_id} of {topic!r}" for topic, queue_id in absent)
         raise OptionError(f"--queues: {arguments.store} has no {names}")
-    check_queues({arguments.store: query.bounds.keys() - tiered - named}, fails=arguments.fail_on_data_loss == "true")
+    refuse_absent_queues(
+        {arguments.store: query.bounds.keys() - tiered - named}, fails=arguments.fail_on_data_loss == "true"
+    )
 
 
 def _tiered_queues(arguments: argparse.Namespace) -> frozenset[Queue]:

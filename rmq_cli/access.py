@@ -19,9 +19,12 @@ _OPTIONS: Final[dict[str, Any]] = {
     "access_key": Annotated[str | None, typer.Option(metavar="K", help="The access key. [env: RMQ_ACCESS_KEY]")],
     "secret_key_file": Annotated[
         str | None,
-        typer.Option(metavar=_FILE, help="File with the secret key, mode 600. [env: RMQ_SECRET_KEY, the key]"),
+        typer.Option(
+            metavar=_FILE,
+            help="File with the secret key, mode 600. [env: RMQ_SECRET_KEY_FILE; RMQ_SECRET_KEY is the key itself]",
+        ),
     ],
-    "tls": Annotated[bool, typer.Option("--tls", help="Speak TLS with name servers and brokers.")],
+    "tls": Annotated[bool, typer.Option("--tls", help="Use TLS with name servers and brokers.")],
     "tls_ca": Annotated[
         str | None, typer.Option(metavar=_FILE, help="PEM of the authorities to trust. [default: the system's]")
     ],
@@ -47,9 +50,11 @@ def add_access(job: ArgumentParser) -> None:
     job.add_argument("--credentials", metavar="FILE", help="accessKey, secretKey and more; a file of mode 600")
     job.add_argument("--access-key", metavar="K", help="the access key; default: RMQ_ACCESS_KEY")
     job.add_argument(
-        "--secret-key-file", metavar="FILE", help="file with the secret key, mode 600; default: RMQ_SECRET_KEY"
+        "--secret-key-file",
+        metavar="FILE",
+        help="file with the secret key, mode 600; default: RMQ_SECRET_KEY_FILE, or the key itself in RMQ_SECRET_KEY",
     )
-    job.add_argument("--tls", action="store_true", help="speak TLS with name servers and brokers")
+    job.add_argument("--tls", action="store_true", help="use TLS with name servers and brokers")
     job.add_argument("--tls-ca", metavar="FILE", help="PEM of the authorities to trust; default: the system's")
     job.add_argument("--tls-insecure", action="store_true", help="do not check the servers' certificates")
 

@@ -76,7 +76,7 @@ def parse_time(text: str) -> int | datetime:
         raise OptionError(f"--time {text}: not a time such as 2026-07-31T12:00:00+08:00") from None
 
 
-def several(stores: list[str]) -> list[str] | None:
+def resolve_store_list(stores: list[str]) -> list[str] | None:
     """Return the paths of several stores, absolute or URIs; None for a single store."""
     from rmq_formats.read.stores import names_several  # noqa: PLC0415 # --help does not need it
 
@@ -85,16 +85,16 @@ def several(stores: list[str]) -> list[str] | None:
     return [store if "://" in store else str(Path(store).absolute()) for store in stores]
 
 
-def follow_broker_conf(config: str | None, stores: list[str]) -> "BrokerConf | None":
+def apply_broker_conf(config: str | None, stores: list[str]) -> "BrokerConf | None":
     """Read the operator's broker.conf, which places the logs of these stores. Raises OptionError."""
-    output.given_settings = {}
+    output.command_settings = {}
     if config is None:
         return None
-    output.given_settings = {"config": config}
+    output.command_settings = {"config": config}
     from rmq_formats.read.stores import find_stores  # noqa: PLC0415
     from rmq_formats.storage.broker_conf import use_broker_conf  # noqa: PLC0415
 
-    roots = stores if several(stores) is None else [entry.path for entry in find_stores(stores)]
+    roots = stores if resolve_store_list(stores) is None else [entry.path for entry in find_stores(stores)]
     return use_broker_conf(config, roots)
 
 
@@ -118,9 +118,9 @@ def with_store_sizes(command: Callable[..., int]) -> Callable[..., int]:
         from rmq_offline.verify.phases.plan import VerifyOptions  # noqa: PLC0415 # --help does not need it
 
         stores = arguments["stores"] if "stores" in arguments else [arguments["store"]]
-        conf = follow_broker_conf(arguments.pop("config"), stores)
+        conf = apply_broker_conf(arguments.pop("config"), stores)
         size_arguments = {option.name: arguments.pop(option.name) for option in SIZE_OPTIONS}
-        output.given_settings |= {name: value for name, value in size_arguments.items() if value is not None}
+        output.command_settings |= {name: value for name, value in size_arguments.items() if value is not None}
         sizes = VerifyOptions.from_arguments(size_arguments, conf)
         return command(sizes=sizes, **arguments)
 

@@ -4,13 +4,13 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
 from typer.core import TyperCommand, TyperGroup
 
 from rmq_cli import output
+from rmq_offline.tasks.options import expand_home
 
 _PATHS: Final = frozenset({"DIR", "FILE", "[FILE]", "PATH", "STORE", "STORE..."})  # metavars of paths
 
@@ -32,17 +32,6 @@ class RmqCommand(TyperCommand):
                 if path is not None:
                     error.filename = path
             raise
-
-
-def expand_home(path: Any) -> Any:
-    """Replace a leading ``~`` by the user's home, as a shell does where it sees one: not within ``--out=~/x``."""
-    if isinstance(path, str):
-        return os.path.expanduser(path)  # noqa: PTH111 # of URIs, too, and a name of no user stays
-    if isinstance(path, Path):
-        return Path(os.path.expanduser(path))  # noqa: PTH111
-    if isinstance(path, list | tuple):
-        return type(path)(map(expand_home, path))
-    return path
 
 
 class CommandGroup(TyperGroup):

@@ -15,7 +15,7 @@ _PROGRAM: Final = "rmq export"
 
 
 def export(ctx: typer.Context) -> int:
-    """Export messages to Delta or Iceberg tables, each once, on this machine; without Spark if it can."""
+    """Export messages of a store or a cluster to Delta or Iceberg tables, each once; without Spark where possible."""
     from rmq_cli.commands import interruptible_workers  # noqa: PLC0415
     from rmq_cli.export_arguments import check_source, export_parser, with_store_option  # noqa: PLC0415 # slow to load
     from rmq_lakehouse.local import command  # noqa: PLC0415

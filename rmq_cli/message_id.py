@@ -18,7 +18,7 @@ def decode(
     The month is not in a unique id: its time is the last one that it can be of. rmq query finds the message.
     """
     for text in ids:
-        row = described(text, time.time_ns() // 1_000_000)
+        row = describe_message_id(text, time.time_ns() // 1_000_000)
         if as_json:
             output.print_json(row)
         else:
@@ -26,7 +26,7 @@ def decode(
     return output.EXIT_CLEAN
 
 
-def described(text: str, now_ms: int) -> dict[str, str | int]:
+def describe_message_id(text: str, now_ms: int) -> dict[str, str | int]:
     """Return the parts of an id by name. Raises DecodeError."""
     unique = UniqueId.decode(text)
     if is_offset_id(text):

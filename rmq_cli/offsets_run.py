@@ -99,8 +99,8 @@ def _state(position: Position) -> Text:
 
 def _effect(change: OffsetChange) -> str:
     if change.skipped > 0:
-        return f"{counted(change.skipped, 'message')} passed over"
-    return f"{counted(-change.skipped, 'message')} again" if change.skipped else "no message more or less"
+        return f"{counted(change.skipped, 'message')} skipped"
+    return f"{counted(-change.skipped, 'message')} again" if change.skipped else "no message skipped or repeated"
 
 
 def _verdict(plan: OffsetsPlan, *, is_change: bool) -> Text:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO, cast
 
 import msgspec
 
-from rmq_formats import errors
+from rmq_formats import errors, html_text
 from rmq_formats.errors import StoreError, one_line, without_secrets
 
 if TYPE_CHECKING:
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from rmq_offline.tasks.brokers_report import BrokersReport, Report
     from rmq_offline.tasks.runner import OnProgress, Progress
 
-printable = errors.printable  # the commands' name for it
+printable = errors.printable  # the commands' names for functions of rmq_formats
+bytes_text, counted = html_text.bytes_text, html_text.counted
 EXIT_CLEAN, EXIT_FINDINGS, EXIT_FAILED, EXIT_INTERRUPTED = 0, 1, 2, 130
 
 PROGRESS_AFTER_SECONDS: Final = 0.5  # shorter work needs no bar
@@ -38,7 +39,7 @@ _PIPE_WIDTH: Final = 10_000  # in a pipe no line is wrapped or cut
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _HAVE_SIZES: Final = frozenset({"rmq verify", "rmq repair", "rmq rebuild", "rmq checkpoint"})
 
-given_settings: dict[str, Any] = {}
+command_settings: dict[str, Any] = {}
 """A broker's settings that the running command was given: ``config`` and options of sizes."""
 
 
@@ -310,29 +311,11 @@ def _repeated_settings(command: str, options: Sequence[str]) -> Iterator[str]:
     """Yield those broker settings of the running command that another command has, too."""
     if not command.startswith("rmq ") or "--what config" in options:
         return
-    for name, value in given_settings.items():
+    for name, value in command_settings.items():
         if name == "config" and not any("-c " in option for option in options):
             yield f"-c {quote(printable(str(value)))}"
         elif name != "config" and command in _HAVE_SIZES:
             yield f"--{name.replace('_', '-')} {quote(printable(str(value)))}"
-
-
-def counted(count: int, noun: str) -> str:
-    """Format a count: ``1 file``, ``2 files``, ``3 entries``."""
-    if count == 1:
-        return f"1 {noun}"
-    return f"{count:,} {noun[:-1]}ies" if noun.endswith("ry") else f"{count:,} {noun}s"
-
-
-def bytes_text(size_bytes: float) -> str:
-    """Format a size: ``397 B``, ``1.0 MiB``, ``6.1 GiB``."""
-    if abs(size_bytes) < 1024:
-        return f"{size_bytes:.0f} B"
-    units = iter(("KiB", "MiB", "GiB", "TiB"))
-    unit = "B"
-    while abs(size_bytes) >= 1000 and unit != "TiB":
-        size_bytes, unit = size_bytes / 1024, next(units)
-    return f"{size_bytes:.1f} {unit}"
 
 
 def time_text(time_ms: int | None) -> str:

@@ -19,7 +19,7 @@ from rmq_formats.errors import OptionError
 _BESIDE: Final = Path(__file__).parents[1]
 _INSTALLED: Final = _BESIDE / "rmq_jobs"
 JOBS: Final = {
-    "import": ("import_delta", "Write a store from the messages of a Delta table (Spark)."),
+    "import": ("import_delta", "Write a store from a Delta or Iceberg table (Spark)."),
     "replay": ("replay", "Send messages of a store again, to a cluster or a store (Spark)."),
 }
 

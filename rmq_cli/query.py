@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from rmq_cli.arguments import BrokerConfFile, StorePath, follow_broker_conf, parse_time
+from rmq_cli.arguments import BrokerConfFile, StorePath, apply_broker_conf, parse_time
 from rmq_formats.errors import OptionError
 
 
@@ -63,7 +63,7 @@ def query(
 
     from rmq_cli import query_run  # noqa: PLC0415 # takes a second to load
 
-    follow_broker_conf(config, [store])
+    apply_broker_conf(config, [store])
     conditions = {
         "key": key, "uniq_key": uniq_key, "msg_id": msg_id, "topic": topic, "queue_id": queue, "offset": offset,
         "time": time_ms, "include": include,

@@ -26,8 +26,9 @@ from rmq_formats.store import Store
 
 HEX_BYTES = 256  # of a body that is not text
 _RULE_CELLS = 120  # a pipe is as wide as its longest line
+_PREPARED = "prepared"
 _TRANSACTIONS = {
-    FLAG_TRANSACTION_PREPARED: "prepared",
+    FLAG_TRANSACTION_PREPARED: _PREPARED,
     FLAG_TRANSACTION_COMMIT: "commit",
     FLAG_TRANSACTION_ROLLBACK: "rollback",
 }
@@ -73,7 +74,8 @@ def show(message: StoredMessage, console: Console) -> None:
     ]
     transaction = _TRANSACTIONS.get(message.sys_flag & FLAG_TRANSACTION_MASK)
     if transaction is not None:
-        rows.append(("transaction", f"{transaction}, half message at {message.prepared_transaction_offset}"))
+        half = f", half message at {message.prepared_transaction_offset}" if transaction != _PREPARED else ""
+        rows.append(("transaction", f"{transaction}{half}"))
     if message.reconsume_times:
         rows.append(("consumed again", f"{message.reconsume_times} times"))
     if message.flag:

@@ -31,9 +31,9 @@ def rebuild(
     from rmq_cli import rebuild_run  # noqa: PLC0415 # takes a second to load
     from rmq_offline.rebuild.options import parse_rebuild_options  # noqa: PLC0415
     from rmq_offline.rebuild.publication import parse_publish_options  # noqa: PLC0415
-    from rmq_offline.tasks.origin import parse_leftover_policy  # noqa: PLC0415
+    from rmq_offline.tasks.origin import parse_interrupted_run_policy  # noqa: PLC0415
 
-    publishing, leftover = parse_publish_options(arguments), parse_leftover_policy(arguments)
+    publishing, leftover = parse_publish_options(arguments), parse_interrupted_run_policy(arguments)
     return rebuild_run.run(
         stores,
         arguments.out,

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.text import Text
 
 from rmq_cli import output
-from rmq_cli.arguments import several
+from rmq_cli.arguments import resolve_store_list
 from rmq_cli.commands import interruptible_workers
 from rmq_cli.output import bytes_text, printable
 from rmq_offline.job_arguments import check_report
@@ -15,7 +15,7 @@ from rmq_offline.rebuild.changes import MAX_NAMED, QueueChanges
 from rmq_offline.rebuild.job import rebuild_store
 from rmq_offline.rebuild.publication import Outcome, PublishOptions
 from rmq_offline.rebuild.report import RebuildReport
-from rmq_offline.tasks.origin import LeftoverPolicy
+from rmq_offline.tasks.origin import InterruptedRunPolicy
 from rmq_offline.tasks.runner import ProcessRunner
 
 if TYPE_CHECKING:
@@ -35,12 +35,12 @@ def run(
     workers: int | None,
     report_file: str | None,
     as_json: bool,
-    leftover: LeftoverPolicy,
+    leftover: InterruptedRunPolicy,
 ) -> int:
-    """Rebuild a store, or several, and print the report. Returns the exit code. Raises RmqError."""
+    """Rebuild a store, or resolve_store_list, and print the report. Returns the exit code. Raises RmqError."""
     runner = ProcessRunner(workers)
     report: RebuildReport | BrokersReport[RebuildReport]
-    store_paths = several(stores)
+    store_paths = resolve_store_list(stores)
     if store_paths is None:
         (store,) = stores
         options = options_of(store)

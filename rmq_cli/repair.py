@@ -41,11 +41,11 @@ def repair(
     if what not in {"all", "config"}:
         raise OptionError(f"--what {what}: give all or config")
     from rmq_cli import repair_run  # noqa: PLC0415 # takes a second to load
-    from rmq_offline.tasks.origin import parse_leftover_policy  # noqa: PLC0415
+    from rmq_offline.tasks.origin import parse_interrupted_run_policy  # noqa: PLC0415
 
     if what == "config":
         return repair_run.run_config(store, apply=apply, as_json=as_json)
-    leftover = parse_leftover_policy(arguments)
+    leftover = parse_interrupted_run_policy(arguments)
     return repair_run.run(
         store,
         sizes,

@@ -16,7 +16,7 @@ from rmq_cli.rebuild_run import show_changes
 from rmq_offline.repair.config import repair_config
 from rmq_offline.repair.job import repair_store
 from rmq_offline.repair.report import RepairReport
-from rmq_offline.tasks.origin import LeftoverPolicy
+from rmq_offline.tasks.origin import InterruptedRunPolicy
 from rmq_offline.tasks.runner import OnProgress, ProcessRunner, Progress
 from rmq_offline.verify.phases.plan import VerifyOptions
 
@@ -32,7 +32,7 @@ def run(
     work: str | None,
     workers: int | None,
     as_json: bool,
-    leftover: LeftoverPolicy,
+    leftover: InterruptedRunPolicy,
 ) -> int:
     """Plan or repair, and print the report. Returns the exit code. Raises RmqError."""
     with interruptible_workers(), _status() as on_progress:
@@ -102,7 +102,7 @@ def show(report: RepairReport, console: Console) -> None:
         output.print_unlisted(console, len(report.steps), LISTED, "--json lists them")
     show_changes(report.outcome, console)
     if report.disturbed:
-        console.print(Text(f"changed, though nothing was to change there: {', '.join(report.disturbed)}", style="red"))
+        console.print(Text(f"queues changed outside of the plan: {', '.join(report.disturbed)}", style="red"))
     if report.left:
         _show_left(report, console)
 
@@ -114,13 +114,13 @@ def _facts(report: RepairReport) -> list[tuple[str, str | Text]]:
     if report.is_resumed:
         facts.append(("resumed", "a repair that was interrupted"))
     if report.lost:
-        facts.append(("lost", f"{output.counted(report.lost, 'message')} in damaged stretches of the log"))
+        facts.append(("lost", f"{output.counted(report.lost, 'message')} in damaged ranges of the log"))
     if report.explained:
-        facts.append(("quarantined", f"{output.counted(report.explained, 'place')} of queues are empty for that"))
+        facts.append(("quarantined", f"{output.counted(report.explained, 'queue offset')} without a message"))
     if report.closed:
         facts.append(("closed gaps", f"{output.counted(report.closed, 'queue offset')} without a record"))
     if report.directory is not None:
-        facts.append(("put aside in", printable(report.directory)))
+        facts.append(("quarantine", printable(report.directory)))
     if report.outcome.quarantine is not None:
         size = bytes_text(report.outcome.quarantine_bytes)
         facts.append(("former queues", f"{printable(report.outcome.quarantine)}, {size} on disk"))

@@ -235,7 +235,7 @@ def _content_kind(head: bytes, size_bytes: int) -> PathKind | None:
     if _is_index_header(head, size_bytes):  # before the units: the header's times could be one
         return PathKind.INDEX
     unit = Unit.decode(head)
-    is_unit = RECORD_FIXED_BYTES_V1 <= unit.size <= MAX_FRAME_BYTES or unit.is_placeholder
+    is_unit = RECORD_FIXED_BYTES_V1 <= unit.size <= MAX_FRAME_BYTES or unit.names_no_record
     if size_bytes % UNIT_BYTES == 0 and unit.physical_offset >= 0 and is_unit:
         return PathKind.CONSUMEQUEUE
     ext_bytes, bit_map_bytes = unpack_from(">h", head)[0], unpack_from(">h", head, EXT_UNIT_MIN_BYTES - 2)[0]
@@ -257,7 +257,7 @@ def _is_index_header(head: bytes, size_bytes: int) -> bool:
     )
 
 
-def log_segments(place: ClassifiedPath) -> list[Segment]:
+def list_path_segments(place: ClassifiedPath) -> list[Segment]:
     """Return the CommitLog files of a store, of a directory or of one file, by offset.
 
     Raises StoreNotFoundError without a CommitLog file, and StoreSizeError if files overlap.
@@ -269,9 +269,10 @@ def log_segments(place: ClassifiedPath) -> list[Segment]:
         directory, _, name = path.rpartition("/")
         if name == PathKind.COMMITLOG:
             whole = readable_segments(StoreFiles(storage, directory or ("/" if path.startswith("/") else ".")))
-            return [segment for segment in whole if not segment.head_bytes]
-        listed = tiered_segments(storage, path) if name == tiered.COMMIT_LOG else list_segments(storage, path)
-        segments = [replace(segment, head_bytes=_head_bytes(storage, segment.path)) for segment in listed]
+            segments = [segment for segment in whole if not segment.head_bytes]
+        else:
+            listed = tiered_segments(storage, path) if name == tiered.COMMIT_LOG else list_segments(storage, path)
+            segments = [replace(segment, head_bytes=_head_bytes(storage, segment.path)) for segment in listed]
         if not segments:
             raise StoreNotFoundError(f"{path}: no CommitLog files")
         return segments

@@ -22,9 +22,9 @@ def verify(
     workers: Workers = None,
     as_json: AsOneJson = False,
 ) -> int:
-    """Check a store, or several. Its log, queues, Index, checkpoint and config must be sound and agree.
+    """Check one or more stores: log, queues, Index, checkpoint and config of each must be sound and agree.
 
-    Nothing is written into the store, which a broker may have open. Exit codes: 0 sound, 1 findings, 2 could
+    Nothing is written into a store, and a broker may have it open. Exit codes: 0 sound, 1 findings, 2 could
     not run.
     """
     from rmq_cli import verify_run  # noqa: PLC0415 # takes a second to load

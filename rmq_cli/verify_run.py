@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.text import Text
 
 from rmq_cli import output
-from rmq_cli.arguments import several
+from rmq_cli.arguments import resolve_store_list
 from rmq_cli.commands import interruptible_workers
 from rmq_cli.output import bytes_text, printable
 from rmq_formats.read.stores import find_stores
@@ -40,10 +40,10 @@ def run(
     workers: int | None,
     as_json: bool,
 ) -> int:
-    """Verify a store, or several, and print the report. Returns the exit code. Raises RmqError."""
+    """Verify a store, or resolve_store_list, and print the report. Returns the exit code. Raises RmqError."""
     runner = ProcessRunner(workers)
     report: VerifyReport | BrokersReport[VerifyReport]
-    store_paths = several(stores)
+    store_paths = resolve_store_list(stores)
     if store_paths is None:
         (store,) = stores
         outputs.check(store, _FORMATS)
@@ -91,7 +91,7 @@ def show(report: VerifyReport, console: Console) -> None:
         console.print()
         console.print(table)
     problems = [finding for finding in report.findings if finding.kind.severity is not Severity.INFO]
-    for kind in finding_kinds.PASSED_OVER:
+    for kind in finding_kinds.UNVERIFIED_KINDS:
         kind_findings = [finding for finding in report.findings if finding.kind is kind]
         for finding in kind_findings[:LISTED]:
             console.print(f"{_where(finding)}: {printable(finding.detail)}", markup=False, highlight=False)
@@ -126,7 +126,7 @@ def _is_made_anew(finding: Finding) -> bool:
 
 def _verdict(report: VerifyReport) -> Text:
     if report.is_clean:
-        is_whole = not any(kind in finding_kinds.PASSED_OVER for kind in report.counts)
+        is_whole = not any(kind in finding_kinds.UNVERIFIED_KINDS for kind in report.counts)
         return Text("sound" if is_whole else "what is checked is sound", style="green")
     totals = [(report.total(severity), severity) for severity in (Severity.ERROR, Severity.WARNING)]
     text = ", ".join(output.counted(count, str(severity)) for count, severity in totals if count)

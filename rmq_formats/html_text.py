@@ -17,17 +17,20 @@ def safe(value: object) -> str:
 
 def bytes_text(size_bytes: float) -> str:
     """Format a size in bytes: ``397 B``, ``1.0 MiB``, ``6.1 GiB``."""
-    units = ["KiB", "MiB", "GiB", "TiB"]
+    if abs(size_bytes) < 1024:
+        return f"{size_bytes:.0f} B"
+    units = iter(("KiB", "MiB", "GiB", "TiB"))
     unit = "B"
-    while size_bytes >= 1000 and units:
-        size_bytes /= 1024
-        unit = units.pop(0)
-    return f"{size_bytes:.0f} B" if unit == "B" else f"{size_bytes:.1f} {unit}"
+    while abs(size_bytes) >= 1000 and unit != "TiB":
+        size_bytes, unit = size_bytes / 1024, next(units)
+    return f"{size_bytes:.1f} {unit}"
 
 
 def counted(count: int, noun: str) -> str:
-    """Format a count with its noun: ``1 file``, ``2 files``."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+    """Format a count with its noun: ``1 file``, ``2 files``, ``3 entries``."""
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count:,} {noun[:-1]}ies" if noun.endswith("ry") else f"{count:,} {noun}s"
 
 
 def tone(errors: int, warnings: int) -> str:

@@ -165,7 +165,7 @@ class Records(ds.UnionDataset):  # type: ignore[misc] # pyarrow ships no types
         return self.count_rows()
 
     def __bool__(self) -> bool:
-        """Return True: to look for a row would be a scan."""
+        """Return True always: finding out whether rows exist would scan the log."""
         return True
 
     def to_pandas(self, columns: Columns | None = None, filter: pc.Expression | None = None) -> "pandas.DataFrame":
@@ -299,7 +299,7 @@ def _end_scans() -> None:
 
 
 def column_names(columns: Iterable[str]) -> tuple[str, ...]:
-    """Return names of columns. Raises OptionError: a text, whose letters would be names."""
+    """Return the names of columns. Raises OptionError for a plain string: give a list."""
     if isinstance(columns, str):
         raise OptionError(f"columns {columns!r}: give a list of names")
     return tuple(columns)

@@ -148,11 +148,11 @@ class Store(Records):
             from_physical_offset: records that begin there or later.
             to_physical_offset: records that begin before here.
             include: ``live``, what consumers get; ``log``, all; ``unqueued``, what no queue has.
-            strict: raise at the first damaged stretch instead of leaving it out.
+            strict: raise at the first damaged range instead of leaving it out.
 
         Raises:
             FormatError: damage, if strict.
-            OptionError: a queue or a queue offset without what it belongs to, an ``include`` that is none, or an
+            OptionError: a queue or a queue offset without what it belongs to, an unknown ``include``, or an
                 argument of another type.
             StoreNotFoundError: there is no store, or no CommitLog in it.
         """

@@ -14,7 +14,7 @@ from rmq_formats.read.log_end import cut_segments, find_leftovers
 from rmq_formats.read.log_fingerprint import differing_range
 from rmq_formats.read.plan import plan_read
 from rmq_formats.read.task import read_task
-from rmq_formats.scan.splits import frozen_end, torn_bytes
+from rmq_formats.scan.splits import last_record_end, torn_bytes
 from rmq_formats.spark.options.read import commitlog_options
 from rmq_formats.storage.queue_files import named_topics
 from rmq_formats.storage.segments import Segment
@@ -71,7 +71,7 @@ def snapshot_log(store: str) -> StoreLog:
     files = open_store(store)
     leftovers = find_leftovers(files, files.segments)
     segments = cut_segments(files.segments, leftovers)
-    end = frozen_end(files.storage, segments)
+    end = last_record_end(files.storage, segments)
     leftover_bytes = 0 if leftovers is None else leftovers.size_bytes
     return StoreLog(store, files, tuple(segments), end, torn_bytes(files.storage, segments, end), leftover_bytes)
 

@@ -23,7 +23,7 @@ from rmq_formats.read.query import Query, QueueBounds, ReadOptions
 from rmq_formats.read.queue_choice import open_queue
 from rmq_formats.read.queues import ConsumeQueue
 from rmq_formats.read.task import read_task
-from rmq_formats.scan.splits import frozen_end
+from rmq_formats.scan.splits import last_record_end
 from rmq_formats.spark.commitlog.batch import plans_of
 from rmq_formats.spark.options.read import commitlog_options
 from rmq_formats.storage.queue_files import queue_topics, topic_queues
@@ -166,7 +166,7 @@ class TierQueues:
     def log_range(self) -> tuple[Storage, Sequence[Segment], int, int]:
         """Return where the CommitLog is, and where it begins and ends now."""
         store, segments = self._log
-        return store.storage, segments, segments[0].start_offset, frozen_end(store.storage, list(segments))
+        return store.storage, segments, segments[0].start_offset, last_record_end(store.storage, list(segments))
 
     def _queue_ranges(self, queue: ClusterQueue) -> QueueRanges:
         if queue not in self._ranges:

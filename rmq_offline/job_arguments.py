@@ -1,7 +1,6 @@
 """Arguments of the jobs, parsed without Spark."""
 
 import argparse
-import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from rmq_formats.errors import OptionError, one_line
 from rmq_formats.read.stores import find_stores, names_several, store_paths
 from rmq_formats.storage.broker_conf import BrokerConf, use_broker_conf
 from rmq_formats.storage.segments import canonical_path
-from rmq_offline.tasks.options import CONFIG_HELP, REPORT, SIZE_OPTIONS, Option
+from rmq_offline.tasks.options import CONFIG_HELP, REPORT, SIZE_OPTIONS, Option, expand_home
 from rmq_offline.verify.phases.plan import VerifyOptions
 
 EXIT_CLEAN, EXIT_FINDINGS, EXIT_FAILED = 0, 1, 2
@@ -38,15 +37,6 @@ class JobParser(argparse.ArgumentParser):
         sys.exit(EXIT_FAILED)
 
 
-def expand_home(value: Any) -> Any:
-    """Replace a leading ``~`` of a path by the user's home; a shell does not within ``--out=~/x``."""
-    if isinstance(value, list):
-        return [expand_home(path) for path in value]
-    if isinstance(value, str) and (value == "~" or value.startswith("~/")):
-        return os.path.expanduser(value)  # noqa: PTH111 # of URIs, too
-    return value
-
-
 def job_parser(name: str, description: str) -> JobParser:
     """Create a parser with the arguments that every job has."""
     parser = JobParser(prog=f"{name}.py", description=description, allow_abbrev=False)
@@ -66,7 +56,7 @@ def add_options(parser: JobParser, options: Iterable[Option]) -> None:
             action="append" if option.kind is list else "store",
             choices=option.choices or None,
             default=option.default,
-            help=option.help,
+            help=option.help + option.job_help,
             metavar=None if option.choices else option.metavar,
         )
 
@@ -102,11 +92,11 @@ def add_sizes(parser: JobParser) -> None:
 
 
 def add_broker_conf(parser: JobParser) -> None:
-    """Add ``-c broker.conf``; ``follow_broker_conf`` reads it."""
+    """Add ``-c broker.conf``; ``apply_broker_conf`` reads it."""
     parser.add_argument("-c", "--config", metavar="FILE", help=CONFIG_HELP)
 
 
-def follow_broker_conf(arguments: argparse.Namespace) -> BrokerConf | None:
+def apply_broker_conf(arguments: argparse.Namespace) -> BrokerConf | None:
     """Apply the operator's broker.conf to the log paths of the job's stores. Raises OptionError."""
     if arguments.config is None:
         return None
@@ -120,7 +110,7 @@ def store_sizes(job_arguments: argparse.Namespace) -> VerifyOptions:
     """Make options of the arguments of ``add_sizes``. Raises OptionError."""
     arguments = {option.name: getattr(job_arguments, option.name) for option in SIZE_OPTIONS}
     return VerifyOptions.from_arguments(
-        arguments, follow_broker_conf(job_arguments), getattr(job_arguments, "tier", None)
+        arguments, apply_broker_conf(job_arguments), getattr(job_arguments, "tier", None)
     )
 
 
@@ -147,4 +137,4 @@ def parse_argument(arguments: argparse.Namespace, argument: str, parse: Callable
 
 def path_for_all(path: str) -> str:
     """Make a path absolute, since executors do not run in the driver's working directory; a URI stays as it is."""
-    return path if not path or "://" in path else str(Path(os.path.expanduser(path)).absolute())  # noqa: PTH111
+    return path if not path or "://" in path else str(Path(expand_home(path)).absolute())

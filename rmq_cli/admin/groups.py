@@ -39,7 +39,10 @@ async def update_group(
         int, typer.Option("-i", "--brokerId", min=0, metavar="N", help="Broker id it consumes from.")
     ] = 0,
     slow_broker_id: Annotated[
-        int, typer.Option("-w", "--whichBrokerWhenConsumeSlowly", min=0, metavar="N", help="Broker id if lagging far.")
+        int,
+        typer.Option(
+            "-w", "--whichBrokerWhenConsumeSlowly", min=0, metavar="N", help="Broker id to read from when far behind."
+        ),
     ] = 1,
     notify: Annotated[
         Switch, typer.Option("-a", "--notifyConsumerIdsChanged", help="Whether members hear of joins and leaves.")
@@ -57,7 +60,7 @@ async def update_group(
         str, typer.Option("--attributes", metavar="CHANGES", help="As +key=value,-key; 5.3.3 has no key yet.")
     ] = "",
 ) -> ResultTable:
-    """Create a consumer group, or change its settings. At all masters unless -b or -c says where."""
+    """Create a consumer group, or change its settings. On all masters, unless -b or -c selects brokers."""
     from rmq_core.remoting.bodies.configs import SubscriptionGroupConfig  # noqa: PLC0415 # --help does not need it
 
     config = SubscriptionGroupConfig(
@@ -109,7 +112,7 @@ async def delete_group(
     cluster: ClusterName = None,
     offsets_too: Annotated[Switch, typer.Option("-r", "--removeOffset", help="Delete its offsets too.")] = "false",
 ) -> ResultTable:
-    """Delete a consumer group. -b or -c must say where."""
+    """Delete a consumer group. Requires -b or -c."""
     masters = await named_addresses(admin, "deleteSubGroup", broker, cluster)
     for address in masters:
         await admin.delete_group(group, clean_offsets=offsets_too == "true", broker=address)

@@ -109,7 +109,7 @@ async def group_info(
     child: Annotated[
         str, typer.Option("-l", "--liteTopic", metavar="L", help="Only this lite topic; else those that lag most.")
     ] = "",
-    most: Annotated[int, typer.Option("-k", "--topK", min=1, metavar="N", help="So many of each broker.")] = 20,
+    most: Annotated[int, typer.Option("-k", "--topK", min=1, metavar="N", help="Maximum number for each broker.")] = 20,
 ) -> ResultTable:
     """Show how far a group lags in lite topics. The last row of a broker, without a name, is the sum."""
     rows: list[tuple[Value, ...]] = []

@@ -31,14 +31,16 @@ QueueId = Annotated[
 ConsumerGroup = Annotated[
     str | None, typer.Option("-g", "--consumerGroup", metavar="G", help="Have a member of this group consume it.")
 ]
-ClientId = Annotated[str | None, typer.Option("-d", "--clientId", metavar="ID", help="With -g: which member.")]
+ClientId = Annotated[
+    str | None, typer.Option("-d", "--clientId", metavar="ID", help="Client id of the group member; with -g.")
+]
 
 
 async def by_id(
     admin: "Admin",
     *,
     msg_ids: Annotated[
-        str, typer.Option("-i", "--msgId", metavar="ID", help="Its offset message id; several separated by commas.")
+        str, typer.Option("-i", "--msgId", metavar="ID", help="Offset message id, or several with commas.")
     ],
     topic: Annotated[
         str | None, typer.Option("-t", "--topic", metavar="T", help="With a topic the id may also be a unique key.")
@@ -56,7 +58,7 @@ async def by_id(
         raise OptionError("-i: no id")
     messages = []
     for msg_id in ids:
-        if topic is not None and not await _is_place(admin, msg_id):
+        if topic is not None and not await _is_offset_message_id(admin, msg_id):
             messages += await admin.query_by_uniq_key(topic, msg_id, route=cluster)
         else:
             messages.append(await admin.view_message(msg_id))
@@ -65,7 +67,7 @@ async def by_id(
     return await _sent_again(admin, messages) if resend == "true" else table_of_messages(messages, charset=charset)
 
 
-async def _is_place(admin: "Admin", msg_id: str) -> bool:
+async def _is_offset_message_id(admin: "Admin", msg_id: str) -> bool:
     """Return whether an id is an offset message id of a broker in the cluster; unique keys may have the same length."""
     try:
         host, _ = decode_message_id(msg_id)
@@ -86,7 +88,9 @@ async def by_key(
     end: Annotated[
         str | None, typer.Option("-e", "--endTimestamp", metavar="TIME", help="Stored then or earlier.")
     ] = None,
-    limit: Annotated[int, typer.Option("-m", "--maxNum", min=1, metavar="N", help="At most so many, the newest.")] = 64,
+    limit: Annotated[
+        int, typer.Option("-m", "--maxNum", min=1, metavar="N", help="Maximum number; the newest are returned.")
+    ] = 64,
     cluster: Route = None,
 ) -> ResultTable:
     """Find messages by a key."""
@@ -166,7 +170,9 @@ async def consume_messages(
         str | None, typer.Option("-s", "--beginTimestamp", metavar="TIME", help="Stored then or later.")
     ] = None,
     end: Annotated[str | None, typer.Option("-e", "--endTimestamp", metavar="TIME", help="Stored earlier.")] = None,
-    limit: Annotated[int, typer.Option("-c", "--MessageNumber", min=1, metavar="N", help="At most so many.")] = 128,
+    limit: Annotated[
+        int, typer.Option("-c", "--MessageNumber", min=1, metavar="N", help="Maximum number of messages.")
+    ] = 128,
 ) -> AsyncIterator[ResultTable]:
     """Print some messages of a topic. The oldest of each queue first; no offset is committed."""
     if offset and queue is None:
@@ -174,6 +180,8 @@ async def consume_messages(
     begin_ms, end_ms = _time_ms("-s", begin), _time_ms("-e", end)
     remaining = limit
     for message_queue in await _queues(admin, topic, broker, queue):
+        if not remaining:
+            break
         low, high = await _bounds(admin, message_queue, begin_ms, end_ms)
         low = max(low, offset)
         async for messages in admin.read(message_queue, low, min(high, low + remaining), group=group):

@@ -32,7 +32,7 @@ ClusterName = Annotated[
 ]
 Route = Annotated[
     str | None,
-    typer.Option("-c", "--cluster", metavar="C", help="Ask this cluster's brokers instead of the topic's."),
+    typer.Option("-c", "--cluster", metavar="C", help="Search this cluster's brokers instead of the topic's."),
 ]
 BodyFormat = Annotated[str, typer.Option("-f", "--bodyFormat", metavar="CHARSET", help="The body's charset.")]
 # mqadmin's switches take ``true`` or ``false``.
@@ -56,7 +56,7 @@ async def addresses(admin: "Admin", broker: str | None, cluster: str | None) -> 
 async def named_addresses(admin: "Admin", command: str, broker: str | None, cluster: str | None) -> list[str]:
     """Return the addresses of a broker or of a cluster's brokers. Raises OptionError if neither is given."""
     if broker is None and cluster is None:
-        raise OptionError(f"{command}: say where, with -b or -c")
+        raise OptionError(f"{command}: give -b or -c")
     return await addresses(admin, broker, cluster)
 
 

@@ -95,7 +95,7 @@ async def update_topic(
     unit: Annotated[Switch, typer.Option("-u", "--unit", help="Whether it is a unit topic.")] = "false",
     unit_sub: Annotated[Switch, typer.Option("-s", "--hasUnitSub", help="Whether units subscribe to it.")] = "false",
 ) -> ResultTable:
-    """Create a topic, or change its settings. At all masters unless -b or -c says where."""
+    """Create a topic, or change its settings. On all masters, unless -b or -c selects brokers."""
     masters = await addresses(admin, broker, cluster)
     for address in masters:
         await admin.create_topic(

@@ -19,17 +19,19 @@ if TYPE_CHECKING:
 User = Annotated[str, typer.Option("-u", "--username", metavar="U", help="The user.")]
 _PASSWORD_HELP = "The password; - asks for it, or reads a line: what is on a command line can be seen by others."
 UserType = Annotated[str | None, typer.Option("-t", "--userType", metavar="TYPE", help="Super or Normal.")]
-Subject = Annotated[str, typer.Option("-s", "--subject", metavar="User:U", help="Whose policies.")]
+Subject = Annotated[
+    str, typer.Option("-s", "--subject", metavar="User:U", help="Subject of the policies, as User:alice.")
+]
 Resources = Annotated[
     str, typer.Option("-r", "--resources", metavar="R,R", help="Such as Topic:Orders*,Group:readers; * is all.")
 ]
 Actions = Annotated[str, typer.Option("-a", "--actions", metavar="A,A", help="Pub, Sub, Create … or All.")]
 Decision = Annotated[str, typer.Option("-d", "--decision", metavar="D", help="Allow or Deny.")]
 Addresses = Annotated[
-    str, typer.Option("-i", "--sourceIp", metavar="IP,IP", help="Of clients, as 10.0.0.0/8; all if there are none.")
+    str, typer.Option("-i", "--sourceIp", metavar="IP,IP", help="Client addresses, as 10.0.0.0/8; default: all.")
 ]
-From = Annotated[str, typer.Option("-f", "--fromBroker", metavar="HOST:PORT", help="The broker that has them.")]
-To = Annotated[str, typer.Option("-t", "--toBroker", metavar="HOST:PORT", help="The broker that is to have them.")]
+From = Annotated[str, typer.Option("-f", "--fromBroker", metavar="HOST:PORT", help="The broker to copy from.")]
+To = Annotated[str, typer.Option("-t", "--toBroker", metavar="HOST:PORT", help="The broker to copy to.")]
 
 
 async def create_user(
@@ -41,7 +43,7 @@ async def create_user(
     broker: Broker = None,
     cluster: ClusterName = None,
 ) -> ResultTable:
-    """Create a user. At all masters unless -b or -c says where."""
+    """Create a user. On all masters, unless -b or -c selects brokers."""
     from rmq_core.remoting.bodies.configs import UserInfo  # noqa: PLC0415 # --help does not need it
 
     new_user = UserInfo(username=user, password=_password(password), user_type=user_type)
@@ -59,7 +61,7 @@ async def update_user(
     broker: Broker = None,
     cluster: ClusterName = None,
 ) -> ResultTable:
-    """Change a user's password, type or status. At all masters unless -b or -c says where."""
+    """Change a user's password, type or status. On all masters, unless -b or -c selects brokers."""
     from rmq_core.remoting.bodies.configs import UserInfo  # noqa: PLC0415 # --help does not need it
 
     if password is None and user_type is None and status is None:
@@ -71,7 +73,7 @@ async def update_user(
 
 
 async def delete_user(admin: "Admin", *, user: User, broker: Broker = None, cluster: ClusterName = None) -> ResultTable:
-    """Delete a user and its policies. -b or -c must say where."""
+    """Delete a user and its policies. Requires -b or -c."""
     masters = await named_addresses(admin, "deleteUser", broker, cluster)
     return await apply_to_brokers(masters, lambda address: admin.users.delete(address, user), ("deleted_user",), user)
 
@@ -85,7 +87,9 @@ async def get_user(admin: "Admin", *, user: User, broker: Broker = None, cluster
 async def list_users(
     admin: "Admin",
     *,
-    part: Annotated[str, typer.Option("-f", "--filter", metavar="PART", help="Whose names have it.")] = "",
+    part: Annotated[
+        str, typer.Option("-f", "--filter", metavar="PART", help="Only users whose name contains PART.")
+    ] = "",
     broker: Broker = None,
     cluster: ClusterName = None,
 ) -> ResultTable:
@@ -101,9 +105,11 @@ async def copy_user(
     *,
     source: From,
     target: To,
-    users: Annotated[str, typer.Option("-u", "--usernames", metavar="U,U", help="These; all if none is named.")] = "",
+    users: Annotated[
+        str, typer.Option("-u", "--usernames", metavar="U,U", help="Names of the users; default: all.")
+    ] = "",
 ) -> ResultTable:
-    """Copy users of one broker to another, or change those that it has to them."""
+    """Copy users to another broker; existing users are overwritten."""
     names = _split(users)
     copied = [info for info in await admin.users.find(source) if not names or info.username in names]
     for info in copied:
@@ -145,10 +151,10 @@ def _put_acl_command(help_text: str, *, is_new: bool) -> Callable[..., Awaitable
 
 
 create_acl = _put_acl_command(
-    "Allow or deny a user actions on resources. At all masters unless -b or -c says where.", is_new=True
+    "Allow or deny a user actions on resources. On all masters, unless -b or -c selects brokers.", is_new=True
 )
 update_acl = _put_acl_command(
-    "Change what a user may do with resources. At all masters unless -b or -c says where.", is_new=False
+    "Change what a user may do with resources. On all masters, unless -b or -c selects brokers.", is_new=False
 )
 
 
@@ -156,11 +162,11 @@ async def delete_acl(
     admin: "Admin",
     *,
     subject: Subject,
-    resource: Annotated[str, typer.Option("-r", "--resources", metavar="R", help="This one; all if not given.")] = "",
+    resource: Annotated[str, typer.Option("-r", "--resources", metavar="R", help="The resource; default: all.")] = "",
     broker: Broker = None,
     cluster: ClusterName = None,
 ) -> ResultTable:
-    """Delete a user's policies, or those for one resource. -b or -c must say where."""
+    """Delete a user's policies, or those for one resource. Requires -b or -c."""
     masters = await named_addresses(admin, "deleteAcl", broker, cluster)
     for address in masters:
         await admin.users.delete_acl(address, subject, resource)
@@ -179,8 +185,12 @@ async def get_acl(
 async def list_acls(
     admin: "Admin",
     *,
-    subject: Annotated[str, typer.Option("-s", "--subject", metavar="PART", help="Whose subjects have it.")] = "",
-    resource: Annotated[str, typer.Option("-r", "--resource", metavar="PART", help="Whose resources have it.")] = "",
+    subject: Annotated[
+        str, typer.Option("-s", "--subject", metavar="PART", help="Only subjects that contain PART.")
+    ] = "",
+    resource: Annotated[
+        str, typer.Option("-r", "--resource", metavar="PART", help="Only resources that contain PART.")
+    ] = "",
     broker: Broker = None,
     cluster: ClusterName = None,
 ) -> ResultTable:
@@ -196,7 +206,7 @@ async def copy_acl(
     *,
     source: From,
     target: To,
-    subjects: Annotated[str, typer.Option("-s", "--subjects", metavar="S,S", help="These; all if not given.")] = "",
+    subjects: Annotated[str, typer.Option("-s", "--subjects", metavar="S,S", help="The subjects; default: all.")] = "",
 ) -> ResultTable:
     """Copy policies of one broker to another."""
     names = _split(subjects)

@@ -63,9 +63,9 @@ async def _findings(address: str, ca: str | None) -> AsyncIterator[Finding]:
     yield (
         Finding("plain connections", CLOSED, "none is accepted")
         if plain is None
-        else Finding("plain connections", OPEN, "who is on the way reads all: tls.server.mode=enforcing")
+        else Finding("plain connections", OPEN, "traffic is readable on the network: tls.server.mode=enforcing")
     )
-    yield await _certificate(address, ca, is_spoken=encrypted is not None)
+    yield await _certificate(address, ca, is_offered=encrypted is not None)
     info = await _request(address, tls, RequestCode.GET_BROKER_RUNTIME_INFO)  # which a name server does not have
     is_broker = info is not None and info.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED
     probes = [
@@ -77,7 +77,11 @@ async def _findings(address: str, ca: str | None) -> AsyncIterator[Finding]:
     ]
     if not is_broker:
         probes = [
-            (RequestCode.GET_BROKER_CLUSTER_INFO, "the cluster's addresses", "a name server asks nobody who he is"),
+            (
+                RequestCode.GET_BROKER_CLUSTER_INFO,
+                "the cluster's addresses",
+                "name servers do not authenticate clients",
+            ),
             (RequestCode.GET_NAMESRV_CONFIG, "settings", "read, and may be changed"),
         ]
     for code, what, detail in probes:
@@ -89,9 +93,9 @@ async def _findings(address: str, ca: str | None) -> AsyncIterator[Finding]:
     yield await _elsewhere(address, tls)
 
 
-async def _certificate(address: str, ca: str | None, *, is_spoken: bool) -> Finding:
-    if not is_spoken:
-        return Finding("TLS", OPEN, "is not spoken, or a client's certificate is wanted")
+async def _certificate(address: str, ca: str | None, *, is_offered: bool) -> Finding:
+    if not is_offered:
+        return Finding("TLS", OPEN, "not offered, or a client certificate is required")
     host, _, port = address.rpartition(":")
     try:
         context = Tls(trust_cert_path=ca).context()
@@ -103,29 +107,29 @@ async def _certificate(address: str, ca: str | None, *, is_spoken: bool) -> Find
         return Finding("TLS", OPEN, f"its certificate is not trusted here ({error.verify_message}): give --tls-ca")
     except (OSError, TimeoutError) as error:
         return Finding("TLS", NOTE, f"the handshake failed: {error}")
-    return Finding("TLS", CLOSED, f"spoken; the certificate is trusted until {certificate.get('notAfter')}")
+    return Finding("TLS", CLOSED, f"offered; the certificate is trusted until {certificate.get('notAfter')}")
 
 
 async def _replication(address: str) -> Finding:
     host, _, port = address.rpartition(":")
-    place = f"{host}:{int(port) + _HA_DISTANCE}"
+    ha_address = f"{host}:{int(port) + _HA_DISTANCE}"
     with suppress(OSError, TimeoutError):
         async with asyncio.timeout(_TIMEOUT_S):
             _, writer = await asyncio.open_connection(host.strip("[]"), int(port) + _HA_DISTANCE)
         await _close(writer)
         state = NOTE if host.startswith(_LOOPBACK) else OPEN
-        return Finding("replication", state, f"{place} accepts connections: who reaches it gets the whole log")
-    return Finding("replication", CLOSED, f"nobody at {place}; haListenPort may be another")
+        return Finding("replication", state, f"{ha_address} accepts connections: any client there gets the whole log")
+    return Finding("replication", CLOSED, f"no listener at {ha_address}; haListenPort may be another")
 
 
 async def _elsewhere(address: str, tls: Tls | None) -> Finding:
-    """Look whether a server of this machine is reached by others."""
+    """Test whether other machines reach a server of this machine."""
     host, _, port = address.rpartition(":")
     if not host.startswith(_LOOPBACK):
-        return Finding("reach", NOTE, f"asked at {host}, which others may reach, too")
+        return Finding("reach", NOTE, f"tested at {host}, which other machines may reach, too")
     outer = f"{local_ip()}:{port}"
     if not outer.startswith(_LOOPBACK) and await _request(outer, tls) is not None:
-        return Finding("reach", OPEN, f"others reach it at {outer}")
+        return Finding("reach", OPEN, f"other machines reach it at {outer}")
     return Finding("reach", CLOSED, "this machine alone")
 
 

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from rmq_cli.arguments import AnyPath, BrokerConfFile, follow_broker_conf
+from rmq_cli.arguments import AnyPath, BrokerConfFile, apply_broker_conf
 
 
 def dump(
@@ -33,10 +33,10 @@ def dump(
     The records of a CommitLog (a store means its CommitLog), the units of a ConsumeQueue, in RocksDB too, the entries
     of an IndexFile, the units of a DLedger CommitLog's index; a checkpoint and config files whole.
 
-    Damage is reported on stderr, a line for each stretch, and the rest is
+    Damage is reported on stderr, a line for each range, and the rest is
     printed; the exit code is 1 then.
     """
     from rmq_cli.dump import run  # noqa: PLC0415 # takes a second to load
 
-    follow_broker_conf(config, [path])
+    apply_broker_conf(config, [path])
     return run.run(path, run.DumpOptions(as_json, from_offset, limit, topic, not no_body, unqueued))

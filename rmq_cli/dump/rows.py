@@ -21,7 +21,7 @@ from rmq_formats.codecs.layout import BATCH_UNIT_BYTES, UNIT_BYTES
 from rmq_formats.errors import FormatError
 from rmq_formats.read.config_documents import documents_at
 from rmq_formats.read.index_lookup import IndexFile
-from rmq_formats.read.queue_databases import opened_queues
+from rmq_formats.read.queue_databases import open_queues
 from rmq_formats.storage.segments import OpenRange, Storage, read_range
 
 ReportFault = Callable[[str], None]
@@ -203,7 +203,7 @@ def database_units(
 ) -> Iterator[TimedUnitRow]:
     """Yield the units of a ConsumeQueue in a database, each queue from a queue offset on, up to the first damage."""
     try:
-        with opened_queues(place.storage, place.path) as database:
+        with open_queues(place.storage, place.path) as database:
             for name, queue_id in database.queues(topic):
                 for offsets, units in database.units(name, queue_id, begin):
                     for offset, row in zip(offsets.tolist(), units.tolist(), strict=True):

@@ -11,7 +11,7 @@ from rmq_cli import output
 from rmq_cli.dump import json_lines, text_lines
 from rmq_cli.dump import rows as file_rows
 from rmq_cli.dump.rows import ReportFault
-from rmq_cli.store_path import ClassifiedPath, PathKind, classify_path, is_queue_log, log_segments, may_have_gaps
+from rmq_cli.store_path import ClassifiedPath, PathKind, classify_path, is_queue_log, list_path_segments, may_have_gaps
 from rmq_formats.codecs.checkpoint import Checkpoint
 from rmq_formats.errors import OptionError
 from rmq_formats.read.query import Include
@@ -92,7 +92,7 @@ def _pieces(place: ClassifiedPath, options: DumpOptions, faults: Faults) -> tupl
     if options.unqueued:
         return text_lines.RECORD_HEADING, _unqueued_lines(place, options)
     if place.kind in {PathKind.STORE, PathKind.COMMITLOG}:
-        segments = log_segments(place)
+        segments = list_path_segments(place)
         _note_leftovers(segments)
         batches = _batches(
             place.storage,
@@ -123,11 +123,11 @@ def _pieces(place: ClassifiedPath, options: DumpOptions, faults: Faults) -> tupl
 
 
 def _note_leftovers(segments: list[Segment]) -> None:
-    """Print on stderr where a log ends, if records of an earlier life follow the log's end."""
+    """Print on stderr where a log ends, if leftovers follow the log's end."""
     for segment in segments:
         if segment.log_bytes is not None:
             output.warn(
-                f"the log ends at {segment.start_offset + segment.log_bytes}: records of an earlier life are behind it"
+                f"the log ends at {segment.start_offset + segment.log_bytes}; a recovery left the records after it"
             )
             return
 

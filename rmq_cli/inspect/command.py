@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from rmq_cli.arguments import AnyPath, BrokerConfFile, follow_broker_conf
+from rmq_cli.arguments import AnyPath, BrokerConfFile, apply_broker_conf
 
 
 def inspect(
@@ -23,5 +23,5 @@ def inspect(
     """
     from rmq_cli.inspect import run  # noqa: PLC0415 # takes a second to load
 
-    follow_broker_conf(config, [path])
+    apply_broker_conf(config, [path])
     return run.run_unqueued(path, as_json) if unqueued else run.run(path, as_json)

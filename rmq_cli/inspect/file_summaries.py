@@ -13,10 +13,10 @@ from rmq_formats.codecs.layout import PRE_BLANK_SIZE, UNIT_BYTES
 from rmq_formats.errors import FormatError
 from rmq_formats.read import broker_config
 from rmq_formats.read.index_lookup import IndexFile
-from rmq_formats.read.queue_databases import opened_queues
+from rmq_formats.read.queue_databases import open_queues
 from rmq_formats.read.queue_units import QueueDatabase
 from rmq_formats.storage.queue_logs import QUEUE_LOGS, QueueLog, TieredLogs, tiered_brokers
-from rmq_formats.storage.rocksdb import opened_rocksdb
+from rmq_formats.storage.rocksdb import open_rocksdb
 from rmq_formats.storage.segments import Segment, Storage, read_range
 
 _BLOCK_BYTES = 65536 * UNIT_BYTES
@@ -121,7 +121,7 @@ def rocksdbstore_facts(place: ClassifiedPath) -> dict[str, int] | None:
     files = place.storage.entries(directory)
     if not any(entry.size_bytes for entry in files if entry.name.endswith((".sst", ".log"))):
         return None
-    with opened_rocksdb(place.storage, directory, place.path) as database:
+    with open_rocksdb(place.storage, directory, place.path) as database:
         counts = {
             _KEPT_THERE.get(family, family): sum(len(keys) for keys, _ in database.chunks(family))
             for family in database.families
@@ -136,7 +136,7 @@ def queue_facts(place: ClassifiedPath) -> tuple[QueueFileFacts, ...]:
 
 def database_facts(storage: Storage, path: str) -> tuple[QueueFileFacts, ...]:
     """Facts of each queue of a ConsumeQueue in a database, by its directory. Raises FormatError, StoreError."""
-    with opened_queues(storage, path) as database:
+    with open_queues(storage, path) as database:
         return tuple(_database_queue_facts(database, *queue) for queue in sorted(database.queues()))
 
 

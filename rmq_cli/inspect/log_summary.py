@@ -16,11 +16,11 @@ from rmq_formats.kernels.scan import CODE, POSITION, SIZE, SOUND
 from rmq_formats.scan.dispatch import Dispatcher
 from rmq_formats.scan.segment import FrameBatch, scan_segment, without_record_sums
 from rmq_formats.storage.segments import Segment, Storage
-from rmq_offline.rebuild.job import check_segments
+from rmq_offline.rebuild.job import find_segment_faults
 from rmq_offline.verify.finding_kinds import make_damage_finding
 from rmq_offline.verify.findings import Finding
 
-MAX_LISTED: Final = 1000  # damaged stretches that are listed; all are counted
+MAX_LISTED: Final = 1000  # damaged ranges that are listed; all are counted
 _MAX_LONG: Final = int(np.iinfo(np.int64).max)
 
 Rows = NDArray[np.int64]
@@ -212,7 +212,7 @@ def log_facts(
             raise
         files = tuple(future.result() for future in running)
     topics = _topics([scan.queues() for scan in scans])
-    misfits = [] if is_of_queue else check_segments(segments)
+    misfits = [] if is_of_queue else find_segment_faults(segments)
     findings = [*misfits, *(make_damage_finding(damage) for scan in scans for damage in scan.damages)]
     findings.sort(key=lambda finding: finding.physical_offset or 0)
     unlisted = sum(scan.damage_count - len(scan.damages) for scan in scans)

@@ -23,7 +23,7 @@ from rmq_cli.inspect.file_summaries import (
 )
 from rmq_cli.inspect.log_summary import CommitLogFacts, log_facts
 from rmq_cli.output import bytes_text, counted, printable, time_text
-from rmq_cli.store_path import ClassifiedPath, PathKind, classify_path, is_queue_log, log_segments
+from rmq_cli.store_path import ClassifiedPath, PathKind, classify_path, is_queue_log, list_path_segments
 from rmq_formats.codecs import paths
 from rmq_formats.codecs.checkpoint import Checkpoint
 from rmq_formats.errors import FormatError, OptionError, StoreError, without_secrets
@@ -157,7 +157,7 @@ def gather(place: ClassifiedPath) -> Facts:
             except (FormatError, StoreError) as error:
                 facts.errors += (str(error),)
         with suppress(StoreError, FormatError):
-            facts.start = estimate_start(place.files, log_segments(place))
+            facts.start = estimate_start(place.files, list_path_segments(place))
         facts.queue_logs = file_summaries.store_log_facts(place)
         if not any(part.kind in {PathKind.COMMITLOG, PathKind.STORE} for part in parts):
             try:
@@ -176,7 +176,7 @@ def gather(place: ClassifiedPath) -> Facts:
 
 def _gather_part(facts: Facts, part: ClassifiedPath) -> None:
     if part.kind in {PathKind.COMMITLOG, PathKind.STORE}:
-        segments = log_segments(part)
+        segments = list_path_segments(part)
         total = sum(segment.size_bytes for segment in segments)
         with output.progress("Reading the CommitLog", total) as advance:
             facts.commitlog = log_facts(part.storage, segments, advance, is_of_queue=is_queue_log(part))
@@ -218,8 +218,8 @@ def show(facts: Facts, console: Console) -> None:
     for what, count in (facts.rocksdbstore or {}).items():
         rows.append((file_summaries.OWN_ROCKSDB, Text(f"{what}: {counted(count, 'pair')}", style="yellow")))
     if facts.abort is not None:
-        closed = Text("no abort file: no broker runs on it, and the last one closed it")
-        running = Text("abort file: a broker runs on it, or was killed", style="yellow")
+        closed = Text("no abort file: the last broker stopped in order, none is running")
+        running = Text("abort file: a broker is running, or was killed", style="yellow")
         rows.append(("state", running if facts.abort else closed))
     if facts.start is not None:
         rows.append(("start", _start_text(facts.start)))

@@ -109,7 +109,7 @@ class _Builders:
             return
         self._builders += [BatchBuilder(self._schema) for _ in range(len(self._builders), self._topics.queue_count)]
         for number in np.unique(numbers).tolist():
-            yield self._builders[number], rows.take(numbers == number)
+            yield self._builders[number], rows.select(numbers == number)
 
     def append(self, builder: BatchBuilder, rows: FrameRows) -> Iterator[pa.RecordBatch]:
         """Append rows to a builder; return full batches, or the largest batch if all have many bytes together."""
@@ -133,7 +133,7 @@ class _Builders:
 def _wanted_rows(batch: FrameBatch, mode: Mode, selector: RowSelector | None) -> FrameRows:
     rows = FrameRows(batch.data, batch.frames)
     if mode is Mode.DROPMALFORMED:
-        rows = rows.take(batch.frames[:, scan.CODE] == scan.SOUND)
+        rows = rows.select(batch.frames[:, scan.CODE] == scan.SOUND)
     if selector is not None and len(rows):
         rows = selector.select(rows)
     return rows

@@ -114,7 +114,7 @@ class EncodeOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Encoded:
+class EncodedRecords:
     """Encoded records of some rows, and the table of their numbers."""
 
     records: NDArray[np.uint8]  # uint8[n], consecutive records; valid until the next piece
@@ -132,7 +132,7 @@ class RowEncoder(QueueTable):
         self._rows_before = 0
         self._checked_queues = 0
 
-    def encode(self, batch: pa.RecordBatch) -> Iterator[Encoded]:
+    def encode(self, batch: pa.RecordBatch) -> Iterator[EncodedRecords]:
         """Encode a batch in pieces, without rows with a ``record_error``. Raises StoreError: a row is no record."""
         if "record_error" in batch.schema.names and batch.column("record_error").null_count < len(batch):
             batch = batch.filter(pc.is_null(batch.column("record_error")))
@@ -167,7 +167,7 @@ class RowEncoder(QueueTable):
                 raise self._error(status, columns, done)
             self._check_queues()
             if done > begin:
-                yield Encoded(self._out[:byte_count], encoded[begin:done])
+                yield EncodedRecords(self._out[:byte_count], encoded[begin:done])
         self._rows_before += len(batch)
 
     def _error(self, status: int, columns: "_Columns", row: int) -> StoreError:
@@ -244,7 +244,7 @@ class _Columns:
     def _require_offsets(self) -> None:
         for name in ("physical_offset", "queue_offset"):
             if self._batch.column(name).null_count:
-                raise StoreError(f"{name} is null in a row: offsets that are not there cannot be kept")
+                raise StoreError(f"column {name}: null in a row. keepOffsets needs an offset in every row.")
         self.numbers[:, kernel.ORDER] = self._number("physical_offset", 0)
         self.numbers[:, kernel.QUEUE_OFFSET] = self._number("queue_offset", 0)
         self.numbers[:, kernel.WANTED_BYTES] = self._number("size", 0)

@@ -57,7 +57,7 @@ class FrameRows:
     def __len__(self) -> int:
         return len(self.frames)
 
-    def take(self, keep: NDArray[np.bool_]) -> "FrameRows":
+    def select(self, keep: NDArray[np.bool_]) -> "FrameRows":
         """Return the rows of a mask, before bodies are inflated."""
         if keep.all():
             return self

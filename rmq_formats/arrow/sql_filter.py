@@ -26,7 +26,7 @@ def distinct_rows(columns: Sequence[pa.Array], row_count: int) -> tuple[NDArray[
     return firsts.astype(np.int64), groups
 
 
-def fulfilled(expression: Expression, properties: pa.MapArray) -> pa.BooleanArray:
+def evaluate_filter(expression: Expression, properties: pa.MapArray) -> pa.BooleanArray:
     """Return whether each row's properties fulfil an expression, evaluated once for each combination of values."""
     names = expression.names
     columns = [pc.map_lookup(properties, pa.scalar(name), "last") for name in names]

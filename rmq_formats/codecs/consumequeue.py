@@ -54,7 +54,7 @@ class Unit:
         return self.physical_offset >= 0 and self.size > 0
 
     @property
-    def is_placeholder(self) -> bool:
+    def names_no_record(self) -> bool:
         """True for a unit without a message: a pre-blank, or the unit of a lost message. No record has such a size."""
         return self.size == LOST_UNIT_SIZE or (self.size == PRE_BLANK_SIZE and self.physical_offset == 0)
 
@@ -65,10 +65,10 @@ def is_pre_blank(units: NDArray[Any]) -> NDArray[np.bool_]:
     return blank
 
 
-def is_placeholder(units: NDArray[Any]) -> NDArray[np.bool_]:
+def names_no_record(units: NDArray[Any]) -> NDArray[np.bool_]:
     """Which units of an array of UNIT_DTYPE have no message: pre-blanks, and units of lost messages."""
-    placeholder: NDArray[np.bool_] = is_pre_blank(units) | (units["size"] == LOST_UNIT_SIZE)
-    return placeholder
+    without_record: NDArray[np.bool_] = is_pre_blank(units) | (units["size"] == LOST_UNIT_SIZE)
+    return without_record
 
 
 def is_unwritten(units: NDArray[Any]) -> NDArray[np.bool_]:

@@ -110,7 +110,6 @@ INDEX_SLOT_COUNT_AT: Final = 32  # int32, slots in use
 INDEX_COUNT_AT: Final = 36  # int32, starts at 1: entry 0 is never used
 INDEX_SLOT_BYTES: Final = 4
 INDEX_ENTRY_BYTES: Final = 20
-INDEX_ENTRY_HASH_AT: Final = 0  # int32
 INDEX_ENTRY_PHYSICAL_OFFSET_AT: Final = 4  # int64
 INDEX_ENTRY_SECONDS_AT: Final = 12  # int32, since the header's begin timestamp
 INDEX_ENTRY_PREVIOUS_AT: Final = 16  # int32

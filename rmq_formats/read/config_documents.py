@@ -14,7 +14,7 @@ from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
 from rmq_formats.errors import DecodeError, FormatError
 from rmq_formats.read import broker_config, rocksdb_config
 from rmq_formats.read.broker_config import LIGHT_OFFSETS, offsets_file, read_config
-from rmq_formats.storage.rocksdb import RocksDb, opened_rocksdb
+from rmq_formats.storage.rocksdb import RocksDb, open_rocksdb
 from rmq_formats.storage.segments import Storage
 from rmq_formats.storage.store_files import StoreFiles
 
@@ -47,7 +47,7 @@ def stored_document(store: StoreFiles, kind: Kind) -> Document | None:
     """
     path, stored = rocksdb_config.config_database(store, kind.database), None
     if path is not None:
-        with opened_rocksdb(store.storage, path, store.root) as database:
+        with open_rocksdb(store.storage, path, store.root) as database:
             stored = _database_document(database, kind)
     if stored is not None and rocksdb_config.is_v2(store):
         return stored
@@ -122,7 +122,7 @@ def documents_at(storage: Storage, path: str) -> Document:
         FormatError: a damaged RocksDB.
     """
     name = path.rpartition("/")[2]
-    with opened_rocksdb(storage, path, path.rpartition("/config/")[0]) as database:
+    with open_rocksdb(storage, path, path.rpartition("/config/")[0]) as database:
         if name in {codec.DATABASE_V2, codec.DATABASE_OF_ALL}:
             return {kind.files[-1]: _database_document(database, kind) for kind in KINDS}
         return _database_document(database, next(kind for kind in KINDS if kind.database == name))

@@ -21,7 +21,7 @@ from rmq_formats.read.broker_config import stored_batch_topics
 from rmq_formats.read.index_lookup import IndexFile, index_paths
 from rmq_formats.read.query import EVERYTHING, Query, QueueBounds
 from rmq_formats.read.queue_choice import FileQueue, choose_queues
-from rmq_formats.read.queue_databases import DatabaseQueue, opened_queues
+from rmq_formats.read.queue_databases import DatabaseQueue, open_queues
 from rmq_formats.read.queues import ConsumeQueue, message_units, read_units
 from rmq_formats.storage.queue_files import QueueFiles, queue_topics, topic_queues
 from rmq_formats.storage.segments import Storage, open_storage, read_range
@@ -88,7 +88,7 @@ def plan_units(store: StoreFiles, query: Query, split_bytes: int, min_tasks: int
 
 
 def _stored_ranges(storage: Storage, path: str, query: Query) -> Iterator[UnitRange]:
-    with opened_queues(storage, path) as database:
+    with open_queues(storage, path) as database:
         for topic, queue_id in database.queues():
             bounds = query.queue_bounds(topic, queue_id)
             first, last = database.first_offset(topic, queue_id), database.last_offset(topic, queue_id)
@@ -144,7 +144,7 @@ def read_unit_ranges(
     storage, _ = open_storage(root)
     schema = schema_of(columns, CONSUMEQUEUE)
     with ExitStack() as stack:
-        open_database = functools.cache(lambda path: stack.enter_context(opened_queues(storage, path)))
+        open_database = functools.cache(lambda path: stack.enter_context(open_queues(storage, path)))
         for unit_range in ranges:
             topic, queue_id = unit_range.topic, unit_range.queue_id
             if unit_range.layout is DatabaseQueue:

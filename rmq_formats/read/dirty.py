@@ -26,7 +26,7 @@ def dirty_queues_reason(store: StoreFiles, topics: frozenset[str]) -> str | None
     """Return why the files below ``consumequeue`` may lack units of some topics; None if they do not."""
     layouts = store.layouts
     if layouts.queue_layout is not None:
-        return layouts.queue_layout.rules.unwritten
+        return layouts.queue_layout.rules.offline_write_refusal
     batch = layouts.batch_topics & topics
     if batch:
         return f"topic {min(batch)} has batch queues (BatchConsumeQueue)"

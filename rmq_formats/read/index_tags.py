@@ -73,7 +73,7 @@ def _index_tags_by_store_files(store: StoreFiles) -> IndexTags:
     evidence = store.layouts.evidence.get(StoreLayout.FROM_5_4)
     if evidence is not None:
         return IndexTags(ALL_TAGS, f"yes, because of {evidence}, which brokers from 5.4 on make")
-    return IndexTags(NO_TAGS, "no, because nothing tells of a broker 5.4 or later")
+    return IndexTags(NO_TAGS, "no, because there is no sign of a broker 5.4 or later")
 
 
 class _Index:

@@ -25,7 +25,7 @@ from rmq_formats.read.index_lookup import read_store_timestamp_ms
 from rmq_formats.read.log_end import readable_segments
 from rmq_formats.read.plan import plan_read
 from rmq_formats.read.query import AccessPath, Query, Queue, ReadOptions
-from rmq_formats.read.queue_choice import QueueChoice, choose_queues, opened_units
+from rmq_formats.read.queue_choice import QueueChoice, choose_queues, open_units
 from rmq_formats.read.queue_units import QueueUnits
 from rmq_formats.read.ranges import log_bounds
 from rmq_formats.read.task import read_task
@@ -133,9 +133,9 @@ def read_lag(path: str, task: LagTask) -> pa.RecordBatch:
     """Look up the queues of a task; columns of ``LAG``. Raises StoreError, FormatError."""
     store = open_store(path)
     log = store.segments
-    undispatched = Undispatched.read(store, {row.topic for row in task.rows}) if task.is_dirty else None
+    undispatched = UndispatchedMessages.read(store, {row.topic for row in task.rows}) if task.is_dirty else None
     lags: list[tuple[GroupQueue, Ends]] = []
-    with opened_units(store, task.choice) as queues:
+    with open_units(store, task.choice) as queues:
         for name, rows in groupby(task.rows, key=lambda row: row.queue):
             queue = _Queue(store.storage, log, undispatched, name, queues.units_of(*name))
             lags += [(row, queue.ends_for(row.committed or 0)) for row in rows]
@@ -175,7 +175,7 @@ def _valid_time(time_ms: int | None) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Undispatched:
+class UndispatchedMessages:
     """Messages that were stored since the checkpoint; the units of earlier messages are on disk."""
 
     log_end: int  # physical offset one past the log's data
@@ -183,7 +183,7 @@ class Undispatched:
     _messages: pa.Table
 
     @classmethod
-    def read(cls, store: StoreFiles, topics: Set[str]) -> "Undispatched":
+    def read(cls, store: StoreFiles, topics: Set[str]) -> "UndispatchedMessages":
         """Scan the end of the log for messages of some topics, as ``CommitLog#recoverAbnormally``."""
         segments = readable_segments(store)
         checkpoint = read_checkpoint(store)
@@ -226,7 +226,7 @@ class _Queue:
         self,
         storage: Storage,
         log: Sequence[Segment],
-        undispatched: Undispatched | None,  # None for queues that lack no message
+        undispatched: UndispatchedMessages | None,  # None for queues that lack no message
         name: Queue,
         units: QueueUnits | None,
     ) -> None:

@@ -33,7 +33,7 @@ from rmq_formats.errors import FormatError, StoreError
 from rmq_formats.kernels.scan import CODE, POSITION, SIZE, SOUND
 from rmq_formats.read.dirty import read_checkpoint
 from rmq_formats.read.queue_choice import file_queues, open_queue
-from rmq_formats.read.queue_databases import opened_queues
+from rmq_formats.read.queue_databases import open_queues
 from rmq_formats.read.queues import ConsumeQueue, message_units, read_units
 from rmq_formats.read.ranges import segment_at
 from rmq_formats.scan.segment import FrameBatch, log_frames
@@ -304,7 +304,7 @@ class _LogEndSearch:
         """Read the unit at a message's queue offset; None where its queue has no such place."""
         queue = open_queue(ConsumeQueue, self._store, message.topic, message.queue_id)
         unit = None if queue is None else queue.unit_at(message.queue_offset)
-        return unit if unit is not None and unit.is_written and not unit.is_placeholder else None
+        return unit if unit is not None and unit.is_written and not unit.names_no_record else None
 
     def _is_named(self, message: StoredMessage) -> bool:
         unit = self._unit_at(message)
@@ -318,7 +318,7 @@ class _LogEndSearch:
         for queue in file_queues(self._store):
             unit = queue.last_unit()
             is_lost = unit is not None and unit.size == LOST_UNIT_SIZE
-            if unit is not None and (is_lost or not unit.is_placeholder):
+            if unit is not None and (is_lost or not unit.names_no_record):
                 size = self._size_in_log(unit.physical_offset) if is_lost else unit.size
                 record_end = unit.physical_offset + size
                 units = queue if isinstance(queue, ConsumeQueue) else None
@@ -330,14 +330,15 @@ class _LogEndSearch:
             stored_end = self._dispatched_to_database(database)
             if stored_end is None:
                 return None
-            last = _later(last, _LastUnit(stored_end, stored_end))
+            if stored_end:
+                last = _later(last, _LastUnit(stored_end, stored_end))
         return last
 
     def _dispatched_to_database(self, database: str) -> int | None:
-        """Return how far a database's units go; None where its broker runs, or its library is missing."""
+        """Return how far a database's units go: 0 without units, None where the database cannot be read."""
         try:
-            with opened_queues(self._store.storage, database) as queues:
-                return queues.checkpoint() or None
+            with open_queues(self._store.storage, database) as queues:
+                return queues.checkpoint()
         except (StoreError, FormatError):
             return None
 

@@ -87,7 +87,7 @@ class Query:
     with_damage: bool = False  # damaged ranges become rows although conditions compare fields
 
     def __post_init__(self) -> None:
-        """Refuse a text in the place of a set of texts: its letters would be the names. Raises OptionError."""
+        """Refuse a plain string in place of a set of strings. Raises OptionError."""
         for name, texts in (("topics", self.topics), ("tags", self.tags)):
             if not isinstance(texts, frozenset | None):
                 raise OptionError(f"{name} {texts!r} of a query: give a frozenset of texts")

@@ -17,7 +17,7 @@ from rmq_formats.errors import FormatError, OptionError, RmqError, StoreError, S
 from rmq_formats.read.batch_queues import BatchQueue
 from rmq_formats.read.broker_config import lists_all_topics, stored_batch_topics, stored_topics
 from rmq_formats.read.query import ANY_QUEUE, Include, Query, Queue
-from rmq_formats.read.queue_databases import DatabaseQueue, opened_queues
+from rmq_formats.read.queue_databases import DatabaseQueue, open_queues
 from rmq_formats.read.queue_units import QueueDatabase, QueueUnits
 from rmq_formats.read.queues import ConsumeQueue
 from rmq_formats.read.ranges import log_bounds
@@ -65,7 +65,7 @@ def choose_queues(store: StoreFiles, *, wants_light: bool = False) -> QueueChoic
     if files_end == log_end and not asks_for_light:
         return QueueChoice()
     try:
-        with opened_queues(store.storage, path) as database:
+        with open_queues(store.storage, path) as database:
             dispatched = min(database.checkpoint(), log_end)
     except StoreLockedError:
         if asks_for_light or log_end - files_end > _LIVE_LAG_BYTES:
@@ -121,10 +121,10 @@ class StoreQueues:
 
 
 @contextmanager
-def opened_units(store: StoreFiles, choice: QueueChoice) -> Iterator[StoreQueues]:
-    """Open the queues of a store in the chosen layouts; see ``opened_queues``."""
+def open_units(store: StoreFiles, choice: QueueChoice) -> Iterator[StoreQueues]:
+    """Open the queues of a store in the chosen layouts; see ``open_queues``."""
     path = choice.database or choice.light_database
-    with nullcontext() if path is None else opened_queues(store.storage, path) as database:
+    with nullcontext() if path is None else open_queues(store.storage, path) as database:
         yield StoreQueues(store, database, only_light=choice.database is None)
 
 
@@ -147,7 +147,7 @@ def dispatched_end_of_files(store: StoreFiles, enough: int) -> int:
     end = 0
     for queue in walk_queues(store.storage, paths.consumequeue_dir(store.root)):
         last = ConsumeQueue(store.storage, queue).last_unit()
-        if last is not None and not last.is_placeholder:
+        if last is not None and not last.names_no_record:
             end = max(end, last.physical_offset + last.size)
         if end >= enough:
             break
@@ -180,7 +180,7 @@ def _is_absent(store: StoreFiles, config: StoredTopicConfig | None, queue: Queue
     return all(queue.files.queue_id != queue_id for queue in file_queues(store, topic))
 
 
-def check_queues(queues_by_store: Mapping[str, Collection[Queue]], *, fails: bool) -> None:
+def refuse_absent_queues(queues_by_store: Mapping[str, Collection[Queue]], *, fails: bool) -> None:
     """Refuse bounded queues, by path of the store, that no store has; without ``fails``, log a warning.
 
     Raises OptionError, which names the queues.

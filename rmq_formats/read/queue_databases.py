@@ -14,7 +14,7 @@ from rmq_formats.codecs.rocksdb_queue import QueueBound
 from rmq_formats.errors import DecodeError, FormatError
 from rmq_formats.read.query import Query
 from rmq_formats.read.queue_units import QueueDatabase, QueueUnit, records_within
-from rmq_formats.storage.rocksdb import RocksDb, opened_rocksdb
+from rmq_formats.storage.rocksdb import RocksDb, open_rocksdb
 from rmq_formats.storage.segments import Storage
 from rmq_formats.storage.store_layouts import StoreLayout, queue_database_layout
 
@@ -139,8 +139,8 @@ def _queue_unit(offset: int, unit: np.void) -> QueueUnit:
 
 @contextmanager
 def _opened_rocksdb_queues(storage: Storage, path: str) -> Iterator[QueueDatabase]:
-    """Open a ConsumeQueue in RocksDB by its directory in a store; see ``opened_rocksdb``."""
-    with opened_rocksdb(storage, path, path.rpartition("/")[0]) as database:
+    """Open a ConsumeQueue in RocksDB by its directory in a store; see ``open_rocksdb``."""
+    with open_rocksdb(storage, path, path.rpartition("/")[0]) as database:
         yield RocksDbQueues(database)
 
 
@@ -148,7 +148,7 @@ OpenQueues = Callable[[Storage, str], AbstractContextManager[QueueDatabase]]
 QUEUE_DATABASES: Final[Mapping[StoreLayout, OpenQueues]] = {StoreLayout.ROCKSDB_QUEUES: _opened_rocksdb_queues}
 
 
-def opened_queues(storage: Storage, path: str) -> AbstractContextManager[QueueDatabase]:
+def open_queues(storage: Storage, path: str) -> AbstractContextManager[QueueDatabase]:
     """Open a ConsumeQueue in a database by its directory in a store; without a sign of a layout it is a RocksDB.
 
     Raises:
@@ -178,7 +178,7 @@ def find_unit_records(
     """
     offset_arrays = [np.empty(0, dtype=np.int64)]
     size_bytes = count = 0
-    with opened_queues(storage, path) as database:
+    with open_queues(storage, path) as database:
         for topic in sorted(topics):
             for _, queue_id in database.queues(topic):
                 bounds = query.queue_bounds(topic, queue_id)

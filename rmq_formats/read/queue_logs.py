@@ -225,7 +225,7 @@ class PartSelector:
     def select(self, rows: FrameRows) -> FrameRows:
         """Select the rows that match."""
         offsets = rows.queue_offsets
-        rows = rows.take((offsets >= self._part.first_offset) & (offsets < self._part.end_offset))
+        rows = rows.select((offsets >= self._part.first_offset) & (offsets < self._part.end_offset))
         return rows if self._filter is None or not len(rows) else self._filter.select(rows)
 
     def damage(self, damage: Damage) -> bool:
@@ -247,7 +247,7 @@ def queue_log_messages(task: QueueLogsTask, query: Query, mode: Mode) -> Iterato
         for batch in part_frames(storage, part):
             if mode is Mode.FAILFAST:
                 fail_at_damage(batch, part.split.path)
-            rows = FrameRows(batch.data, batch.frames).take(batch.frames[:, scan.CODE] == scan.SOUND)
+            rows = FrameRows(batch.data, batch.frames).select(batch.frames[:, scan.CODE] == scan.SOUND)
             rows = selector.select(rows) if len(rows) else rows
             window = batch.data.data
             for position in np.asarray(rows.frames[:, scan.POSITION]).tolist():

@@ -23,7 +23,7 @@ from rmq_formats.read.dirty import dirty_reason
 from rmq_formats.read.log_end import dispatched_end, find_leftovers
 from rmq_formats.read.query import MAX_LONG, MIN_LONG, Queue
 from rmq_formats.read.queue_choice import FileQueue, choose_queues, file_queue, file_queues, open_queue
-from rmq_formats.read.queue_databases import DatabaseQueue, opened_queues
+from rmq_formats.read.queue_databases import DatabaseQueue, open_queues
 from rmq_formats.read.queue_units import records_within
 from rmq_formats.read.queues import ConsumeQueue, message_units, read_units
 from rmq_formats.storage.store_files import StoreFiles
@@ -187,14 +187,14 @@ class QueueOffsetLookup:
     def has_queues(self, topic: str) -> bool:
         """Return whether a topic has a queue."""
         if self._database is not None:
-            with opened_queues(self._store.storage, self._database) as database:
+            with open_queues(self._store.storage, self._database) as database:
                 return next(database.queues(topic), None) is not None
         return next(file_queues(self._store, topic), None) is not None
 
     def _read_database(self, path: str, topic: str, queue_id: int) -> tuple[int, Longs, Longs]:
         """Read a queue in a database; one that a running broker has open counts as without units."""
         try:
-            with opened_queues(self._store.storage, path) as database:
+            with open_queues(self._store.storage, path) as database:
                 dispatched_up_to = database.checkpoint() - 1
                 if not self._finds_unqueued and next(database.queues(topic), None) is None:
                     return _EVERYTHING, _NO_LONGS, _NO_LONGS
@@ -206,7 +206,7 @@ class QueueOffsetLookup:
     def first_record(self, topic: str, queue_id: int) -> int | None:
         """Find the physical offset of the first record that a queue names; None for an empty queue."""
         if self._database is not None:
-            with opened_queues(self._store.storage, self._database) as database:
+            with open_queues(self._store.storage, self._database) as database:
                 first = DatabaseQueue(database, topic, queue_id, MAX_LONG).first_since(MIN_LONG)
         else:
             queue = file_queue(self._store, topic, queue_id)

@@ -21,7 +21,7 @@ class QueueUnit:
     physical_offset: int
     size: int  # of the record, in bytes
     store_timestamp_ms: int | None = None  # of the record; None in a layout whose units have no time
-    is_placeholder: bool = False
+    names_no_record: bool = False
 
 
 def read_arrays(

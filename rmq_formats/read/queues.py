@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmq_formats.codecs import paths
-from rmq_formats.codecs.consumequeue import UNIT_DTYPE, Unit, is_placeholder, is_unwritten
+from rmq_formats.codecs.consumequeue import UNIT_DTYPE, Unit, is_unwritten, names_no_record
 from rmq_formats.codecs.layout import UNIT_BYTES
 from rmq_formats.errors import FormatError
 from rmq_formats.read.query import MAX_LONG, MIN_LONG
@@ -68,7 +68,7 @@ class ConsumeQueue:
             unit = self.unit_at(offset)
             if unit is None:
                 raise FormatError("no file contains this offset", offset * UNIT_BYTES)
-            if not unit.is_placeholder:
+            if not unit.names_no_record:
                 return QueueUnit(offset, offset + 1, unit.physical_offset, unit.size)
         return None
 
@@ -132,11 +132,11 @@ class ConsumeQueue:
 
 def _queue_unit(segment: Segment, number: int, unit: Unit) -> QueueUnit:
     offset = segment.start_offset // UNIT_BYTES + number
-    return QueueUnit(offset, offset + 1, unit.physical_offset, unit.size, is_placeholder=unit.is_placeholder)
+    return QueueUnit(offset, offset + 1, unit.physical_offset, unit.size, names_no_record=unit.names_no_record)
 
 
 def _is_since(unit: Unit, physical_offset: int) -> bool:
-    return unit.is_written and not unit.is_placeholder and unit.physical_offset >= physical_offset
+    return unit.is_written and not unit.names_no_record and unit.physical_offset >= physical_offset
 
 
 def _unit(file: OpenRange, number: int) -> Unit:
@@ -156,7 +156,7 @@ def read_units(file: OpenRange, base: int, low: int, high: int) -> Iterator[tupl
 
 def message_units(units: NDArray[np.void]) -> NDArray[np.bool_]:
     """Return which units stand for a message, bool[n]: no zeros and no placeholders."""
-    return ~(is_unwritten(units) | is_placeholder(units))
+    return ~(is_unwritten(units) | names_no_record(units))
 
 
 def average_record_bytes(storage: Storage, queues: Sequence[QueueFiles], sample_units: int = 512) -> float:

@@ -11,7 +11,7 @@ from rmq_formats.codecs.rocksdb_config import Table
 from rmq_formats.codecs.subscription_groups_json import StoredGroupConfig
 from rmq_formats.codecs.topics_json import StoredTopicConfig
 from rmq_formats.errors import DecodeError, FormatError, StoreLayoutError
-from rmq_formats.storage.rocksdb import DEFAULT_FAMILY, RocksDb, opened_rocksdb
+from rmq_formats.storage.rocksdb import DEFAULT_FAMILY, RocksDb, open_rocksdb
 from rmq_formats.storage.store_files import StoreFiles
 from rmq_formats.storage.store_layouts import is_rocksdb
 
@@ -95,7 +95,7 @@ def _table(
     path = config_database(store, name)
     if path is None:
         return None
-    with opened_rocksdb(store.storage, path, store.root) as database:
+    with open_rocksdb(store.storage, path, store.root) as database:
         try:
             if path == _directory(store.root, codec.DATABASE_V2):
                 return StoredTable(read_v2(database))

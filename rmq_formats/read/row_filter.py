@@ -69,24 +69,24 @@ class RowFilter:
             keep &= rows.sys_flags & FLAG_TRANSACTION_MASK != FLAG_TRANSACTION_ROLLBACK
         if query.msg_id is not None:
             keep &= self._has_message_id(rows, *query.msg_id)
-        rows = rows.take(keep)
+        rows = rows.select(keep)
         if self._checks_queues and len(rows):
             keep = self._queues.wanted(rows)
             if self._light_queues is not None:
                 keep |= self._light_queues.wanted(rows)
-            rows = rows.take(keep)
+            rows = rows.select(keep)
         return self._with_properties(rows) if len(rows) else rows
 
     def _with_properties(self, rows: FrameRows) -> FrameRows:
         if self._tags is not None and len(rows):
-            rows = rows.take(self._tags.match(rows, text_kernel.TAGS_AT))
+            rows = rows.select(self._tags.match(rows, text_kernel.TAGS_AT))
         if self._uniq_key is not None and len(rows):
-            rows = rows.take(self._uniq_key.match(rows, text_kernel.UNIQ_KEY_AT))
+            rows = rows.select(self._uniq_key.match(rows, text_kernel.UNIQ_KEY_AT))
         if self._key is not None and len(rows):
             well_known = rows.well_known
             keep = np.empty(len(rows), dtype=np.bool_)
             kernel.match_part(rows.data, well_known, text_kernel.KEYS_AT, self._key, keep)
-            rows = rows.take(keep)
+            rows = rows.select(keep)
         return rows
 
     def _has_message_id(self, rows: FrameRows, host: Host, physical_offset: int) -> NDArray[np.bool_]:

@@ -85,8 +85,8 @@ def store_paths(patterns: Sequence[str]) -> list[str]:
 
 def all_stores_failed_error(job: str, stores: Sequence[BrokerStore], reason: str) -> StoreError:
     """Build the error of a job that failed for all stores, with the reason of the first store."""
-    more = f"; nor that of the other {len(stores) - 1}" if len(stores) > 1 else ""
-    return StoreError(f"no {job} could be done: the store of broker {stores[0].broker} not: {reason}{more}")
+    failed = f"failed for all {len(stores)} stores" if len(stores) > 1 else "failed"
+    return StoreError(f"{job}: {failed}. Broker {stores[0].broker}: {reason}")
 
 
 def plan_stores(

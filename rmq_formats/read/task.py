@@ -69,7 +69,7 @@ def read_task(root: str, task: Task, options: ReadOptions) -> Iterator[pa.Record
 def gap_batch(start: int, end: int, options: ReadOptions) -> Iterator[pa.RecordBatch]:
     """Build a row for a deleted range of the log, if damage becomes rows."""
     if options.mode is Mode.PERMISSIVE and options.query.includes_damage:
-        yield error_batch([(start, end - start, "gone: its segment was deleted")], schema_of(options.columns))
+        yield error_batch([(start, end - start, "segment deleted")], schema_of(options.columns))
 
 
 def _queue_offset_lookup(

@@ -55,7 +55,6 @@ class MergedQueue:
         places: int64[k], the place of each record of the log, or NOT_PLACED.
         lost: int64[l, ROW_COLUMNS], units of lost messages, see ``lost_units``, at places without a row.
         is_former: bool[k], which records are of a former life: they stand in the log before the queue's first unit.
-        is_passed_over: bool[k], which other records have no place: a broker passed them over, or would.
     """
 
     rows: Rows
@@ -64,7 +63,6 @@ class MergedQueue:
     places: Rows
     lost: Rows
     is_former: Mask
-    is_passed_over: Mask
 
 
 def merge_queue(first_place: int, units: Rows, rows: Rows, log: LogBounds) -> MergedQueue:
@@ -285,4 +283,4 @@ def _merged(units: Rows, rows: Rows, places: Rows, lost: Rows, is_old: Mask, is_
     first_place = int(places[placed[0]]) if len(placed) else end
     is_former = is_before & (places < 0) & (not (old[:, kernel.QUEUE_OFFSET] < first_place).any())
     lost = lost[~np.isin(lost[:, kernel.QUEUE_OFFSET], merged[:, kernel.QUEUE_OFFSET])]
-    return MergedQueue(merged, end, is_right, places, lost, is_former, (places < 0) & ~is_former)
+    return MergedQueue(merged, end, is_right, places, lost, is_former)

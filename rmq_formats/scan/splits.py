@@ -76,7 +76,7 @@ def plan_splits(
 ) -> list[Split]:
     """Plan the splits of all segments in log order; zeros at the end of a file are left out. Raises StoreError.
 
-    If the log grows meanwhile, no split reaches beyond ``frozen_end``: a record being written is no
+    If the log grows meanwhile, no split reaches beyond ``last_record_end``: a record being written is no
     damage. Otherwise bytes after the last sound record are a torn tail, and are scanned.
 
     Args:
@@ -119,7 +119,7 @@ def _frozen_ends(storage: Storage, segments: list[Segment], ends: list[int]) -> 
     if not storage.is_local or not segments:  # an object never grows
         return ends
     written_end = _written_end(segments, ends)
-    bound = frozen_end(storage, segments)
+    bound = last_record_end(storage, segments)
     if written_end <= bound or torn_bytes(storage, segments, bound):
         return ends
     return [max(0, min(end, bound - segment.start_offset)) for segment, end in zip(segments, ends, strict=True)]
@@ -128,14 +128,14 @@ def _frozen_ends(storage: Storage, segments: list[Segment], ends: list[int]) -> 
 def torn_bytes(storage: Storage, segments: list[Segment], bound: int) -> int:
     """Count the bytes of a torn tail: bytes after the last sound record where no broker is writing.
 
-    0 if the log ends at ``bound``, its ``frozen_end``, or moved within 0.2 s: then a broker is writing there.
+    0 if the log ends at ``bound``, its ``last_record_end``, or moved within 0.2 s: then a broker is writing there.
     """
     end = _written_end(segments, _data_ends(storage, segments))
     if end <= bound:
         return 0
     if storage.is_local:
         time.sleep(_SETTLE_S)
-        if _written_end(segments, _data_ends(storage, segments)) != end or frozen_end(storage, segments) != bound:
+        if _written_end(segments, _data_ends(storage, segments)) != end or last_record_end(storage, segments) != bound:
             return 0
     return end - bound
 
@@ -146,8 +146,8 @@ def _written_end(segments: list[Segment], ends: list[int]) -> int:
     return max(written, default=segments[0].start_offset)
 
 
-def frozen_end(storage: Storage, segments: list[Segment]) -> int:
-    """Find the physical offset one past the last sound record: where a job on a growing log stops reading.
+def last_record_end(storage: Storage, segments: list[Segment]) -> int:
+    """Find the physical offset one past the last sound record, where a job on a growing log stops reading.
 
     A broker may be writing its next record there; a part of a record is no damage, even if its header is whole
     and its body is not, and it must not be skipped for good: a later run begins from this bound.

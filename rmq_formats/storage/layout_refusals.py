@@ -35,7 +35,7 @@ def queue_rebuild_refusal(layouts: StoreLayouts) -> str | None:
     """Return why the ConsumeQueue files cannot be rebuilt from the CommitLog."""
     layout = layouts.queue_layout
     if layout is not None:
-        reason = f"{layouts.evidence[layout]}: {layout.rules.unwritten}"
+        reason = f"{layouts.evidence[layout]}: {layout.rules.offline_write_refusal}"
         return f"{reason}; rmq rebuild --what index rebuilds the Index alone"
     if layouts.unknown_queue_file is not None:
         return unknown_file_refusal(layouts.unknown_queue_file, "no topic's directory")
@@ -66,7 +66,7 @@ def queue_files_refusal(layouts: StoreLayouts, database: str | None) -> str | No
     layout = layouts.queue_layout
     if database is None or layout is None:
         return None
-    return f"{layouts.evidence[layout]}: {layout.rules.unwritten}; leave accessPath to auto, or scan"
+    return f"{layouts.evidence[layout]}: {layout.rules.offline_write_refusal}; leave accessPath to auto, or scan"
 
 
 def broker_refusal(layouts: StoreLayouts, *, light_queues: bool) -> str | None:
@@ -74,24 +74,23 @@ def broker_refusal(layouts: StoreLayouts, *, light_queues: bool) -> str | None:
     if StoreLayout.LIGHT_QUEUES in layouts and not light_queues:
         what = "light queues (LMQ), which a broker writes with enableLmq=true and enableMultiDispatch=true"
         return f"{layouts.evidence[StoreLayout.LIGHT_QUEUES]}: {what}"
-    return _first_unwritten(layouts, [layout for layout in StoreLayout if not layout.rules.is_written_by_broker])
+    return _first_write_refusal(layouts, [layout for layout in StoreLayout if not layout.rules.broker_can_write])
 
 
 def write_refusal(layouts: StoreLayouts) -> str | None:
     """Return why a job may not add to the store."""
-    return _first_unwritten(layouts, StoreLayout)
+    return _first_write_refusal(layouts, StoreLayout)
 
 
-def _first_unwritten(layouts: StoreLayouts, considered: Iterable[StoreLayout]) -> str | None:
+def _first_write_refusal(layouts: StoreLayouts, considered: Iterable[StoreLayout]) -> str | None:
     for layout in considered:
-        reason = layout.rules.unwritten
+        reason = layout.rules.offline_write_refusal
         if layout not in layouts or reason is None:
             continue
-        rule = "to which rmq adds as a broker alone; send its messages to one"
-        if not layout.rules.is_written_by_broker:
-            refusal = "which rmq does not write: nothing may be added to this store"
-            rule = f"{refusal}; open it with RocketMQ's own broker"
-        return f"{layouts.evidence[layout]}: {reason}, {rule}"
+        rule = ", which rmq does not write. Append to this store with RocketMQ's own broker."
+        if layout.rules.broker_can_write:
+            rule = ": offline jobs do not append to them. Start rmq broker on this store and send the messages to it."
+        return f"{layouts.evidence[layout]}: {reason}{rule}"
     return None
 
 

@@ -50,7 +50,7 @@ class Logs:
         """Return the logs that two options name: with a tier and no kind, both joined.
 
         Raises:
-            OptionError: a kind that is none, a tier without its place, or a place for another kind.
+            OptionError: unknown log kind, a kind that needs a tier without one, or a tier with another kind.
         """
         try:
             log_kind = LogKind(kind or (LogKind.COMMITLOG if tier is None else LogKind.JOINED))

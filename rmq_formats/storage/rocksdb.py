@@ -112,7 +112,7 @@ class RocksDb:
 
 
 @contextmanager
-def opened_rocksdb(storage: Storage, path: str, root: str) -> Iterator[RocksDb]:
+def open_rocksdb(storage: Storage, path: str, root: str) -> Iterator[RocksDb]:
     """Open a RocksDB of the store at ``root`` for reading, and close it at the end of the ``with`` block.
 
     Raises:

@@ -76,8 +76,8 @@ _LOG_ELSEWHERE: Final = "Where storePathCommitLog is another directory, give -c 
 class StoreFiles:
     """The files of a store, opened once by a job or a task, and handed down; ``root`` is the path to join names to.
 
-    What it has listed stays as it was: a tool that waits for a broker, or that has written, opens the store anew.
-    A Spark task gets the storage and the root alone, and lists for itself.
+    Listings are cached. After a write, or to follow a broker, open the store again. A pickled object has storage and
+    root only, so that a Spark task lists for itself.
     """
 
     storage: Storage

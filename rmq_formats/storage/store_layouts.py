@@ -33,8 +33,8 @@ class LayoutRules:
         config_names: files of ``config``, with or without ``.bak``; each proves the layout.
         queue_signs: patterns of files in ``consumequeue``; each proves that the ConsumeQueue there is a database.
         queue_directory: directory of that database where the broker also writes queue files.
-        unwritten: the reason for which no job adds to a store with this layout; None if jobs may.
-        is_written_by_broker: rmq adds as a broker alone; without, it does not add at all.
+        offline_write_refusal: why offline jobs do not append to a store with this layout; None if they do.
+        broker_can_write: ``rmq broker`` appends to a store that offline jobs refuse.
         refers_to_log: files of this layout name offsets of the CommitLog, which may not be replaced.
         has_own_log: this layout has messages in logs beside the CommitLog.
     """
@@ -44,8 +44,8 @@ class LayoutRules:
     config_names: tuple[str, ...] = ()
     queue_signs: tuple[str, ...] = ()
     queue_directory: str | None = None
-    unwritten: str | None = None
-    is_written_by_broker: bool = False
+    offline_write_refusal: str | None = None
+    broker_can_write: bool = False
     refers_to_log: bool = False
     has_own_log: bool = False
 
@@ -62,30 +62,32 @@ class StoreLayout(StrEnum):
         layout.rules = rules
         return layout
 
-    DLEDGER = "DLedger CommitLog", LayoutRules(unwritten="a DLedger CommitLog")
+    DLEDGER = "DLedger CommitLog", LayoutRules(offline_write_refusal="a DLedger CommitLog")
     ROCKSDB_QUEUES = (
         "ConsumeQueue in RocksDB",
         LayoutRules(
             queue_signs=_ROCKSDB_SIGNS,
             queue_directory="consumequeue_rocksdb",
-            unwritten="the ConsumeQueue is in RocksDB",
+            offline_write_refusal="the ConsumeQueue is in RocksDB",
         ),
     )
     LIGHT_QUEUES = (
         "light queues (LMQ)",
         LayoutRules(
-            config_names=("lmqConsumerOffset.json",), unwritten="light queues (LMQ)", is_written_by_broker=True
+            config_names=("lmqConsumerOffset.json",), offline_write_refusal="light queues (LMQ)", broker_can_write=True
         ),
     )
     BATCH_QUEUES = (
         "batch queues (BatchConsumeQueue)",
         LayoutRules(
-            directory="batchconsumequeue", unwritten="batch queues (BatchConsumeQueue)", is_written_by_broker=True
+            directory="batchconsumequeue",
+            offline_write_refusal="batch queues (BatchConsumeQueue)",
+            broker_can_write=True,
         ),
     )
     ROCKSDB_CONFIG = (
         "config in RocksDB",
-        LayoutRules(unwritten="the broker's topics and consumer offsets are in RocksDB"),
+        LayoutRules(offline_write_refusal="the broker's topics and consumer offsets are in RocksDB"),
     )
     TIERED = (
         "tiered storage",

@@ -124,6 +124,13 @@ def store_lock(root: str, *, is_broker: bool = False, log_directory: str | None 
         yield
 
 
+def refuse_locked_store(root: str) -> None:
+    """Refuse a local store whose broker runs. No lock file is made. Raises as ``store_lock``."""
+    if Path(paths.lock_file(root)).exists():
+        with store_lock(root):
+            pass
+
+
 def _refuse_own_lock(root: str, path: str) -> None:
     """Refuse a second lock of a root, or of the same file. Raises StoreLockedError."""
     if _own_lock(path) is not None or any(lock.root == os.path.realpath(root) for lock in _own_locks):

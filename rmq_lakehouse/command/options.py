@@ -10,7 +10,7 @@ from typing import Final
 from rmq_formats.codecs.topics import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
 from rmq_formats.errors import OptionError
 from rmq_formats.read.query import Include, Queue
-from rmq_formats.read.queue_choice import check_queues as check_stored_queues
+from rmq_formats.read.queue_choice import refuse_absent_queues as check_stored_queues
 from rmq_formats.read.stores import store_paths
 from rmq_formats.spark.options import values
 from rmq_lakehouse.command.arguments import DEFAULT_PARTITIONS, QUEUE_BOUNDS, QUEUE_ENDS

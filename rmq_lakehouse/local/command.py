@@ -17,7 +17,7 @@ from rmq_lakehouse.records import PendingRecords
 from rmq_lakehouse.store_log import StoreLog, check_topics, find_topics, snapshot_log
 from rmq_lakehouse.stores import StoreLogs
 from rmq_lakehouse.table_name import in_catalog
-from rmq_offline.job_arguments import follow_broker_conf, is_several, option_name
+from rmq_offline.job_arguments import apply_broker_conf, is_several, option_name
 
 _SPARK_OPTIONS = ("namesrv", "tier", "adopt", "checkpoint", "cluster_by", "optimize", "retention")
 
@@ -40,7 +40,7 @@ def check(arguments: argparse.Namespace) -> ExportOptions:
     for option, table in named_tables(options, arguments.typed):
         if options.format == "delta" and ("://" in table or in_catalog(table)):
             raise NeedsSparkError(f"{option} {table}: no directory of this machine, is for the job")
-    follow_broker_conf(arguments)
+    apply_broker_conf(arguments)
     open_store(options.stores[0]).require_log()
     return options
 

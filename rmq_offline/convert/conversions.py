@@ -23,7 +23,7 @@ from rmq_formats.read.config_documents import GROUPS, OFFSETS, TOPICS
 from rmq_formats.read.log_end import readable_segments
 from rmq_formats.read.query import Include, Queue
 from rmq_formats.read.queue_choice import file_queues, open_queue
-from rmq_formats.read.queue_databases import DatabaseQueue, opened_queues
+from rmq_formats.read.queue_databases import DatabaseQueue, open_queues
 from rmq_formats.read.queue_offset_lookup import QueueOffsetLookup
 from rmq_formats.read.queue_units import QueueDatabase
 from rmq_formats.read.queues import ConsumeQueue
@@ -96,7 +96,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Converted:
+class ConversionResult:
     """Result of one way of conversion.
 
     Attributes:
@@ -111,7 +111,7 @@ class Converted:
     findings: tuple[Finding, ...] = ()
 
 
-def convert_to_classic(source: Source, new: Path, runner: Runner) -> Converted:
+def convert_to_classic(source: Source, new: Path, runner: Runner) -> ConversionResult:
     """Make a classic store of one with a DLedger CommitLog, or with a RocksDB; see ``convert_store``."""
     store, layouts = source.files, source.files.layouts
     if not {StoreLayout.DLEDGER, StoreLayout.ROCKSDB_QUEUES, StoreLayout.ROCKSDB_CONFIG} & set(layouts.evidence):
@@ -139,7 +139,7 @@ def convert_to_classic(source: Source, new: Path, runner: Runner) -> Converted:
     return _finish(new, report, changes, findings)
 
 
-def convert_to_rocksdb(source: Source, new: Path, runner: Runner) -> Converted:
+def convert_to_rocksdb(source: Source, new: Path, runner: Runner) -> ConversionResult:
     """Make a store whose queues and config are in RocksDB, which has no batch queues; see ``convert_store``."""
     store, layouts = source.files, source.files.layouts
     if layouts.rebuilds_as_database and StoreLayout.DLEDGER not in layouts:
@@ -228,9 +228,11 @@ def _add_topics(new: Path) -> None:
     add_topics(str(new), queue_counts(topic_queues), time.time_ns() // 1_000_000)
 
 
-def _finish(new: Path, report: RebuildReport, changes: tuple[str, ...], findings: tuple[Finding, ...]) -> Converted:
+def _finish(
+    new: Path, report: RebuildReport, changes: tuple[str, ...], findings: tuple[Finding, ...]
+) -> ConversionResult:
     write_checkpoint(new)
-    return Converted(report.messages, report.bytes, changes, findings + report.findings)
+    return ConversionResult(report.messages, report.bytes, changes, findings + report.findings)
 
 
 def refuse_other_messages(store: StoreFiles, new: str) -> None:
@@ -288,7 +290,7 @@ def write_expired_queues(store: StoreFiles, database_path: str, new: Path, file_
     """
     new_store = open_store(str(new))
     log_begin, log_end = log_bounds(store.storage, readable_segments(store))
-    with opened_queues(store.storage, database_path) as database:
+    with open_queues(store.storage, database_path) as database:
         for topic, queue_id in sorted(database.all_queues()):
             last = _last_unit(database, topic, queue_id, log_begin, log_end)
             if last is None or not paths.is_safe_topic(topic):

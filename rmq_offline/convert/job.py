@@ -13,14 +13,14 @@ from rmq_formats.errors import OptionError, StoreError, os_errors_as_store_error
 from rmq_formats.read.log_end import readable_segments
 from rmq_formats.storage.store_files import open_store
 from rmq_formats.storage.store_lock import directory_lock, refuse_open_log, store_lock
-from rmq_offline.convert.conversions import Converted, Source, convert_to_classic, convert_to_rocksdb
+from rmq_offline.convert.conversions import ConversionResult, Source, convert_to_classic, convert_to_rocksdb
 from rmq_offline.tasks.publish import sync_directory, sync_file_system
 from rmq_offline.tasks.runner import Runner
 from rmq_offline.verify.delay_levels import infer_delay_levels
 from rmq_offline.verify.findings import FindingList
 from rmq_offline.verify.phases.plan import VerifyOptions, refuse_inside_store, resolve_sizes
 
-Conversion = Callable[[Source, Path, Runner], Converted]
+Conversion = Callable[[Source, Path, Runner], ConversionResult]
 
 TARGETS: Final[dict[str, Conversion]] = {"classic": convert_to_classic, "rocksdb": convert_to_rocksdb}
 """By ``--to``: a function that is given the old store, and an empty directory in which it makes the new one."""
@@ -34,7 +34,7 @@ class ConvertReport:
     out: str
     to: str
     seconds: float
-    done: Converted
+    done: ConversionResult
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to the command's JSON report."""

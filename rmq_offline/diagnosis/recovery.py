@@ -67,7 +67,7 @@ def _normal_begin(store: StoreFiles, segments: Sequence[Segment], log_end: int) 
     first = max((number for number, segment in enumerate(segments) if segment.start_offset <= queue_end), default=0)
     if not queue_end:
         return 0, "the last shutdown was clean, and no queue names a message: from the first file"
-    return first, "the last shutdown was clean: from the file that the queues reach"
+    return first, "the last shutdown was clean: from the last file that a unit points to"
 
 
 def _abnormal_begin(storage: Storage, segments: Sequence[Segment], checkpoint: Checkpoint | None) -> tuple[int, str]:

@@ -16,7 +16,7 @@ from rmq_formats.errors import NotAcceptedError
 from rmq_formats.read.dirty import read_checkpoint
 from rmq_formats.read.query import MAX_LONG
 from rmq_formats.read.ranges import edge_message
-from rmq_formats.scan.splits import frozen_end
+from rmq_formats.scan.splits import last_record_end
 from rmq_formats.storage.segments import Segment
 from rmq_formats.storage.store_files import StoreFiles
 from rmq_offline.rebuild.queue_views import (
@@ -27,7 +27,7 @@ from rmq_offline.rebuild.queue_views import (
     QueueView,
     RecordHeads,
     Units,
-    opened_tree,
+    open_tree,
     view,
     with_placeholders,
 )
@@ -135,10 +135,10 @@ class GroupChange:
     def text(self) -> str:
         """Return the change in one line."""
         group = "delayed delivery" if self.group is None else f"group {self.group}"
-        reason = "the queue is gone"
+        reason = "the queue does not exist"
         if self.largest_after is not None:
             reason = f"the queue has the offsets {self.least_after} to {self.largest_after}"
-        return f"{group} stands at {self.offset} of {self.topic}/{self.queue_id}, outside: {reason}"
+        return f"offset {self.offset} of {group} in {self.topic}/{self.queue_id} would be outside: {reason}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,13 +222,13 @@ def find_changes(
 
     @cache
     def heads() -> RecordHeads:
-        log_end = frozen_end(store.storage, segments)
+        log_end = last_record_end(store.storage, segments)
         missing = [(log_end, MAX_LONG)] if _lacks_last_files(store, segments, log_end) else []
         return RecordHeads(segments, log_end, is_local=store.storage.is_local, lost=[*lost, *missing])
 
     queue_changes: list[QueueChange] = []
     sides: dict[tuple[str, int], tuple[QueueView | None, QueueView | None]] = {}
-    with opened_tree(before) as old_tree, opened_tree(after) as new_tree:
+    with open_tree(before) as old_tree, open_tree(after) as new_tree:
         if not old_tree.names and not lists_new:
             return QueueChanges()
         for name in sorted(old_tree.names | new_tree.names):

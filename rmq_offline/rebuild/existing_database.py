@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
 from rmq_formats.errors import FormatError, RmqError
 from rmq_formats.kernels import units as unit_kernel
-from rmq_formats.read.queue_databases import opened_queues
+from rmq_formats.read.queue_databases import open_queues
 from rmq_formats.read.queue_units import QueueDatabase
 from rmq_formats.scan.derived_images import Placement, Rows, place_last
 from rmq_formats.storage.segments import open_storage
@@ -57,7 +57,7 @@ def open_existing_database(path: str | None) -> Iterator[QueueDatabase | None]:
         database = None
         if path is not None:
             with suppress(RmqError):
-                database = stack.enter_context(opened_queues(open_storage(path)[0], path))
+                database = stack.enter_context(open_queues(open_storage(path)[0], path))
         yield database
 
 

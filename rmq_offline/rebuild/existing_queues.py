@@ -73,12 +73,12 @@ def write_existing_queues(area: Area, files: StoreFiles, store: str, queues: Que
     if queues is None:
         return
     topics = stored_topics(files)
-    consumed: list[list[Queue]] = [[] for _ in range(len(queues))]
-    for topic, queue_id in _consumed_queues(files):
-        consumed[spill.queue_partition(topic, queue_id, len(queues))].append((topic, queue_id))
+    consumed_queues: list[list[Queue]] = [[] for _ in range(len(queues))]
+    for topic, queue_id in _list_consumed_queues(files):
+        consumed_queues[spill.queue_partition(topic, queue_id, len(queues))].append((topic, queue_id))
     for partition in range(len(queues)):
         note = {
-            "store": store, "queues": queues.of(partition), "claimed": consumed[partition],
+            "store": store, "queues": queues.of(partition), "claimed": consumed_queues[partition],
             "known_topics": None if topics is None else sorted(topics),
         }  # fmt: skip
         write_text(area, _note_name(partition), json.dumps(note))
@@ -88,7 +88,7 @@ def _note_name(partition: int) -> str:
     return f"spill/standing-{partition:06d}.json"
 
 
-def _consumed_queues(store: StoreFiles) -> Iterator[Queue]:
+def _list_consumed_queues(store: StoreFiles) -> Iterator[Queue]:
     texts = read_config_texts(store.storage, paths.config_dir(store.root), FindingList())
     for name in (committed_offsets.CONSUMER_OFFSETS, committed_offsets.LIGHT_CONSUMER_OFFSETS):
         for committed in committed_offsets.parse_consumer_offsets(texts.get(name, "{}")):
@@ -138,7 +138,7 @@ class ExistingQueues:
             if options.rebuilds(topic, queue_id)
             and (live is None or topic in live or topic.startswith(LIGHT_QUEUE_PREFIX))
         ]
-        self._consumed = options.written_queues | {(topic, queue_id) for topic, queue_id in note["claimed"]}
+        self._consumed_queues = options.written_queues | {(topic, queue_id) for topic, queue_id in note["claimed"]}
         self._absent = AbsentQueues(self.store, self.known_topics)
 
     @staticmethod
@@ -230,7 +230,7 @@ class ExistingQueues:
     def _merge_without_files(self, queue: Queue, rows: Rows) -> RetainedQueue | None:
         if not len(rows):
             return RetainedQueue(None, None, FindingList())
-        kind = self._absent.classify(queue[0], rows, has_consumer_offset=queue in self._consumed)
+        kind = self._absent.classify(queue[0], rows, has_consumer_offset=queue in self._consumed_queues)
         if kind is finding_kinds.QUEUE_MISSING:
             return None
         findings = FindingList()

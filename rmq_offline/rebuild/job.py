@@ -22,13 +22,13 @@ from rmq_formats.errors import (
 )
 from rmq_formats.read.broker_config import lists_all_topics, stored_batch_topics, stored_topics
 from rmq_formats.read.log_end import readable_segments
-from rmq_formats.scan.splits import Split, frozen_end, plan_splits
+from rmq_formats.scan.splits import Split, last_record_end, plan_splits
 from rmq_formats.storage import layout_refusals
 from rmq_formats.storage.rocksdb import library
 from rmq_formats.storage.segments import Segment, Storage, canonical_path
 from rmq_formats.storage.store_files import StoreFiles, open_store
 from rmq_formats.storage.store_layouts import is_own_directory
-from rmq_formats.storage.store_lock import store_lock
+from rmq_formats.storage.store_lock import refuse_locked_store
 from rmq_offline.rebuild import tasks
 from rmq_offline.rebuild.existing_database import (
     existing_database_path,
@@ -45,7 +45,7 @@ from rmq_offline.rebuild.report import RebuildReport
 from rmq_offline.rebuild.tasks import IndexTask, ScanResult, WriteResult
 from rmq_offline.tasks.job_steps import JobSteps, TaskBatch, run_alone
 from rmq_offline.tasks.log_tasks import find_ends, partition_count, require_readable_ends, rescan_misaligned_splits
-from rmq_offline.tasks.origin import LeftoverPolicy, add_seal, boot_id, foreign_reason
+from rmq_offline.tasks.origin import InterruptedRunPolicy, add_seal, boot_id, foreign_reason
 from rmq_offline.tasks.runner import OnProgress, Runner, counted_progress
 from rmq_offline.tasks.unknown_files import refuse_unknown_files
 from rmq_offline.tasks.work_area import LocalArea, WorkArea, temporary_area, work_area
@@ -79,7 +79,7 @@ def rebuild_store(
     options: RebuildOptions,
     runner: Runner,
     on_progress: OnProgress | None = None,
-    leftover: LeftoverPolicy = LeftoverPolicy.REFUSE,
+    leftover: InterruptedRunPolicy = InterruptedRunPolicy.REFUSE,
     publishing: PublishOptions = DEFAULT_PUBLISHING,
 ) -> RebuildReport:
     """Rebuild ConsumeQueue and Index of a store from its CommitLog, and publish them whole.
@@ -106,7 +106,7 @@ def rebuild_steps(
     options: RebuildOptions,
     parallelism: int,
     on_progress: OnProgress | None = None,
-    leftover: LeftoverPolicy = LeftoverPolicy.REFUSE,
+    leftover: InterruptedRunPolicy = InterruptedRunPolicy.REFUSE,
     publishing: PublishOptions = DEFAULT_PUBLISHING,
 ) -> JobSteps[RebuildReport]:
     """Rebuild a store in steps that yield their tasks; arguments and errors are those of ``rebuild_store``.
@@ -120,7 +120,7 @@ def rebuild_steps(
 class _Rebuild:
     """One rebuild: the store, the work area, and the options, which the scan completes.
 
-    Within the plan of a repair the store is compared as it is before the repair, so that its files are not checked.
+    A repair's plan skips the checks of existing files: the store is still unrepaired.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class _Rebuild:
         options: RebuildOptions,
         parallelism: int,
         on_progress: OnProgress | None,
-        leftover: LeftoverPolicy,
+        leftover: InterruptedRunPolicy,
         publishing: PublishOptions,
     ) -> None:
         self.clock = _Clock()
@@ -172,11 +172,11 @@ class _Rebuild:
         area, root = self.area, self.store.root
         with ExitStack() as stack:
             stack.enter_context(os_errors_as_store_errors(area.target))
-            lock = lock_if_there(root, self.publishing) if self.publishing.is_plan else area.lock(root)
-            check_lease = stack.enter_context(lock)
             if self.publishing.is_plan:
                 stack.callback(area.remove)
-            else:
+            lock = lock_if_there(root, self.publishing) if self.publishing.is_plan else area.lock(root)
+            check_lease = stack.enter_context(lock)
+            if not self.publishing.is_plan:
                 yield from self.publication.finish_interrupted(self.leftover)
                 self.store = open_store(self.store_path)  # which the interrupted rebuild has changed
             stack.enter_context(_removed_if_refused(area))
@@ -196,14 +196,14 @@ class _Rebuild:
             directories = _directories(self.options)
             if not self.is_repair_plan:
                 refuse_unknown_files(open_store(self.target), directories)
-            self.findings = check_segments(self._segments_of_now()) + self.findings
+            self.findings = find_segment_faults(self._segments_of_now()) + self.findings
             self.clock.mark("scan")
             if self.options.consumequeue and not area.exists(_WRITTEN):
                 self._write_task_inputs(splits, scans, existing_queues, existing_database)
             written = yield from self._write(scans, len(splits), partitions)
             self._record_written(written)
             if self.options.queue_database:
-                log_end = frozen_end(self.store.storage, self.segments)
+                log_end = last_record_end(self.store.storage, self.segments)
                 with open_existing_database(existing_database) as database:
                     make_queue_database(Path(area.path("")), self.segments, log_end, database)
             self.clock.mark("write")
@@ -234,9 +234,9 @@ class _Rebuild:
             log.update(f"{split.file_offset} {split.start} {split.limit} {split.data_end}\n".encode())
         # After a power loss files that were not flushed may be empty; objects survive it.
         boot = boot_id() if isinstance(self.area, LocalArea) else ""
-        notes = [*(field.name for field in fields(ScanResult)), "files"]  # those of another version cannot be read
-        plan = {"log": log.hexdigest(), "options": settings, "boot": boot, "notes": notes}
-        if self.leftover is not LeftoverPolicy.START_ANEW and self._resumes(plan) and not self.area.has_links():
+        result_fields = [*(field.name for field in fields(ScanResult)), "files"]  # results of other fields are not read
+        plan = {"log": log.hexdigest(), "options": settings, "boot": boot, "notes": result_fields}
+        if self.leftover is not InterruptedRunPolicy.START_ANEW and self._resumes(plan) and not self.area.has_links():
             return
         self.area.clear(_directories(options))
         write_text(self.area, "plan.json", json.dumps(add_seal(plan, self.area.target)))
@@ -251,7 +251,9 @@ class _Rebuild:
             is_same = isinstance(note, dict) and all(note.get(name) == value for name, value in as_read.items())
         except (ValueError, StoreError, RecursionError):
             return False
-        return is_same and (self.leftover is LeftoverPolicy.RESUME or foreign_reason(note, self.area.target) is None)
+        return is_same and (
+            self.leftover is InterruptedRunPolicy.RESUME or foreign_reason(note, self.area.target) is None
+        )
 
     def _scan(self, splits: Sequence[Split], partitions: int) -> JobSteps[list[ScanResult]]:
         total = sum(split.size_bytes for split in splits)
@@ -377,9 +379,8 @@ def check_rebuild(
         store.refuse_compressed_segments()
         if checks_sizes:
             check_existing_sizes(store, options)
-    if isinstance(area, LocalArea) and Path(paths.lock_file(area.target)).exists():
-        with store_lock(area.target):
-            pass
+    if isinstance(area, LocalArea):
+        refuse_locked_store(area.target)
     return segments
 
 
@@ -405,7 +406,7 @@ def _directories(options: RebuildOptions) -> list[str]:
     return [*names, "index"] if options.index else names
 
 
-def check_segments(segments: Sequence[Segment]) -> list[Finding]:
+def find_segment_faults(segments: Sequence[Segment]) -> list[Finding]:
     """Find gaps between CommitLog files, and files of another size than most."""
     sizes = Counter(segment.size_bytes for segment in segments)
     usual = max(sizes, key=lambda size: (sizes[size], size))  # of two counts alike the larger: the other was cut

@@ -24,7 +24,7 @@ from rmq_formats.storage.store_files import StoreFiles
 from rmq_formats.storage.store_lock import store_lock
 from rmq_offline.rebuild.changes import QueueChanges, QueueSelection, SameQueue, find_changes
 from rmq_offline.tasks.job_steps import JobSteps
-from rmq_offline.tasks.origin import LeftoverPolicy
+from rmq_offline.tasks.origin import InterruptedRunPolicy
 from rmq_offline.tasks.quarantine import FormerFiles, allocated_bytes, bring_back_command
 from rmq_offline.tasks.work_area import LocalArea, WorkArea
 
@@ -155,7 +155,7 @@ class Publication:
     def _retain(self) -> Callable[[Path], None] | None:
         return None if self._former is None else self._former.retain
 
-    def finish_interrupted(self, leftover: LeftoverPolicy) -> JobSteps[None]:
+    def finish_interrupted(self, leftover: InterruptedRunPolicy) -> JobSteps[None]:
         """Complete an interrupted publication; see ``rebuild_store``."""
         if isinstance(self._area, LocalArea):
             self._area.finish_publishing(leftover, self._retain)

@@ -29,7 +29,7 @@ from rmq_formats.codecs.record_layout import (
 )
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
 from rmq_formats.errors import RmqError, StoreError
-from rmq_formats.read.queue_databases import opened_queues
+from rmq_formats.read.queue_databases import open_queues
 from rmq_formats.read.queue_units import QueueDatabase
 from rmq_formats.storage.queue_files import walk_queues
 from rmq_formats.storage.segments import Segment, Storage
@@ -329,7 +329,7 @@ def _database_units(database: QueueDatabase, name: QueueIdentity) -> Units:
 
 
 @contextmanager
-def opened_tree(root: str) -> Iterator[QueueTree]:
+def open_tree(root: str) -> Iterator[QueueTree]:
     """Open the queues below a directory; a RocksDB that cannot be read counts as none."""
     store = open_store(root)
     directory = paths.consumequeue_dir(store.root)
@@ -337,13 +337,13 @@ def opened_tree(root: str) -> Iterator[QueueTree]:
         tree = None
         if queue_database_layout(store.storage, directory) is not None:
             with suppress(RmqError):  # verify reports it, and a rebuild makes it anew
-                tree = QueueTree(store, stack.enter_context(opened_queues(store.storage, directory)))
+                tree = QueueTree(store, stack.enter_context(open_queues(store.storage, directory)))
         yield tree or QueueTree(store, None)
 
 
 def fingerprints(root: str) -> dict[QueueIdentity, bytes]:
     """Hash the files of each queue of a store."""
-    with opened_tree(root) as queues:
+    with open_tree(root) as queues:
         return {name: queues.fingerprint(name) for name in queues.names}
 
 

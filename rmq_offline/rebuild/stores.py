@@ -11,7 +11,7 @@ from rmq_offline.rebuild.publication import DEFAULT_PUBLISHING, PublishOptions
 from rmq_offline.rebuild.report import RebuildReport
 from rmq_offline.tasks.brokers_report import BrokersReport, run_on_stores
 from rmq_offline.tasks.job_steps import JobSteps
-from rmq_offline.tasks.origin import LeftoverPolicy
+from rmq_offline.tasks.origin import InterruptedRunPolicy
 from rmq_offline.tasks.runner import Runner
 
 OptionsOf = Callable[[str], RebuildOptions]
@@ -22,7 +22,7 @@ def rebuild_stores(
     out: str | None,
     options_of: OptionsOf,
     runner: Runner,
-    leftover: LeftoverPolicy = LeftoverPolicy.REFUSE,
+    leftover: InterruptedRunPolicy = InterruptedRunPolicy.REFUSE,
     publishing: PublishOptions = DEFAULT_PUBLISHING,
 ) -> BrokersReport[RebuildReport]:
     """Rebuild several stores, whose tasks run mixed, and publish each one whole. Raises RmqError.

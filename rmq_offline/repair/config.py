@@ -26,7 +26,7 @@ from rmq_formats.storage.store_layouts import StoreLayout
 from rmq_formats.storage.store_lock import store_lock
 from rmq_offline.rebuild.changes import read_committed_offsets
 from rmq_offline.rebuild.publication import DEFAULT_PUBLISHING, lock_if_there
-from rmq_offline.rebuild.queue_views import opened_tree
+from rmq_offline.rebuild.queue_views import open_tree
 from rmq_offline.repair.journal import move_aside
 from rmq_offline.repair.preconditions import open_repairable_store
 from rmq_offline.repair.scan import dispatch_segment
@@ -158,7 +158,7 @@ def _fault(root: str, name: str) -> str | None:
 def _queues(store: StoreFiles) -> tuple[dict[str, set[int]], set[str]]:
     queues: dict[str, set[int]] = {}
     batch: set[str] = set()
-    with opened_tree(store.root) as tree:
+    with open_tree(store.root) as tree:
         for queue in tree.names:
             queues.setdefault(queue.topic, set()).add(queue.queue_id)
             batch |= {queue.topic} if queue.is_batch else set()

@@ -75,7 +75,7 @@ class _Log:
 
     root: str
     units: EntryUnits
-    stretches: list[LogRange] = field(default_factory=list)
+    log_ranges: list[LogRange] = field(default_factory=list)
     last_index: int = -1
     last_term: int = -1
     end: int = -1
@@ -85,12 +85,12 @@ class _Log:
     headers: int = 0
 
     def add_range(
-        self, segment: Segment, begin: int, size: int, held: int, code: str, detail: str, written: str = ""
+        self, segment: Segment, begin: int, size: int, existing_bytes: int, code: str, detail: str, written: str = ""
     ) -> None:
         """Plan to overwrite a range with bytes, which are written in hex, or with zeros."""
         path, fill = relative_path(self.root, segment.path), Fill.BYTES if written else Fill.ZEROS
-        self.stretches.append(
-            LogRange(path, segment.start_offset, begin, size, held, code, detail, fill, written=written)
+        self.log_ranges.append(
+            LogRange(path, segment.start_offset, begin, size, existing_bytes, code, detail, fill, written=written)
         )
 
 
@@ -120,7 +120,7 @@ def plan_entries(
     if is_known and (writes_checkpoint or (log.bad_at is not None and Path(directory, "checkpoint").exists())):
         text = f"committedIndex={committed}\nendIndex={log.last_index}\n"
     repair = EntryRepair(relative_path(root, directory), makes_index or log.bad_at is not None, text)
-    return repair, tuple(log.stretches), tuple(sizes)
+    return repair, tuple(log.log_ranges), tuple(sizes)
 
 
 def _scan(
@@ -199,10 +199,10 @@ def _end_before(
         bad_segment = next(candidate for candidate in reversed(segments) if candidate.start_offset <= bad_at)
         _refuse(log, bad_segment, bad_at, f"{log.bad_detail or 'no entry'}, and entries follow")
     with LocalStorage().open(before.path) as file:
-        held = max(0, min(file.data_end(), file_bytes) - (log.end - before.start_offset))
+        existing_bytes = max(0, min(file.data_end(), file_bytes) - (log.end - before.start_offset))
     mark = b"".join(word.to_bytes(_WORD, "big", signed=True) for word in (FILE_END_MAGIC, remaining))
     code, detail = finding_kinds.LOG_NO_BLANK.code, "no end mark after the file's last entry"
-    log.add_range(before, log.end, remaining, held, code, detail, mark.hex())
+    log.add_range(before, log.end, remaining, existing_bytes, code, detail, mark.hex())
     log.bad_at, log.bad_detail = None, ""
 
 
@@ -217,7 +217,7 @@ def _check_heads(
         values, counts = np.unique(bases, return_counts=True)
         first = int(values[np.argmax(counts)])
     indexes = first + np.arange(len(heads))
-    units = log.units.take(first, len(heads))
+    units = log.units.read_units(first, len(heads))
     agrees = (units["magic"] == ENTRY_MAGIC) & (units["index"] == indexes) & (units["pos"] == places)
     agrees &= units["size"] == sizes + ENTRY_HEAD_BYTES
     if not (bases == first).any() and not agrees.any():

@@ -92,7 +92,7 @@ class LogRange:
     Attributes:
         path: relative to the store's root.
         file_offset: physical offset of the file's first byte.
-        held: number of bytes of the range that exist in the file and are copied; the rest reads as zeros.
+        existing_bytes: number of the range's bytes that are in the file and are copied; the others read as zeros.
         store_timestamp_ms: of the fillers: that of a neighbouring record, so that time does not jump.
         places: lost messages that get a placeholder, in order; the space between them has room for fillers.
         written: with ``Fill.BYTES`` the new bytes, in hex digits.
@@ -102,7 +102,7 @@ class LogRange:
     file_offset: int
     physical_offset: int
     size: int
-    held: int
+    existing_bytes: int
     code: str
     detail: str
     fill: Fill
@@ -143,8 +143,8 @@ class LogRange:
         if self.fill is Fill.BYTES:
             yield (written := bytes.fromhex(self.written))
             done = len(written)
-        for begin in range(done, self.held, MAX_BYTES):
-            yield bytes(min(MAX_BYTES, self.held - begin))
+        for begin in range(done, self.existing_bytes, MAX_BYTES):
+            yield bytes(min(MAX_BYTES, self.existing_bytes - begin))
 
     def _fillers(self, begin: int, end: int) -> Iterator[bytes]:
         for part in filler_sizes(end - begin) if end > begin else ():

@@ -22,10 +22,10 @@ from rmq_offline.repair.checkpoint import write_checkpoint
 from rmq_offline.repair.dledger_entries import make_state, relative_path
 from rmq_offline.repair.filler import Fill
 from rmq_offline.repair.lost_units import lost_ranges, placeholder_ends
-from rmq_offline.repair.plan import RepairPlan, log_file_bytes, plan_repair
+from rmq_offline.repair.plan import RepairPlan, infer_log_file_bytes, plan_repair
 from rmq_offline.repair.preconditions import open_repairable_store, refuse_layouts, refuse_plan, refuse_store
 from rmq_offline.repair.report import RepairReport, list_steps, sort_gaps
-from rmq_offline.tasks.origin import LeftoverPolicy
+from rmq_offline.tasks.origin import InterruptedRunPolicy
 from rmq_offline.tasks.quarantine import bring_back_some_command
 from rmq_offline.tasks.runner import OnProgress, Runner
 from rmq_offline.verify import finding_kinds
@@ -45,7 +45,7 @@ def repair_store(
     apply: bool,
     work: str | None = None,
     on_progress: OnProgress | None = None,
-    leftover: LeftoverPolicy = LeftoverPolicy.REFUSE,
+    leftover: InterruptedRunPolicy = InterruptedRunPolicy.REFUSE,
     accept: Collection[str] = (),
 ) -> RepairReport:
     """Repair a store; or, in a dry run, report what that would do.
@@ -67,7 +67,7 @@ def repair_store(
     """
     begin = time.perf_counter()
     files = open_repairable_store(store)
-    options = replace(options, commitlog_file_bytes=log_file_bytes(files.root, options))
+    options = replace(options, commitlog_file_bytes=infer_log_file_bytes(files.root, options))
     run = _Repair(files.root, options, runner, work, on_progress, leftover, frozenset(accept))
     with os_errors_as_store_errors(files.root):
         report = run.apply() if apply else run.plan()
@@ -83,17 +83,17 @@ class _Repair:
     runner: Runner
     work: str | None
     on_progress: OnProgress | None
-    leftover: LeftoverPolicy
+    leftover: InterruptedRunPolicy
     accept: frozenset[str]
 
     def plan(self) -> RepairReport:
         with lock_if_there(self.root, DEFAULT_PUBLISHING):
-            left_over = self._left_over()
-            if left_over is not None:
-                _, plan = left_over
+            pending_repair = self._find_pending_repair()
+            if pending_repair is not None:
+                _, plan = pending_repair
                 return self._report(plan, None, plan.left, Outcome(is_plan=True), is_resumed=True)
             verification = self._verify()
-            plan = self._planned(verification)
+            plan = self._make_plan(verification)
             outcome = Outcome(is_plan=True, planned=self._predict(plan), accept=self.accept)
             return self._report(plan, verification, plan.left, outcome)
 
@@ -101,15 +101,15 @@ class _Repair:
         root = Path(self.root)
         verification: VerifyReport | None = None
         before: dict[QueueIdentity, bytes] = {}
-        if self.leftover is LeftoverPolicy.START_ANEW or journal.pending(root, self.leftover) is None:
+        if self.leftover is InterruptedRunPolicy.START_ANEW or journal.read_pending_plan(root, self.leftover) is None:
             refuse_store(open_store(self.root))  # before the lock, whose file would be a change
         with store_lock(self.root):
-            if self.leftover is LeftoverPolicy.START_ANEW:
-                journal.set_pending_aside(root)
-            left_over = self._left_over()
-            if left_over is None:
+            if self.leftover is InterruptedRunPolicy.START_ANEW:
+                journal.rename_pending_plan(root)
+            pending_repair = self._find_pending_repair()
+            if pending_repair is None:
                 verification = self._verify()
-                plan = self._planned(verification)
+                plan = self._make_plan(verification)
                 if plan.is_empty:
                     report = self._report(plan, verification, _select_faults(verification), Outcome())
                     return replace(report, is_applied=True)
@@ -118,21 +118,21 @@ class _Repair:
                 if changes is not None:
                     changes.refuse(self.root, self.accept)
                 before = _hash_retained_queues(self.root, plan)
-                directory = journal.begin(root, replace(plan, accept=tuple(sorted(self.accept))))
+                directory = journal.start_repair(root, replace(plan, accept=tuple(sorted(self.accept))))
             else:
-                directory, plan = left_over
-            journal.change(root, directory, plan)
+                directory, plan = pending_repair
+            journal.apply_plan(root, directory, plan)
             if plan.entries is not None:
                 make_state(root, directory, plan.entries)
         outcome = self._rebuild(directory, plan)
         with store_lock(self.root):
             if plan.checkpoint:
                 write_checkpoint(root)
-            journal.end(directory)
+            journal.complete_repair(directory)
         self.options = replace(self.options, commitlog_file_bytes=plan.store_sizes.commitlog_file_bytes)
         after = _hash_retained_queues(self.root, plan) if before else {}
         report = self._report(
-            plan, verification, _select_faults(self._verify()), outcome, is_resumed=left_over is not None
+            plan, verification, _select_faults(self._verify()), outcome, is_resumed=pending_repair is not None
         )
         disturbed = tuple(sorted({str(name) for name, value in before.items() if after.get(name) != value}))
         return replace(report, is_applied=True, directory=str(directory), disturbed=disturbed)
@@ -177,16 +177,20 @@ class _Repair:
         if segments:
             segments = cut_segments(segments, find_leftovers(store, segments))
             segments = [_without_torn_tail(segment, plan) for segment in segments]
-        return RepairContext(lost_ranges(plan.stretches), tuple(segments), placeholder_ends(plan.stretches))
+        return RepairContext(lost_ranges(plan.log_ranges), tuple(segments), placeholder_ends(plan.log_ranges))
 
-    def _left_over(self) -> tuple[Path, RepairPlan] | None:
+    def _find_pending_repair(self) -> tuple[Path, RepairPlan] | None:
         journal.manifests(Path(self.root))  # for the report: an unreadable one is reported before a change
-        return None if self.leftover is LeftoverPolicy.START_ANEW else journal.pending(Path(self.root), self.leftover)
+        return (
+            None
+            if self.leftover is InterruptedRunPolicy.START_ANEW
+            else journal.read_pending_plan(Path(self.root), self.leftover)
+        )
 
     def _verify(self) -> VerifyReport:
         return verify_store(self.root, self.options, self.runner, work=self.work, on_progress=self.on_progress)
 
-    def _planned(self, verification: VerifyReport) -> RepairPlan:
+    def _make_plan(self, verification: VerifyReport) -> RepairPlan:
         store = open_store(self.root)
         refuse_store(store)
         plan = plan_repair(store, self.options, verification)
@@ -229,7 +233,7 @@ def _without_torn_tail(segment: Segment, plan: RepairPlan) -> Segment:
     """Bound a segment by the begin of the torn tail that the repair overwrites with zeros: the log will end there."""
     begins = [
         item.physical_offset - segment.start_offset
-        for item in plan.stretches
+        for item in plan.log_ranges
         if item.fill is Fill.ZEROS and segment.start_offset <= item.physical_offset < segment.end_offset
     ]
     return replace(segment, log_bytes=min(begins)) if begins else segment
@@ -240,7 +244,10 @@ def _select_faults(report: VerifyReport) -> list[Finding]:
 
 
 def _rebuild_options(plan: RepairPlan) -> list[RebuildOptions]:
-    """One for queues and Index, or one for each: the original deletes a topic's queues, and never its Index entries."""
+    """List the rebuilds of a plan.
+
+    With live topics, queues and Index need separate rebuilds: a broker that deletes a topic keeps its Index entries.
+    """
     if not plan.rebuild:
         return []
     queues = None if plan.queues is None else frozenset(plan.queues)

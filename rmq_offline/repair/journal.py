@@ -38,8 +38,8 @@ from rmq_formats.storage.contained import (
 from rmq_formats.storage.segments import LocalStorage
 from rmq_offline.repair.filler import MAX_BYTES, Fill, LogRange
 from rmq_offline.repair.plan import RepairPlan
-from rmq_offline.tasks.origin import LeftoverPolicy, add_seal, check_origin
-from rmq_offline.tasks.publish import set_aside, sync_directory, sync_file_system
+from rmq_offline.tasks.origin import InterruptedRunPolicy, add_seal, check_origin
+from rmq_offline.tasks.publish import rename_aside, sync_directory, sync_file_system
 
 _MAX_FILE_BYTES: Final = 1 << 31  # mappedFileSizeCommitLog is a Java int
 _MAX_OFFSET: Final = (1 << 63) - 1
@@ -54,7 +54,9 @@ MANIFEST: Final = "manifest.json"
 UNFINISHED: Final = "unfinished"
 
 
-def pending(root: Path, leftover: LeftoverPolicy = LeftoverPolicy.REFUSE) -> tuple[Path, RepairPlan] | None:
+def read_pending_plan(
+    root: Path, leftover: InterruptedRunPolicy = InterruptedRunPolicy.REFUSE
+) -> tuple[Path, RepairPlan] | None:
     """Return directory and plan of a killed repair; None without one.
 
     The plan may name only what a repair changes. The plan must be from this user's own run in this store, unless the
@@ -66,13 +68,13 @@ def pending(root: Path, leftover: LeftoverPolicy = LeftoverPolicy.REFUSE) -> tup
     return None
 
 
-def set_pending_aside(root: Path) -> None:
+def rename_pending_plan(root: Path) -> None:
     """Rename the plan of an interrupted repair, so that the store is verified and the repair planned again."""
     for directory in _repairs(root):
         path = f"{DIRECTORY}/{directory.name}/{PLAN}"
         if os.path.lexists(root / path):
             with parent_directory(root, path) as (parent, name):
-                set_aside(name, parent)
+                rename_aside(name, parent)
 
 
 def manifests(root: Path) -> list[RepairPlan]:
@@ -91,7 +93,7 @@ def _repairs(root: Path) -> list[Path]:
     return [root / DIRECTORY / name for name in sorted(names, key=int)]
 
 
-def _read_plan(root: Path, number: str, name: str, leftover: LeftoverPolicy | None = None) -> RepairPlan:
+def _read_plan(root: Path, number: str, name: str, leftover: InterruptedRunPolicy | None = None) -> RepairPlan:
     """Read a plan; with ``leftover``, check the origin of a plan that will be applied."""
     path = f"{DIRECTORY}/{number}/{name}"
     shown, way = root / path, f"move {root / DIRECTORY / number} away"
@@ -105,12 +107,12 @@ def _read_plan(root: Path, number: str, name: str, leftover: LeftoverPolicy | No
     except StoreError as error:
         raise StoreError(f"{shown}: {error}; {way}") from error
     if leftover is not None:
-        subject = f"the plan of an interrupted repair ({len(plan.stretches)} ranges, {len(plan.moves)} moves)"
+        subject = f"the plan of an interrupted repair ({len(plan.log_ranges)} ranges, {len(plan.moves)} moves)"
         check_origin(note, str(root), shown, subject, leftover)
     return plan
 
 
-def begin(root: Path, plan: RepairPlan) -> Path:
+def start_repair(root: Path, plan: RepairPlan) -> Path:
     """Copy the bytes that will be overwritten, and write the plan; return the directory of both. Raises StoreError."""
     check_plan(plan)
     last = max((int(path.name) for path in _repairs(root)), default=0)
@@ -120,8 +122,8 @@ def begin(root: Path, plan: RepairPlan) -> Path:
             shutil.rmtree(name, dir_fd=quarantine)
         os.mkdir(name, dir_fd=quarantine)
         directory = root / unfinished
-        for log_range in plan.stretches:
-            if log_range.held:
+        for log_range in plan.log_ranges:
+            if log_range.existing_bytes:
                 _copy(root, log_range, _create_parents(directory / log_range.copy))
         for config in (*plan.configs, *(["checkpoint"] if plan.checkpoint else [])):
             if config not in plan.moves and (root / config).is_file():
@@ -135,8 +137,8 @@ def begin(root: Path, plan: RepairPlan) -> Path:
     return root / DIRECTORY / numbered
 
 
-def end(directory: Path) -> None:
-    """Mark a plan as completed: the manifest remains, without origin and seal."""
+def complete_repair(directory: Path) -> None:
+    """Replace a plan by its manifest, without origin and seal: the repair is complete."""
     root, path = directory.parent.parent, f"{DIRECTORY}/{directory.name}"
     note = json.loads(read_file(root, f"{path}/{PLAN}") or b"{}")
     done = {name: value for name, value in note.items() if name not in {"origin", "seal"}}
@@ -159,7 +161,7 @@ def refuse_links(root: Path, plan: RepairPlan) -> None:
             pass
 
 
-def change(root: Path, directory: Path, plan: RepairPlan) -> None:
+def apply_plan(root: Path, directory: Path, plan: RepairPlan) -> None:
     """Apply a plan's changes of files; a change that is done already stays as it is.
 
     Raises:
@@ -172,7 +174,7 @@ def change(root: Path, directory: Path, plan: RepairPlan) -> None:
         raise StoreError(f"{foreign_change} since a repair began; delete {aside}/{PLAN} to plan the repair again")
     for path in moves:  # moves come first: a log file may have to be created where a directory stands
         move_aside(root, path, f"{aside}/{path}")
-    for log_range in plan.stretches:
+    for log_range in plan.log_ranges:
         _overwrite(root, log_range)
     for path, size_bytes in plan.sizes:
         with _open_log(root, path) as file:
@@ -198,7 +200,7 @@ def _create_parents(path: Path) -> Path:
 
 
 def _copy(root: Path, log_range: LogRange, target: Path) -> None:
-    remaining = log_range.held
+    remaining = log_range.existing_bytes
     with os.fdopen(open_file(root, log_range.path), "rb") as file, target.open("wb") as copy:
         file.seek(log_range.position)
         while remaining:
@@ -224,15 +226,15 @@ def _overwrite(root: Path, log_range: LogRange) -> None:
 
 def _foreign_changes(root: Path, directory: Path, plan: RepairPlan, moves: list[str]) -> Iterator[str]:
     """Find foreign changes since the plan was made, where the plan would overwrite or truncate a file."""
-    for log_range in plan.stretches:
+    for log_range in plan.log_ranges:
         path = root / log_range.path
         is_there = path.is_file() and log_range.path not in moves
         if log_range.held and log_range.path not in plan.moves and not path.exists():
             yield f"{path}: was deleted"
         if is_there and not _is_own(root, directory.name, log_range):
             yield f"{path}: was changed at {log_range.physical_offset}"
-    surplus = {log_range.path: log_range.size for log_range in plan.stretches if log_range.fill is Fill.NONE}
-    created = {log_range.path for log_range in plan.stretches}
+    surplus = {log_range.path: log_range.size for log_range in plan.log_ranges if log_range.fill is Fill.NONE}
+    created = {log_range.path for log_range in plan.log_ranges}
     for name, size_bytes in plan.sizes:
         path = root / name
         if not path.exists() and name not in plan.moves and name not in created:
@@ -249,7 +251,7 @@ def _foreign_changes(root: Path, directory: Path, plan: RepairPlan, moves: list[
 
 def _is_own(root: Path, number: str, log_range: LogRange) -> bool:
     """Return whether a range has the bytes of its copy, or the bytes that this repair wrote."""
-    pieces = _zeros(log_range.held) if log_range.fill is Fill.NONE else log_range.image()
+    pieces = _zeros(log_range.existing_bytes) if log_range.fill is Fill.NONE else log_range.image()
     with os.fdopen(open_file(root, log_range.path), "rb") as file, _open_copy(root, number, log_range) as old:
         file.seek(log_range.position)
         for piece in pieces:
@@ -258,12 +260,12 @@ def _is_own(root: Path, number: str, log_range: LogRange) -> bool:
                 return False
     if log_range.fill is Fill.NONE:
         with LocalStorage().open(str(root / log_range.path)) as range_of:
-            return range_of.data_end() <= log_range.position + log_range.held
+            return range_of.data_end() <= log_range.position + log_range.existing_bytes
     return True
 
 
 def _open_copy(root: Path, number: str, log_range: LogRange) -> BinaryIO:
-    if not log_range.held:
+    if not log_range.existing_bytes:
         return Path(os.devnull).open("rb")
     return os.fdopen(open_file(root, f"{DIRECTORY}/{number}/{log_range.copy}"), "rb")
 
@@ -283,7 +285,7 @@ def _is_between(old: bytes, now: bytes, new: bytes) -> bool:
 
 def check_plan(plan: RepairPlan) -> None:
     """Refuse a plan that names anything but what a repair changes. Raises StoreError."""
-    for log_range in plan.stretches:
+    for log_range in plan.log_ranges:
         _check_log_file(log_range.path)
         _check_range(log_range)
     for path, size_bytes in plan.sizes:
@@ -307,7 +309,7 @@ def check_plan(plan: RepairPlan) -> None:
 
 def changed_files(plan: RepairPlan) -> Iterable[str]:
     """List the log files that a plan writes into, creates or resizes."""
-    return dict.fromkeys([*(log_range.path for log_range in plan.stretches), *(path for path, _ in plan.sizes)])
+    return dict.fromkeys([*(log_range.path for log_range in plan.log_ranges), *(path for path, _ in plan.sizes)])
 
 
 def _check_log_file(path: str) -> None:
@@ -321,7 +323,7 @@ def _check_log_file(path: str) -> None:
 def _check_range(log_range: LogRange) -> None:
     limit = _MAX_OFFSET if log_range.fill is Fill.NONE else _MAX_FILE_BYTES  # a file that is cut off may be of any size
     is_sound = (
-        0 <= log_range.held <= log_range.size
+        0 <= log_range.existing_bytes <= log_range.size
         and log_range.position >= 0
         and log_range.position + log_range.size <= limit
         and len(log_range.written) <= 2 * min(log_range.size, _MAX_WRITTEN_BYTES)

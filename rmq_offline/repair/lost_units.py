@@ -16,7 +16,7 @@ from rmq_formats.codecs.index import ENTRY_DTYPE, entry_position
 from rmq_formats.codecs.layout import BLANK_BYTES, PRE_BLANK_SIZE, UNIT_BYTES
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX, is_consumed_by_broker
 from rmq_formats.errors import FormatError
-from rmq_formats.read.queue_databases import opened_queues
+from rmq_formats.read.queue_databases import open_queues
 from rmq_formats.storage.queue_files import walk_queues
 from rmq_formats.storage.segments import LocalStorage, read_range
 from rmq_formats.storage.store_files import open_store
@@ -94,7 +94,7 @@ def read_all_units(root: str) -> Iterator[tuple[QueueIdentity, Units]]:
     database = store.layouts.queue_database
     if database is not None:
         # Verify reports a damaged database, and a rebuild replaces it.
-        with suppress(FormatError), opened_queues(store.storage, database) as queues:
+        with suppress(FormatError), open_queues(store.storage, database) as queues:
             for topic, queue_id in queues.queues():
                 for offsets, units in queues.units(topic, queue_id):
                     yield QueueIdentity(topic, queue_id), make_units(offsets, units)
@@ -106,9 +106,11 @@ def _attach_lost_messages(log_range: LogRange, messages: Sequence[LostMessage]) 
         yield replace(log_range, places=places)
         return
     size = places[-1].physical_offset + places[-1].size - log_range.physical_offset
-    yield replace(log_range, size=size, held=min(size, log_range.held), fill=Fill.FILLER, places=places)
-    begin, held = log_range.physical_offset + size, max(0, log_range.held - size)
-    yield replace(log_range, physical_offset=begin, size=log_range.size - size, held=held)
+    yield replace(
+        log_range, size=size, existing_bytes=min(size, log_range.existing_bytes), fill=Fill.FILLER, places=places
+    )
+    begin, existing_bytes = log_range.physical_offset + size, max(0, log_range.existing_bytes - size)
+    yield replace(log_range, physical_offset=begin, size=log_range.size - size, existing_bytes=existing_bytes)
 
 
 def _select_fitting(log_range: LogRange, candidates: Sequence[LostMessage]) -> tuple[LostMessage, ...]:

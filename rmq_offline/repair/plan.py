@@ -15,7 +15,7 @@ from rmq_formats.codecs import paths
 from rmq_formats.errors import FormatError, StoreError, StoreLayoutError, StoreSizeError
 from rmq_formats.read.broker_config import stored_topics
 from rmq_formats.read.log_end import cut_segments, find_leftovers
-from rmq_formats.read.queue_databases import opened_queues
+from rmq_formats.read.queue_databases import open_queues
 from rmq_formats.storage.queue_files import named_topics, walk_queues
 from rmq_formats.storage.segments import LocalStorage, Segment, list_segments
 from rmq_formats.storage.store_files import StoreFiles, configured_log_directories
@@ -43,6 +43,7 @@ _MOVED: Final = frozenset({
     finding_kinds.EXT_FILE_SIZE, finding_kinds.INDEX_FILE_SIZE,
 })  # fmt: skip
 _ADDED: Final = frozenset({"queues", "index", "accept"})  # fields that manifests of rmq 0.1.0 do not have
+_KEYS: Final = {"log_ranges": "stretches", "existing_bytes": "held"}  # keys in plan files, which all versions read
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ class RepairPlan:
     """Planned changes of a repair, which may be applied twice. Paths are relative to the store's root.
 
     Attributes:
-        stretches: ranges of the log that are quarantined and overwritten.
+        log_ranges: ranges of the log that are quarantined and overwritten.
         sizes: log files to be given another size, or to be made: path and bytes.
         moves: files and directories that are quarantined.
         configs: config files to be replaced by their ``.bak``.
@@ -60,7 +61,7 @@ class RepairPlan:
     """
 
     store_sizes: StoreSizes
-    stretches: tuple[LogRange, ...] = ()
+    log_ranges: tuple[LogRange, ...] = ()
     sizes: tuple[tuple[str, int], ...] = ()
     moves: tuple[str, ...] = ()
     configs: tuple[str, ...] = ()
@@ -76,13 +77,13 @@ class RepairPlan:
     @property
     def is_empty(self) -> bool:
         """True if the plan has no steps."""
-        changes = self.stretches, self.sizes, self.moves, self.configs, self.rebuild, self.checkpoint, self.entries
+        changes = self.log_ranges, self.sizes, self.moves, self.configs, self.rebuild, self.checkpoint, self.entries
         return not any(changes)
 
     def to_json(self) -> str:
         """Encode the plan as JSON."""
-        document = asdict(self)
-        document["stretches"] = [{**asdict(item), "copy": item.copy if item.held else None} for item in self.stretches]
+        document = {_KEYS.get(name, name): value for name, value in asdict(self).items()}
+        document["stretches"] = [_encode_log_range(log_range) for log_range in self.log_ranges]
         document["left"] = [finding.to_dict() for finding in self.left]
         document["live_topics"] = None if self.live_topics is None else sorted(self.live_topics)
         return json.dumps(document, indent=1)
@@ -91,13 +92,19 @@ class RepairPlan:
     def from_json(cls, text: str) -> "RepairPlan":
         """Decode the plan from ``to_json``."""
         document: dict[str, Any] = json.loads(text)
-        names = [field.name for field in fields(cls)]
-        values = {name: document[name] for name in names if name in document or name not in _ADDED}
+        keys = {field.name: _KEYS.get(field.name, field.name) for field in fields(cls)}
+        values = {name: document[key] for name, key in keys.items() if key in document or key not in _ADDED}
+        values["log_ranges"] = [{**item, "existing_bytes": item["held"]} for item in values["log_ranges"]]
         unrepaired = tuple(finding_kinds.restore_finding(item) for item in values.pop("left"))
         return replace(msgspec.convert(values, cls), left=unrepaired)
 
 
-def log_file_bytes(root: str, options: VerifyOptions) -> int | None:
+def _encode_log_range(log_range: LogRange) -> dict[str, Any]:
+    document = {_KEYS.get(name, name): value for name, value in asdict(log_range).items()}
+    return {**document, "copy": log_range.copy if log_range.existing_bytes else None}
+
+
+def infer_log_file_bytes(root: str, options: VerifyOptions) -> int | None:
     """Determine ``mappedFileSizeCommitLog``: from the options, else from the files' sizes and distances.
 
     Raises StoreSizeError for an option that contradicts the files.
@@ -174,7 +181,7 @@ def _faults(segments: Sequence[Segment], file_bytes: int) -> int:
 
 
 def plan_repair(store: StoreFiles, options: VerifyOptions, report: VerifyReport) -> RepairPlan:
-    """Plan the repair of a store's findings; the options have ``log_file_bytes``.
+    """Plan the repair of a store's findings; the options have ``infer_log_file_bytes``.
 
     Raises StoreError for a fault that no repair can remove.
     """
@@ -208,7 +215,7 @@ def plan_repair(store: StoreFiles, options: VerifyOptions, report: VerifyReport)
     )
     no_files = [name for name in configs if not Path(root, name).is_file()]
     moves = dict.fromkeys([*plan.moves, *_strays(root, report), *no_files])
-    ranges = lost_ranges(plan.stretches)
+    ranges = lost_ranges(plan.log_ranges)
     queues = _faulty_queues(root, report, tuple(moves))
     if queues is not None:
         queues |= touched_queues(root, ranges)
@@ -291,7 +298,7 @@ def _plan_entries(root: str, plan: RepairPlan, segments: Sequence[Segment], repo
         if is_made and Path(root, entry_repair.directory, name).exists()
     ]
     entries = entry_repair if entry_repair.makes_index or entry_repair.checkpoint is not None else None
-    return replace(plan, stretches=log_ranges, sizes=sizes, moves=tuple(moves), left=unrepaired, entries=entries)
+    return replace(plan, log_ranges=log_ranges, sizes=sizes, moves=tuple(moves), left=unrepaired, entries=entries)
 
 
 def _plan_log(store: StoreFiles, plan: RepairPlan, segments: Sequence[Segment]) -> RepairPlan:
@@ -325,11 +332,11 @@ def _plan_log(store: StoreFiles, plan: RepairPlan, segments: Sequence[Segment]) 
     missing = finding_kinds.SEGMENT_MISSING.code
     log_ranges = [
         replace(item, code=missing, detail="no file holds this range") if item.file_offset in new_starts else item
-        for item in scan.stretches
+        for item in scan.log_ranges
     ]
     return replace(
         plan,
-        stretches=(*with_lost_messages(root, log_ranges), *surplus),
+        log_ranges=(*with_lost_messages(root, log_ranges), *surplus),
         sizes=tuple(sizes),
         left=(*plan.left, *unrepaired),
         moves=tuple(relative_path(root, segment.path) for segment in foreign),
@@ -376,7 +383,7 @@ def _live_topics(store: StoreFiles) -> frozenset[str] | None:
     topics = frozenset(named_topics(store))
     database = store.layouts.queue_database
     if database is not None:
-        with suppress(FormatError), opened_queues(store.storage, database) as queues:
+        with suppress(FormatError), open_queues(store.storage, database) as queues:
             topics |= {topic for topic, _ in queues.queues()}
     with suppress(StoreError):  # a file that does not parse: the verification has reported it
         topics |= frozenset(stored_topics(store) or ())
@@ -387,8 +394,8 @@ def _surplus(root: str, segment: Segment, file_bytes: int) -> LogRange:
     path, start, size = relative_path(root, segment.path), segment.start_offset, segment.size_bytes - file_bytes
     code, detail = finding_kinds.SEGMENT_SIZE.code, "bytes beyond the size of the log's files"
     with LocalStorage().open(segment.path) as file:
-        held = max(0, file.data_end() - file_bytes)  # zeros are not copied, be they a terabyte
-    return LogRange(path, start, start + file_bytes, size, held, code, detail, Fill.NONE)
+        existing_bytes = max(0, file.data_end() - file_bytes)  # zeros are not copied, be they a terabyte
+    return LogRange(path, start, start + file_bytes, size, existing_bytes, code, detail, Fill.NONE)
 
 
 _KINDS: Final = {kind.code: kind for kind in finding_kinds.ALL}

@@ -70,7 +70,7 @@ def refuse_layouts(store: StoreFiles, plan: RepairPlan) -> None:
     if plan.rebuild:
         _refuse_unlisted_batch_topics(store)
     after_blank = finding_kinds.LOG_AFTER_BLANK.code  # other zeros overwrite the log's torn tail
-    if any(item.fill is Fill.ZEROS and item.code != after_blank for item in plan.stretches):
+    if any(item.fill is Fill.ZEROS and item.code != after_blank for item in plan.log_ranges):
         layout_refusals.refuse(layout_refusals.truncate_refusal(store.layouts))
 
 
@@ -105,7 +105,7 @@ def refuse_plan(root: Path, plan: RepairPlan) -> None:
             another file system, or is reached by a link.
     """
     refuse_links(root, plan)
-    changed = {root / path for path in (*(item.path for item in plan.stretches), *(path for path, _ in plan.sizes))}
+    changed = {root / path for path in (*(item.path for item in plan.log_ranges), *(path for path, _ in plan.sizes))}
     for path in sorted({*changed, *((root / path).parent for path in (*plan.moves, *plan.configs)), root}):
         place = path if path.exists() else path.parent
         if not os.access(place, os.W_OK):

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from rmq_formats.errors import RmqError
-from rmq_formats.read.queue_databases import opened_queues
+from rmq_formats.read.queue_databases import open_queues
 from rmq_formats.read.queue_units import QueueDatabase
 from rmq_formats.storage.store_files import open_store
 from rmq_offline.rebuild.publication import Outcome
@@ -110,11 +110,15 @@ class RepairReport:
 
 def list_steps(plan: RepairPlan) -> Iterator[Step]:
     """List a plan's steps in words."""
-    for log_range in plan.stretches:
-        action = _DONE[log_range.fill] if log_range.held else _DONE[log_range.fill].removeprefix("copy aside, ")
-        size = log_range.held if log_range.fill is Fill.END else log_range.size
+    for log_range in plan.log_ranges:
+        action = (
+            _DONE[log_range.fill] if log_range.existing_bytes else _DONE[log_range.fill].removeprefix("copy aside, ")
+        )
+        size = log_range.existing_bytes if log_range.fill is Fill.END else log_range.size
         yield Step(action, log_range.path, log_range.code, log_range.physical_offset, size or None)
-    new_files = {log_range.path for log_range in plan.stretches if log_range.code == finding_kinds.SEGMENT_MISSING.code}
+    new_files = {
+        log_range.path for log_range in plan.log_ranges if log_range.code == finding_kinds.SEGMENT_MISSING.code
+    }
     for path, size in plan.sizes:
         if path in new_files:
             yield Step("create the file", path, finding_kinds.SEGMENT_MISSING.code, size=size)
@@ -166,7 +170,7 @@ def sort_gaps(root: str, findings: Iterable[Finding], repairs: Sequence[RepairPl
     log_ranges = sorted(
         (log_range.physical_offset, log_range.physical_offset + log_range.size)
         for plan in repairs
-        for log_range in plan.stretches
+        for log_range in plan.log_ranges
         if log_range.fill is not Fill.BYTES
     )
     unexplained: list[Finding] = []
@@ -212,7 +216,7 @@ def _open_database(root: str, stack: ExitStack) -> QueueDatabase | None:
     store = open_store(root)
     path = store.layouts.only_queue_database
     with suppress(RmqError):  # verify reports it
-        return stack.enter_context(opened_queues(store.storage, path)) if path is not None else None
+        return stack.enter_context(open_queues(store.storage, path)) if path is not None else None
     return None
 
 

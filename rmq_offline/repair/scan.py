@@ -27,11 +27,11 @@ class LogScan:
     """Result of a repair's scan, in log order.
 
     Attributes:
-        stretches: ranges to overwrite.
+        log_ranges: ranges to overwrite.
         unfillable: ranges too small for a filler, or at the end of their file without room for a BLANK.
     """
 
-    stretches: list[LogRange]
+    log_ranges: list[LogRange]
     unfillable: list[LogRange]
 
 
@@ -106,11 +106,11 @@ def scan_log(store: StoreFiles, segments: Sequence[Segment], file_bytes: int) ->
         first_ms = scan.first_ms if first_ms < 0 else first_ms
         for log_range in _file_ranges(scan, segment, file_bytes, ends[number], is_last=number == last):
             placed = replace(log_range, path=segment.path[len(store.root) + 1 :])
-            (log_scan.stretches if placed.fill is not Fill.NONE else log_scan.unfillable).append(placed)
+            (log_scan.log_ranges if placed.fill is not Fill.NONE else log_scan.unfillable).append(placed)
     # A range at the log's begin, without a record before it, gets the time of the first record after it.
     timed = [
         replace(item, store_timestamp_ms=max(first_ms, 0)) if item.store_timestamp_ms < 0 else item
-        for item in log_scan.stretches
+        for item in log_scan.log_ranges
     ]
     return LogScan(timed, log_scan.unfillable)
 
@@ -200,11 +200,11 @@ def _file_ranges(
     begin_of_zeros = segment.start_offset + data_end
 
     def build_range(begin: int, end: int, bad: _Bad, fill: Fill) -> LogRange:
-        held = max(0, min(end, begin_of_zeros, segment.end_offset) - begin)
+        existing_bytes = max(0, min(end, begin_of_zeros, segment.end_offset) - begin)
         if end - begin < {Fill.FILLER: MIN_BYTES, Fill.END: BLANK_BYTES}.get(fill, 0):
             fill = Fill.NONE
         start, code = segment.start_offset, bad.kind.code
-        return LogRange("", start, begin, end - begin, held, code, bad.detail, fill, bad.before_ms)
+        return LogRange("", start, begin, end - begin, existing_bytes, code, bad.detail, fill, bad.before_ms)
 
     bad = _merge_short_ranges(scan.bad)
     tail = bad.pop() if bad and bad[-1].is_torn and bad[-1].end >= scan.end and scan.blank_at is None else None

@@ -7,7 +7,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_formats.arrow.sql_filter import fulfilled
+from rmq_formats.arrow.sql_filter import evaluate_filter
 from rmq_formats.codecs.topics import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_TOPIC_PATTERN
 from rmq_formats.errors import OptionError
 from rmq_formats.read.broker_config import stored_offsets
@@ -95,7 +95,7 @@ def filter_rows(batches: Iterator[pa.RecordBatch], choice: ReplaySelection) -> I
             )
             rows = rows.filter(pc.or_(matches, _damaged_ranges(rows)))
         if choice.sql is not None and rows.num_rows:
-            matches = fulfilled(compile_expression(choice.sql), rows["properties"])
+            matches = evaluate_filter(compile_expression(choice.sql), rows["properties"])
             rows = rows.filter(pc.or_(matches, _damaged_ranges(rows)))
         yield rows
 

@@ -19,7 +19,7 @@ from rmq_formats.read.plan import PointReadTask, QueuesTask, ScanTask, Task, pla
 from rmq_formats.read.query import Include, Queue, ReadOptions
 from rmq_formats.read.ranges import Range, missing_ranges
 from rmq_formats.read.task import read_task
-from rmq_formats.scan.splits import frozen_end, torn_bytes
+from rmq_formats.scan.splits import last_record_end, torn_bytes
 from rmq_formats.storage.queue_logs import COMMITLOG_ONLY, LogKind, Logs
 from rmq_formats.storage.segments import Segment, Storage
 from rmq_formats.storage.store_files import open_store
@@ -73,7 +73,7 @@ class MissingRanges:
         for begin, end in ranges:
             if begin >= end or (begin, end) in self._ranges:
                 continue
-            message = f"{self._store}: bytes {begin} to {end} of the CommitLog are gone: deleted before the replay"
+            message = f"{self._store}: bytes {begin} to {end} of the CommitLog were deleted before the replay"
             if self._fails:
                 raise StoreError(f"{message}; --fail-on-data-loss false skips them")
             _log.warning("%s", message)
@@ -200,7 +200,7 @@ def open_log(replay: Replay) -> ReplayLog:
     store = open_store(replay.store)
     is_unqueued = replay.choice.query.included is Include.UNQUEUED
     segments = store.segments if is_unqueued else readable_segments(store)
-    return ReplayLog(replay.store, store.storage, segments, frozen_end(store.storage, segments))
+    return ReplayLog(replay.store, store.storage, segments, last_record_end(store.storage, segments))
 
 
 def _tasks_of_files(task: Task) -> Iterator[Task]:

@@ -8,7 +8,7 @@ from pyspark.sql.types import StructType
 
 from rmq_formats.spark.commitlog.batch import CommitLogReader
 from rmq_formats.spark.options import schemas
-from rmq_formats.spark.options.read import SourceOptions, batch_only, commitlog_options, stream_only
+from rmq_formats.spark.options.read import SourceOptions, commitlog_options, refuse_batch_options, refuse_stream_options
 from rmq_formats.spark.options.schemas import get_source_options, table_options, with_options
 from rmq_formats.spark.versions import need_spark
 
@@ -40,7 +40,7 @@ class CommitLogSource(DataSource):
         them in all other queries over it, and in other parts of the same query; a union of two filters had the rows of
         one filter.
         """
-        options = batch_only(self._options(schema))
+        options = refuse_stream_options(self._options(schema))
         if options.pushdown:
             _log.warning("%s: option pushdown does nothing: give subscribe and the like instead", options.path)
         return CommitLogReader(options, schema)
@@ -49,7 +49,7 @@ class CommitLogSource(DataSource):
         need_spark((4, 2), "a stream of rmq_commitlog")
         from rmq_formats.spark.commitlog.stream import CommitLogStreamReader  # noqa: PLC0415
 
-        return CommitLogStreamReader(stream_only(self._options(schema)), schema)
+        return CommitLogStreamReader(refuse_batch_options(self._options(schema)), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from rmq_offline.spark.writers import CommitLogWriter  # noqa: PLC0415

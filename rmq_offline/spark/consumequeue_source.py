@@ -7,7 +7,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWrite
 from pyspark.sql.types import StructType
 
 from rmq_formats.spark.options import schemas
-from rmq_formats.spark.options.read import SourceOptions, batch_only, consumequeue_options
+from rmq_formats.spark.options.read import SourceOptions, consumequeue_options, refuse_stream_options
 from rmq_formats.spark.options.schemas import get_source_options, table_options, with_options
 from rmq_formats.storage.store_files import open_store
 
@@ -35,7 +35,7 @@ class ConsumeQueueSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = consumequeue_options(table_options(schema, self._given))
-        return ConsumeQueueReader(batch_only(options), schema)
+        return ConsumeQueueReader(refuse_stream_options(options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from rmq_offline.spark.writers import derived_writer  # noqa: PLC0415

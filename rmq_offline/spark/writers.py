@@ -35,7 +35,7 @@ from rmq_formats.codecs.layout import CONSUMEQUEUE_FILE_BYTES, DEFAULT_DELAY_LEV
 from rmq_formats.errors import OptionError
 from rmq_formats.spark.options import schemas, values
 from rmq_formats.spark.options.read import OptionParser
-from rmq_offline.tasks.origin import LeftoverPolicy
+from rmq_offline.tasks.origin import InterruptedRunPolicy
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -160,16 +160,16 @@ def commitlog_write_options(options: Mapping[str, str], overwrite: bool) -> "Wri
     )
 
 
-def leftover_option(parser: OptionParser) -> LeftoverPolicy:
+def leftover_option(parser: OptionParser) -> InterruptedRunPolicy:
     """Parse the option ``leftover``. Raises OptionError."""
-    return parser.get_or("leftover", _leftover, LeftoverPolicy.REFUSE)
+    return parser.get_or("leftover", _leftover, InterruptedRunPolicy.REFUSE)
 
 
-def _leftover(text: str) -> LeftoverPolicy:
+def _leftover(text: str) -> InterruptedRunPolicy:
     try:
-        return LeftoverPolicy(text)
+        return InterruptedRunPolicy(text)
     except ValueError:
-        raise ValueError(f"give {', '.join(LeftoverPolicy)}") from None
+        raise ValueError(f"give {', '.join(InterruptedRunPolicy)}") from None
 
 
 def store_root(parser: OptionParser) -> str:

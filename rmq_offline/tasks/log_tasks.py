@@ -27,7 +27,7 @@ def partition_count(splits: Sequence[Split]) -> int:
     return min(MAX_PARTITIONS, max(1 + total // PARTITION_BYTES, min(EARLY_PARTITIONS, 1 + total // _EARLY_BYTES)))
 
 
-class Scanned(Protocol):
+class SplitScan(Protocol):
     """First and last position of a split's scan."""
 
     @property
@@ -39,7 +39,7 @@ class Scanned(Protocol):
         """Physical offset where the walk ended: the first frame of the next split."""
 
 
-AnyScan = TypeVar("AnyScan", bound=Scanned)
+AnyScan = TypeVar("AnyScan", bound=SplitScan)
 
 
 def rescan_misaligned_splits(

@@ -22,7 +22,7 @@ from rmq_formats.storage.segments import ArrowStorage, open_storage, read_range,
 from rmq_formats.storage.store_files import StoreFiles
 from rmq_offline.tasks import object_lease
 from rmq_offline.tasks.job_steps import JobSteps, TaskBatch
-from rmq_offline.tasks.origin import LeftoverPolicy, add_seal, check_origin
+from rmq_offline.tasks.origin import InterruptedRunPolicy, add_seal, check_origin
 from rmq_offline.tasks.publish import REBUILT
 from rmq_offline.tasks.unknown_files import refuse_unknown_files
 from rmq_offline.tasks.work_files import WORK_DIRECTORY, write_text
@@ -129,7 +129,7 @@ class ObjectArea:
             for name in files:
                 check_name(name, REBUILT.directories)
         except (ValueError, TypeError, RecursionError) as error:
-            raise StoreError(f"{self.path(path)}: does not say what was written ({error})") from error
+            raise StoreError(f"{self.path(path)}: not a valid list of written files ({error})") from error
         return files
 
     def has_links(self) -> bool:
@@ -143,17 +143,17 @@ class ObjectArea:
         write_text(self, _NOTE, json.dumps(note))
         yield from self.finish_publishing()
 
-    def finish_publishing(self, leftover: LeftoverPolicy = LeftoverPolicy.REFUSE) -> JobSteps[None]:
+    def finish_publishing(self, leftover: InterruptedRunPolicy = InterruptedRunPolicy.REFUSE) -> JobSteps[None]:
         """Complete an interrupted ``publish``, as long as its note exists.
 
-        ``LeftoverPolicy.START_ANEW`` deletes the note: a rebuild makes deleted files again.
+        ``InterruptedRunPolicy.START_ANEW`` deletes the note: a rebuild makes deleted files again.
 
         Raises:
             StoreError: the note cannot be read, names files that no rebuild publishes, or is foreign.
         """
         if not self.exists(_NOTE):
             return
-        if leftover is LeftoverPolicy.START_ANEW:
+        if leftover is InterruptedRunPolicy.START_ANEW:
             self.delete(self.path("plan.json"))
             self.delete(self.path(_NOTE))
             return
@@ -168,7 +168,7 @@ class ObjectArea:
         self.delete(self.path(_NOTE))
         self.delete_below(f"{self.target}/{self._directory}")
 
-    def _read_note(self, leftover: LeftoverPolicy) -> tuple[list[str], list[str]]:
+    def _read_note(self, leftover: InterruptedRunPolicy) -> tuple[list[str], list[str]]:
         path = self.path(_NOTE)
         try:
             note = json.loads(self.read_text(_NOTE))
@@ -181,10 +181,12 @@ class ObjectArea:
                     raise TypeError(f"names {name!r}, which is no task")
                 check_name(f"{_FILES}/{name}", {_FILES}, depth=2)
         except (ValueError, TypeError, KeyError, RecursionError) as error:
-            raise StoreError(f"{path}: does not say what was being published ({error})") from error
+            raise StoreError(
+                f"{path}: not a valid publication record ({error}). Give --start-anew to rebuild."
+            ) from error
         names = ", ".join(directories) or "nothing"
         check_origin(note, self.target, path, f"an interrupted publication of {names}", leftover)
-        if leftover is LeftoverPolicy.RESUME:
+        if leftover is InterruptedRunPolicy.RESUME:
             for name in tasks:  # somebody else's lists are checked before anything is deleted
                 self._read_noted_files(name)
         return directories, tasks

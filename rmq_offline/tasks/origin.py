@@ -24,7 +24,9 @@ from rmq_formats.errors import OptionError, StoreError, without_secrets
 
 NOTE_VERSION: Final = 1
 _KEY_BYTES: Final = 32
-_WORDS: Final = "Give --resume to complete it, or --start-anew to set it aside (of a Spark sink: the option leftover)"
+_WORDS: Final = (
+    "Give --resume to complete it, or --start-anew to rename it and begin again (Spark sinks: option leftover)"
+)
 _DIFFERENCES: Final = {
     "version": "was written by another version of rmq",
     "root": "was written for another directory (the store was copied or moved)",
@@ -33,21 +35,21 @@ _DIFFERENCES: Final = {
 }
 
 
-class LeftoverPolicy(StrEnum):
-    """The operator's decision on the work files of an interrupted run."""
+class InterruptedRunPolicy(StrEnum):
+    """Decision of the operator on the work files of an interrupted run."""
 
     REFUSE = "refuse"  # complete what this user's own run left here, and refuse all else
     RESUME = "resume"  # complete it, whoever left it
-    START_ANEW = "start-anew"  # set it aside
+    START_ANEW = "start-anew"  # rename it
 
 
-def parse_leftover_policy(arguments: Namespace) -> LeftoverPolicy:
+def parse_interrupted_run_policy(arguments: Namespace) -> InterruptedRunPolicy:
     """Translate the options ``--resume`` and ``--start-anew``. Raises OptionError for both at once."""
     if arguments.resume and arguments.start_anew:
         raise OptionError("--resume and --start-anew: give one of them")
     if arguments.resume:
-        return LeftoverPolicy.RESUME
-    return LeftoverPolicy.START_ANEW if arguments.start_anew else LeftoverPolicy.REFUSE
+        return InterruptedRunPolicy.RESUME
+    return InterruptedRunPolicy.START_ANEW if arguments.start_anew else InterruptedRunPolicy.REFUSE
 
 
 def add_seal(note: Mapping[str, Any], root: str) -> dict[str, Any]:
@@ -65,10 +67,12 @@ def seal(note: Mapping[str, Any]) -> str:
     return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
 
 
-def check_origin(note: Mapping[str, Any], root: str, path: str | Path, subject: str, leftover: LeftoverPolicy) -> None:
+def check_origin(
+    note: Mapping[str, Any], root: str, path: str | Path, subject: str, leftover: InterruptedRunPolicy
+) -> None:
     """Raise StoreError for a foreign note about a ``subject``, unless the operator resumes it."""
     reason = foreign_reason(note, root)
-    if reason is not None and leftover is not LeftoverPolicy.RESUME:
+    if reason is not None and leftover is not InterruptedRunPolicy.RESUME:
         raise StoreError(f"{path}: {subject} {reason}. {_WORDS}")
 
 
@@ -76,14 +80,14 @@ def foreign_reason(note: Mapping[str, Any], root: str) -> str | None:
     """Return the reason why a note may not be this user's; None for a note with this user's seal."""
     origin, signature = note.get("origin"), note.get("seal")
     if not isinstance(origin, dict) or not isinstance(signature, str):
-        return "does not say who left it (rmq 0.1.0 did not, nor does somebody else)"
+        return "has no origin: rmq 0.1.0 or another program wrote the file"
     here = _origin(root)
     for name, difference in _DIFFERENCES.items():
         if origin.get(name) != here[name]:
             return difference
     expected = seal({key: value for key, value in note.items() if key != "seal"})
     if not expected or not hmac.compare_digest(expected.encode(), signature.encode("utf-8", "replace")):
-        return f"has no seal of this user's key ({_key_file()}): somebody else may have left it"
+        return f"has no seal of this user's key ({_key_file()}): another user may have written the file"
     return None
 
 

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from rmq_formats.errors import StoreError
 from rmq_formats.storage.contained import is_there, names_in, read_file, real_directory, replace_file, root_directory
-from rmq_offline.tasks.origin import LeftoverPolicy, add_seal, check_origin
+from rmq_offline.tasks.origin import InterruptedRunPolicy, add_seal, check_origin
 
 _RENAME_EXCHANGE: Final = 2
 _SYNC_FILE_RANGE_WRITE: Final = 2
@@ -234,10 +234,10 @@ def finish_publishing(
     work: Path,
     target: Path,
     kind: PublishedNames = WRITTEN,
-    leftover: LeftoverPolicy = LeftoverPolicy.REFUSE,
+    leftover: InterruptedRunPolicy = InterruptedRunPolicy.REFUSE,
     retain: Callable[[Path], None] | None = None,
 ) -> bool:
-    """Complete an interrupted ``publish``; False if there was none, or the work directory was set aside.
+    """Complete an interrupted ``publish``; False if there was none, or the work directory was renamed.
 
     A note names only directories of a fixed set, each with the inode of the directory that the interrupted run made.
 
@@ -252,8 +252,8 @@ def finish_publishing(
             with real_directory(work.name, root, work) as area:
                 if not is_there(_NOTE, area):
                     return False
-                if leftover is LeftoverPolicy.START_ANEW:
-                    set_aside(work.name, root)
+                if leftover is InterruptedRunPolicy.START_ANEW:
+                    rename_aside(work.name, root)
                     return False
                 inodes, retired = _read_note(work, target, kind, leftover)
                 _complete(_Publication(work, target, root, area, inodes, retired, kind))
@@ -266,7 +266,7 @@ def finish_publishing(
 
 
 def _read_note(
-    work: Path, target: Path, kind: PublishedNames, leftover: LeftoverPolicy
+    work: Path, target: Path, kind: PublishedNames, leftover: InterruptedRunPolicy
 ) -> tuple[dict[str, int], list[str]]:
     path = work / _NOTE
     data = read_file(target, f"{work.name}/{_NOTE}")
@@ -275,16 +275,16 @@ def _read_note(
         inodes, retired = _parse_note(note, kind)
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise StoreError(
-            f"{path}: does not say what was being published ({error}); move {work} away: "
-            "what the store may lack is in there"
+            f"{path}: not a valid publication record ({error}). Move {work} out of the store, but keep it: it may hold "
+            "the only copy of some files."
         ) from error
     names = ", ".join(inodes)
     check_origin(note, str(target), path, f"an interrupted publication of {names or 'nothing'}", leftover)
     return inodes, retired
 
 
-def set_aside(name: str, root: int) -> str:
-    """Rename a directory of an open root to a free name beside it, and return that name."""
+def rename_aside(name: str, root: int) -> str:
+    """Rename a file or directory of an open root to a free name beside it, and return that name."""
     number = 1
     while is_there(aside := f"{name}.aside-{number}", root):
         number += 1
@@ -312,8 +312,8 @@ def _put_in_place(publication: _Publication, name: str, new: int) -> None:
         if publication.kind.is_derived:  # somebody deleted it since; the run that follows makes all anew
             return
         raise StoreError(
-            f"{publication.work}/new/{name}: not the directory that the interrupted run made; move "
-            f"{publication.work} away: what the store may lack is in there"
+            f"{publication.work}/new/{name}: not the directory that the interrupted run made. Move "
+            f"{publication.work} out of the store, but keep it: it may hold the only copy of some files."
         )
     if is_there(name, root):
         _exchange(new, root, name, shown)

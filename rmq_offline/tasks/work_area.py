@@ -20,7 +20,7 @@ from rmq_formats.storage.segments import ArrowStorage, open_storage
 from rmq_formats.storage.store_files import open_store
 from rmq_formats.storage.store_lock import directory_lock, store_lock
 from rmq_offline.tasks.object_work_area import ObjectArea
-from rmq_offline.tasks.origin import LeftoverPolicy
+from rmq_offline.tasks.origin import InterruptedRunPolicy
 from rmq_offline.tasks.publish import REBUILT, clear_work, finish_publishing, publish
 from rmq_offline.tasks.unknown_files import refuse_unknown_files
 from rmq_offline.tasks.work_files import WORK_DIRECTORY, write_whole
@@ -87,7 +87,7 @@ class LocalArea:
         publish(self._work, Path(self.target), directories, kind=REBUILT, retain=retain)
 
     def finish_publishing(
-        self, leftover: LeftoverPolicy = LeftoverPolicy.REFUSE, retain: Callable[[Path], None] | None = None
+        self, leftover: InterruptedRunPolicy = InterruptedRunPolicy.REFUSE, retain: Callable[[Path], None] | None = None
     ) -> None:
         """Complete a publication that was interrupted. Raises StoreError for a foreign one."""
         finish_publishing(self._work, Path(self.target), REBUILT, leftover, retain)

@@ -111,7 +111,7 @@ class QueueCheck:
         Args:
             rows: the queue's records, int64[n, ROW_COLUMNS], in log order.
             is_known: whether the broker knows the topic. A deleted topic's queue comes back when a broker that was
-                killed dispatches the end of the log, with fillers up to there (``ConsumeQueue#fillPreBlank``).
+                killed dispatches the end of the log, with pre-blanks up to there (``ConsumeQueue#fillPreBlank``).
             log_file_bytes: size of the log's files; 0 if unknown.
         """
         self.name, self.facts, self.ext = name, facts, ext
@@ -313,7 +313,7 @@ class QueueCheck:
         return int(used_bytes(data, len(data))) <= len(rows) * UNIT_BYTES
 
     def _add_run(self, path: str, view: FileView, begin: int, end: int, status: Status) -> None:
-        kind = self._late_kind if status is Status.MINIMUM else KINDS[status]
+        kind = self._late_kind if status is Status.BEFORE_QUEUE_BEGIN else KINDS[status]
         has_record = bool(view.has_record[begin])
         queue_offset = int(view.offsets[begin])
         expected_row, actual_row = view.expected[begin], view.actual[begin]
@@ -329,7 +329,7 @@ class QueueCheck:
             actual=_unit_text(actual_row),
             count=end - begin,
         )
-        if status is Status.LOST:
+        if status is Status.MESSAGE_LOST:
             self._lost.append((queue_offset, queue_offset + end - begin))
         is_last = int(view.offsets[end - 1]) >= self.expected.last or (view.is_last_file and end == len(view.offsets))
         is_at_end = status is Status.MISSING and is_last
@@ -352,7 +352,7 @@ class QueueCheck:
                 self.name.report(self.findings, kind, detail, row=row)
             self.findings.add_uncounted(kind, max(0, len(rows) - MAX_REPORTED))
         for begin, end, log_begin, log_end in find_record_gaps(state).tolist():
-            # Messages in a damaged stretch of the log are reported with the units that name them.
+            # Messages in a damaged range of the log are reported with the units that name them.
             lost_count = sum(max(0, min(end, high) - max(begin, low)) for low, high in self._lost)
             if end - begin > lost_count:
                 self.name.report(

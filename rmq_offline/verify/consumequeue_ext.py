@@ -156,9 +156,9 @@ def precede_older_units(units: Longs) -> Mask:
 
 def classify_ext_units(view: FileView, status: NDArray[np.int8], addresses: ExtAddresses) -> None:
     """Set the status of units whose ext address is bad, or leads to wrong values."""
-    in_place = np.isin(status, [Status.FINE, Status.TAGS_CODE]) & view.has_record
+    in_place = np.isin(status, [Status.FINE, Status.WRONG_TAGS_CODE]) & view.has_record
     wrong_time = view.actual[:, STORE_TIMESTAMP] != view.expected[:, STORE_TIMESTAMP]
     of_ext = in_place & addresses.is_address & ~addresses.is_bad
-    is_wrong = of_ext & ((status == Status.TAGS_CODE) | wrong_time)
-    status[is_wrong] = np.where(addresses.is_reusable, Status.EXT_REUSED, Status.EXT_UNIT)[is_wrong]
+    is_wrong = of_ext & ((status == Status.WRONG_TAGS_CODE) | wrong_time)
+    status[is_wrong] = np.where(addresses.is_reusable, Status.EXT_REUSED, Status.WRONG_EXT_UNIT)[is_wrong]
     status[in_place & addresses.is_bad] = Status.EXT_ADDRESS

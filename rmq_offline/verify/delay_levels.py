@@ -17,7 +17,7 @@ from rmq_formats.codecs.layout import MAX_RECORD_BYTES, SCHEDULE_TOPIC, UNIT_BYT
 from rmq_formats.codecs.record import decode_record
 from rmq_formats.codecs.record_layout import RECORD_FIXED_BYTES_V1
 from rmq_formats.errors import FormatError, RmqError
-from rmq_formats.read.queue_databases import opened_queues
+from rmq_formats.read.queue_databases import open_queues
 from rmq_formats.read.queue_units import QueueDatabase
 from rmq_formats.storage.segments import Segment, Storage, list_segments, read_range
 from rmq_formats.storage.store_files import StoreFiles
@@ -36,7 +36,7 @@ def infer_delay_levels(store: StoreFiles, segments: Sequence[Segment], default: 
     delays: Mapping[int, Iterable[int]] = sample_file_delays(store, segments)
     database = store.layouts.only_queue_database
     if database is not None:
-        with suppress(RmqError), opened_queues(store.storage, database) as opened_database:
+        with suppress(RmqError), open_queues(store.storage, database) as opened_database:
             delays = sample_database_delays(opened_database)
     return infer_levels_from_delays(delays, default)
 

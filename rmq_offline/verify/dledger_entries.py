@@ -181,7 +181,7 @@ class EntryCheck:
         if self._units is None:
             return
         try:
-            actual = self._units.take(int(expected[0]["index"]), len(expected))
+            actual = self._units.read_units(int(expected[0]["index"]), len(expected))
         except StoreError as error:
             self._units.close()
             self._units = None
@@ -288,7 +288,7 @@ class EntryUnits:
             self._load(position)
         return (position - self._begin, self._end - self._begin) if self._begin <= position < self._end else (0, 0)
 
-    def take(self, first_index: int, count: int) -> NDArray[np.void]:
+    def read_units(self, first_index: int, count: int) -> NDArray[np.void]:
         """Return the units of ``count`` entries, INDEX_UNIT_DTYPE[count]; zeros for missing ones. Raises StoreError."""
         units = np.zeros(count, dtype=INDEX_UNIT_DTYPE)
         row = 0

@@ -20,7 +20,7 @@ from rmq_offline.verify.findings import (
     warning,
 )
 
-_RESTORE = "restore the stretch from a replica, or quarantine it with rmq repair; what follows it is sound"
+_RESTORE = "restore the range from a replica, or quarantine it with rmq repair; the records after it are sound"
 _REBUILD_QUEUE = "stop the broker and run rmq rebuild --what consumequeue"
 _RENEW_DATABASE = (
     "stop the broker, move the directory of the RocksDB away, and make an empty file abort in the store: the broker "
@@ -29,11 +29,11 @@ _RENEW_DATABASE = (
 _REBUILD_INDEX = "stop the broker and run rmq rebuild --what index"
 _MOVE_AWAY = "move it out of the store"
 
-# --- CommitLog: stretches and records ---------------------------------------------------
+# --- CommitLog: ranges and records ------------------------------------------------------
 _DAMAGE_NAMES: Final = {DamageCode.PHYSICAL_OFFSET: "stale", DamageCode.PROPERTIES_CRC: "record_crc"}
 _STALE = (
-    "bytes of another place, as a recycled or misplaced file has them; RocketMQ would take them for new "
-    "messages: quarantine them with rmq repair, and restore what should stand here from a replica"
+    "bytes of another offset, as a recycled or misplaced file has them; RocketMQ would take them for new messages: "
+    "quarantine them with rmq repair, and restore the bytes of this offset from a replica"
 )
 DAMAGE: Final = {
     code: error(
@@ -49,8 +49,8 @@ LOG_TAIL: Final = warning(
 )
 LOG_LEFTOVER: Final = info(
     "commitlog.leftover",
-    "records of an earlier life of the log behind its end, as a recovery leaves them: a broker ends its log before "
-    "them and overwrites them, and no consumer gets them",
+    "records after the log's end, left by a recovery: a broker ends its log before them and overwrites them, and no "
+    "consumer gets them",
 )
 LOG_AFTER_BLANK: Final = warning(
     "commitlog.after_blank",
@@ -98,13 +98,13 @@ QUEUE_OFFSET_DISPLACED: Final = unrepaired_warning(
 QUEUE_OFFSET_GAP: Final = unrepaired_warning(
     "commitlog.queue_offset.gap",
     'no record has these queue offsets: a broker closes the gap and logs "[BUG]logic queue order maybe wrong", or a '
-    "damaged stretch of the log had them; their messages are in no file",
+    "damaged range of the log had them; their messages are in no file",
 )
 
 # --- CommitLog: files -------------------------------------------------------------------
 SEGMENT_MISSING: Final = error(
     "commitlog.segment.missing",
-    "a file between two others is gone; restore it from a replica, or give -c broker.conf if storePathCommitLog has "
+    "a file between two others is missing; restore it from a replica, or give -c broker.conf if storePathCommitLog has "
     "several directories",
 )
 SEGMENT_SIZE: Final = error(
@@ -139,9 +139,9 @@ SEGMENT_FOREIGN: Final = error(
 )
 BACKSLASH: Final = unrepaired_warning(
     "store.backslash",
-    "a broker passes over it: a path of Windows in one name, as some archives have; unpack them again, or rename",
+    "RocketMQ ignores this file: its name is a Windows path. Unpack the archive again with another tool",
 )
-STRAY: Final = warning("store.stray", f"the original passes over it; {_MOVE_AWAY}")
+STRAY: Final = warning("store.stray", f"RocketMQ ignores this file; {_MOVE_AWAY}")
 
 # --- ConsumeQueue -----------------------------------------------------------------------
 QUEUE_MISSING: Final = error("consumequeue.missing", f"consumers see no message here; {_REBUILD_QUEUE}")
@@ -161,7 +161,7 @@ QUEUE_FOREIGN: Final = error(
     "consumequeue.foreign", f"a broker does not start with a file here that is no segment; {_MOVE_AWAY}"
 )
 QUEUE_EXPIRED: Final = info(
-    "consumequeue.expired", "all its messages are gone from the log; a broker deletes the file in time"
+    "consumequeue.expired", "the log has deleted all its messages; a broker deletes the file in time"
 )
 QUEUE_MINIMUM: Final = error(
     "consumequeue.minimum",
@@ -184,8 +184,8 @@ QUEUE_PASSED_OVER: Final = unrepaired_warning(
 )
 QUEUE_ABSENT: Final = unrepaired_warning(
     "consumequeue.absent",
-    "messages of the log in a queue without files, of which no consumer offset tells: the topic was deleted and made "
-    "again, or its directory is lost; in the second case stop the broker and run rmq rebuild --from-log-alone",
+    "messages of a queue without files and without a consumer offset. Either the topic was deleted and created again, "
+    "or the directory is lost. If it is lost: stop the broker and run rmq rebuild --from-log-alone",
 )
 FORMER_DELAY: Final = info(
     "consumequeue.former_delay",
@@ -212,7 +212,7 @@ UNIT_ZERO: Final = error(
 UNIT_DANGLING: Final = error("consumequeue.unit.dangling", f"no message of this queue is there; {_REBUILD_QUEUE}")
 UNIT_DUPLICATE: Final = error("consumequeue.unit.duplicate", f"consumers get a message twice; {_REBUILD_QUEUE}")
 UNIT_DISPLACED: Final = error(
-    "consumequeue.unit.displaced", f"the message has another queue offset than this place; {_REBUILD_QUEUE}"
+    "consumequeue.unit.displaced", f"the message has another queue offset than its unit; {_REBUILD_QUEUE}"
 )
 UNIT_SIZE: Final = error("consumequeue.unit.size", f"consumers get a torn message; {_REBUILD_QUEUE}")
 UNIT_TAGS_CODE: Final = error(
@@ -221,7 +221,7 @@ UNIT_TAGS_CODE: Final = error(
 )
 UNIT_LOST: Final = error(
     "consumequeue.unit.lost",
-    "the message stands in a damaged stretch of the log: this is what was lost; restore it from a replica",
+    "the message was in a damaged range of the log, and is lost; restore it from a replica",
 )
 UNIT_BEYOND: Final = error(
     "consumequeue.unit.beyond",
@@ -235,7 +235,7 @@ UNIT_CUT: Final = info(
 )
 UNIT_BEHIND_END: Final = error("consumequeue.unit.behind_end", f"bytes after the last unit; {_REBUILD_QUEUE}")
 PRE_BLANK: Final = warning(
-    "consumequeue.pre_blank", f"the filler before the queue's first unit is not as it should be; {_REBUILD_QUEUE}"
+    "consumequeue.pre_blank", f"the pre-blanks before the queue's first unit are wrong; {_REBUILD_QUEUE}"
 )
 BATCH_UNIT: Final = error(
     "batchconsumequeue.unit", f"consumers get other messages, or a search by time misses it; {_REBUILD_QUEUE}"
@@ -273,7 +273,7 @@ OWN_TOPIC_MISSING: Final = warning(
 NOT_CHECKED: Final = info("consumequeue.not_checked", "queues of this kind are not verified")
 CONFIG_NOT_CHECKED: Final = info("config.not_checked", "config of this kind is not verified")
 OTHER_NOT_CHECKED: Final = info("store.not_checked", "files of this kind are not verified")
-PASSED_OVER: Final = (NOT_CHECKED, CONFIG_NOT_CHECKED, OTHER_NOT_CHECKED)
+UNVERIFIED_KINDS: Final = (NOT_CHECKED, CONFIG_NOT_CHECKED, OTHER_NOT_CHECKED)
 EXT_ADDRESS: Final = error(
     "consumequeue_ext.address", f"the unit's tags code is no address of a ConsumeQueueExt unit; {_REBUILD_QUEUE}"
 )
@@ -313,7 +313,7 @@ INDEX_ENTRY_REPEATED: Final = info(
     "index.entry.repeated", "keys indexed twice, as RocketMQ does with the last message when it recovers"
 )
 INDEX_ENTRY_LOST: Final = info(
-    "index.entry.lost", "the entry names a message in a damaged stretch of the log, see there"
+    "index.entry.lost", "the entry names a message in a damaged range of the log, which has a finding of its own"
 )
 INDEX_ENTRY_BEYOND: Final = warning(
     "index.entry.beyond", f"the entry names a message beyond the end of the log; {_REBUILD_INDEX}"
@@ -361,7 +361,7 @@ CONFIG_LOST: Final = unrepaired_error(
 CONFIG_TOPICS: Final = unrepaired_warning(
     "config.topics",
     "a broker that starts with this store knows none of its topics, so that no client finds them; restore "
-    "topics.json, or make the topics again with mqadmin updateTopic",
+    "topics.json, or stop the broker and run rmq repair STORE --what config --apply",
 )
 CONFIG_DATABASE: Final = unrepaired_error(
     "config.database",
@@ -370,12 +370,12 @@ CONFIG_DATABASE: Final = unrepaired_error(
 )
 CONSUMER_OFFSET: Final = unrepaired_warning(
     "config.consumer_offset",
-    "the group has consumed more than the queue holds, as after a loss; its next messages are passed over until the "
-    "queue grows past that: reset it with mqadmin resetOffsetByTime",
+    "the group has consumed more than the queue holds, as after a loss, and gets no message until the queue is longer. "
+    "Broker stopped: rmq offsets STORE clamp --apply; running: mqadmin resetOffsetByTime",
 )
 DELAY_OFFSET: Final = unrepaired_warning(
     "config.delay_offset",
-    "more of this delay level was delivered than its queue holds; delayed messages are passed over until it grows",
+    "more of this delay level was delivered than its queue holds; delayed messages are skipped until it is longer",
 )
 OFFSET_BELOW: Final = info(
     "config.offset.below", "messages that the group has not read have expired; it goes on at the queue's least offset"
@@ -386,13 +386,13 @@ OFFSET_NEGATIVE: Final = unrepaired_warning(
 )
 OFFSET_WITHOUT_QUEUE: Final = unrepaired_warning(
     "config.offset.no_queue",
-    "the queue is gone, and begins anew at 0: the group gets none of its next messages until it has as many; restore "
-    "the queue, or rmq offsets STORE clamp",
+    "the queue does not exist, and begins again at 0: the group gets no message until the queue is longer than this "
+    "offset; restore the queue, or run rmq offsets STORE clamp --apply",
 )
 OFFSET_OF_DELETED: Final = info(
     "config.offset.deleted", "offsets of a topic that was deleted; a topic of that name begins at 0"
 )
-# Those that are about committed offsets alone, which ``rmq offsets`` changes and no repair does.
+# Kinds about committed offsets only, which ``rmq offsets`` changes and no repair does.
 OF_OFFSETS: Final = frozenset({CONSUMER_OFFSET, DELAY_OFFSET, OFFSET_NEGATIVE, OFFSET_WITHOUT_QUEUE})
 
 ALL: Final[tuple[Kind, ...]] = (
@@ -422,7 +422,7 @@ def with_rocksdb_remedy(kind: Kind) -> Kind:
 
 # Reported by a rebuild and by ``inspect`` in place of the kinds in DAMAGE, which only a verification distinguishes.
 LOG_DAMAGED: Final = error(
-    "commitlog.damaged", "the stretch cannot be read; restore it from a replica, or quarantine it with rmq repair"
+    "commitlog.damaged", "the range cannot be read; restore it from a replica, or quarantine it with rmq repair"
 )
 
 

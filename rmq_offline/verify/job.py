@@ -237,11 +237,11 @@ class _Verification:
         """Report tiered storage and light queues that are not verified, with the reason."""
         layouts = self.store.layouts
         if StoreLayout.TIERED in layouts and self.options.tier is None:
-            detail = "not checked, because it is of tiered storage, whose place --tier would tell"
+            detail = "not checked, because tiered storage needs --tier"
             self.findings.report(finding_kinds.OTHER_NOT_CHECKED, detail, layouts.evidence[StoreLayout.TIERED])
         light = sorted({topic for check in checks for topic in check.light_topics})
         if light and StoreLayout.LIGHT_QUEUES not in layouts and layouts.queue_database is None:
-            reason = f"messages of topic {light[0]} have places in light queues (LMQ), and the broker has none"
+            reason = f"messages of topic {light[0]} were put into light queues (LMQ), and the broker has none"
             path = paths.consumequeue_dir(self.store.root)
             self.findings.report(finding_kinds.NOT_CHECKED, f"not checked, because {reason}", path, count=len(light))
 

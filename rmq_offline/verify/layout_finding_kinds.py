@@ -80,7 +80,7 @@ QUEUE_LOG_UNIT_MISSING: Final = unrepaired_error(
 )
 QUEUE_LOG_UNIT_LOST: Final = unrepaired_error(
     "queue_log.unit.lost",
-    "the message stands in a damaged stretch: this is what was lost, unless the CommitLog still has it",
+    "the message was in a damaged range, and is lost unless the CommitLog still has it",
 )
 QUEUE_LOG_DIFFERS: Final = unrepaired_error(
     "queue_log.differs",

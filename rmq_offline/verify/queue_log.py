@@ -122,7 +122,7 @@ class QueueLogCheck:
         for before, after in pairwise(self.log.segments):
             if before.end_offset < after.start_offset:
                 size = after.start_offset - before.end_offset
-                detail = f"no file holds this stretch, before {after.path}"
+                detail = f"no file holds this range, before {after.path}"
                 kind = layout_finding_kinds.QUEUE_LOG_SEGMENT_MISSING
                 self._add(kind, detail, physical_offset=before.end_offset, size=size)
                 yield before.end_offset, after.start_offset
@@ -183,7 +183,7 @@ class QueueLogCheck:
             log_offset = int(log_offsets[row])
             is_lost = bool(records.is_lost(log_offsets[row : row + 1])[0])
             kind = layout_finding_kinds.QUEUE_LOG_UNIT_LOST if is_lost else layout_finding_kinds.QUEUE_LOG_UNIT
-            detail = "a unit of a message in a damaged stretch" if is_lost else "no such message is there"
+            detail = "a unit of a message in a damaged range" if is_lost else "no such message is there"
             detail = f"{detail}, but the log ends at {end}" if log_offset >= end else detail
             self._add(kind, detail, physical_offset=log_offset, queue_offset=int(offsets[row]))
         rows = order[at[is_known]] if len(sorted_offsets) else np.zeros(0, dtype=np.int64)

@@ -11,7 +11,7 @@ from rmq_formats.scan.derived_images import Rows, closed_gaps, place_units
 from rmq_formats.scan.queue_merge import NOT_PLACED
 from rmq_offline.verify import finding_kinds
 from rmq_offline.verify.log_facts import LogFacts, Mask
-from rmq_offline.verify.units import Expected
+from rmq_offline.verify.units import ExpectedUnits
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +36,12 @@ class QueueState:
     is_plain: bool = False
     lost: Rows = field(default_factory=lambda: np.empty((0, ROW_COLUMNS), dtype=np.int64))
 
-    def expected(self) -> Expected:
+    def expected(self) -> ExpectedUnits:
         """Return the expected units, with the queue offset as the place of a record without a unit."""
         places = self.records[:, QUEUE_OFFSET]
         if not self.is_plain:
             places = np.where(self.places >= 0, self.places, places)
-        return Expected(self.rows, self.records[:, PHYSICAL_OFFSET], places, self.end)
+        return ExpectedUnits(self.rows, self.records[:, PHYSICAL_OFFSET], places, self.end)
 
 
 def build_state_from_log(rows: Rows, facts: LogFacts) -> QueueState:
@@ -72,10 +72,10 @@ def sort_in_log_order(rows: Rows) -> Rows:
 
 # Kinds of findings about records, with their details, by the number that ``classify_records`` returns, less 1.
 RECORD_FAULTS: Final = (
-    (finding_kinds.QUEUE_OFFSET_REPEATED, "the log has it, the queue does not: it was beyond this queue offset"),
-    (finding_kinds.QUEUE_OFFSET_DISPLACED, "its queue offset is not that of a record of its place"),
-    (finding_kinds.QUEUE_FORMER, "the log has them, and the queue begins behind them"),
-    (finding_kinds.QUEUE_PASSED_OVER, "the log has it, and the queue names those before and behind it"),
+    (finding_kinds.QUEUE_OFFSET_REPEATED, "record without a unit: the queue was already longer than this queue offset"),
+    (finding_kinds.QUEUE_OFFSET_DISPLACED, "queue offset does not fit the neighbouring records"),
+    (finding_kinds.QUEUE_FORMER, "records without units: the queue begins after them"),
+    (finding_kinds.QUEUE_PASSED_OVER, "record without a unit: the queue has the records before and after it"),
 )
 _REPEATED, _DISPLACED, _FORMER, _PASSED_OVER = 1, 2, 3, 4
 

@@ -23,75 +23,75 @@ class Status(IntEnum):
     FINE = 0
     MISSING = 1
     ZERO = 2
-    MINIMUM = 3
+    BEFORE_QUEUE_BEGIN = 3
     DANGLING = 4
     DUPLICATE = 5
     DISPLACED = 6
-    SIZE = 7
-    TAGS_CODE = 8
-    LOST = 9
+    WRONG_SIZE = 7
+    WRONG_TAGS_CODE = 8
+    MESSAGE_LOST = 9
     BEYOND = 10
-    BEHIND_END = 11
+    AFTER_LAST_UNIT = 11
     PRE_BLANK = 12
     EXT_ADDRESS = 13
-    EXT_UNIT = 14
-    CUT = 15
+    WRONG_EXT_UNIT = 14
+    LEFT_BY_RECOVERY = 15
     EXT_REUSED = 16
 
 
 KINDS: dict[Status, Kind] = {
     Status.MISSING: finding_kinds.UNIT_MISSING,
     Status.ZERO: finding_kinds.UNIT_ZERO,
-    Status.MINIMUM: finding_kinds.QUEUE_MINIMUM,
+    Status.BEFORE_QUEUE_BEGIN: finding_kinds.QUEUE_MINIMUM,
     Status.DANGLING: finding_kinds.UNIT_DANGLING,
     Status.DUPLICATE: finding_kinds.UNIT_DUPLICATE,
     Status.DISPLACED: finding_kinds.UNIT_DISPLACED,
-    Status.SIZE: finding_kinds.UNIT_SIZE,
-    Status.TAGS_CODE: finding_kinds.UNIT_TAGS_CODE,
-    Status.LOST: finding_kinds.UNIT_LOST,
+    Status.WRONG_SIZE: finding_kinds.UNIT_SIZE,
+    Status.WRONG_TAGS_CODE: finding_kinds.UNIT_TAGS_CODE,
+    Status.MESSAGE_LOST: finding_kinds.UNIT_LOST,
     Status.BEYOND: finding_kinds.UNIT_BEYOND,
-    Status.BEHIND_END: finding_kinds.UNIT_BEHIND_END,
+    Status.AFTER_LAST_UNIT: finding_kinds.UNIT_BEHIND_END,
     Status.PRE_BLANK: finding_kinds.PRE_BLANK,
     Status.EXT_ADDRESS: finding_kinds.EXT_ADDRESS,
-    Status.EXT_UNIT: finding_kinds.EXT_UNIT,
-    Status.CUT: finding_kinds.UNIT_CUT,
+    Status.WRONG_EXT_UNIT: finding_kinds.EXT_UNIT,
+    Status.LEFT_BY_RECOVERY: finding_kinds.UNIT_CUT,
     Status.EXT_REUSED: finding_kinds.EXT_REUSED,
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
-    """Expected units of a queue, by its records and by its files.
+class ExpectedUnits:
+    """ExpectedUnits units of a queue, by its records and by its files.
 
     Attributes:
-        rows: int64[n, ROW_COLUMNS], ascending by place in QUEUE_OFFSET, none twice.
+        rows: int64[n, ROW_COLUMNS], ascending by QUEUE_OFFSET, none twice.
         physical_offsets: of all records of the queue, with or without a unit; ascending.
-        places: of each record's unit; the record's queue offset without a unit.
-        end: one past the last place.
+        queue_offsets: of each record's unit; for a record without a unit, the queue offset that the record states.
+        end: one past the last queue offset.
     """
 
     rows: Longs
     physical_offsets: Longs
-    places: Longs
+    queue_offsets: Longs
     end: int
 
     @property
     def first(self) -> int:
-        """Place of the first message; in a queue without messages, a place after all others."""
+        """Queue offset of the first message; in a queue without messages, one after all others."""
         return int(self.rows[0, QUEUE_OFFSET]) if len(self.rows) else 1 << 62
 
     @property
     def last(self) -> int:
-        """Place of the last message; -1 in a queue without messages."""
+        """Queue offset of the last message; -1 in a queue without messages."""
         return int(self.rows[-1, QUEUE_OFFSET]) if len(self.rows) else -1
 
     def queue_offsets_of(self, physical_offsets: Longs) -> Longs:
-        """Return the place of the record at each offset; -1 without a record of the queue."""
+        """Return the queue offset of the record at each physical offset; -1 without a record of the queue."""
         at = np.searchsorted(self.physical_offsets, physical_offsets)
         at = np.minimum(at, max(len(self.physical_offsets) - 1, 0))
         if not len(self.physical_offsets):
             return np.full(len(physical_offsets), -1, dtype=np.int64)
-        return np.where(self.physical_offsets[at] == physical_offsets, self.places[at], -1)
+        return np.where(self.physical_offsets[at] == physical_offsets, self.queue_offsets[at], -1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,14 +125,14 @@ def read_units(first_offset: int, unit_count: int, data: NDArray[np.uint8]) -> L
     return actual
 
 
-def view_file(expected: Expected, actual: Longs, *, last: bool) -> FileView:
+def view_file(expected: ExpectedUnits, actual: Longs, *, last: bool) -> FileView:
     """Align a file's units with the expected ones."""
     offsets = actual[:, QUEUE_OFFSET]
     rows = select_rows(expected.rows, int(offsets[0]), int(offsets[-1]) + 1)
     expected_units = np.zeros_like(actual)
     has_record = np.zeros(len(actual), dtype=bool)
-    places = rows[:, QUEUE_OFFSET] - offsets[0]
-    expected_units[places], has_record[places] = rows, True
+    at = rows[:, QUEUE_OFFSET] - offsets[0]
+    expected_units[at], has_record[at] = rows, True
     return FileView(offsets, actual, expected_units, has_record, last)
 
 
@@ -145,7 +145,7 @@ def select_rows(rows: Longs, begin: int, end: int) -> Longs:
 class UnitClassifier:
     """Classifier of the units of one queue's files, in ascending order."""
 
-    def __init__(self, expected: Expected, facts: LogFacts) -> None:
+    def __init__(self, expected: ExpectedUnits, facts: LogFacts) -> None:
         self._expected = expected
         self._facts = facts
         self._past_front = False  # whether a unit of a message, old or not, has occurred
@@ -159,13 +159,13 @@ class UnitClassifier:
         physical = view.actual[:, PHYSICAL_OFFSET]
         size, tags = view.actual[:, SIZE], view.actual[:, TAGS_CODE]
         is_zero = (physical == 0) & (size == 0) & (tags == 0)
-        is_filler = (physical == 0) & (size == PRE_BLANK_SIZE) & (tags == 0)
-        same_place = view.has_record & (physical == view.expected[:, PHYSICAL_OFFSET])
+        is_pre_blank = (physical == 0) & (size == PRE_BLANK_SIZE) & (tags == 0)
+        same_offset = view.has_record & (physical == view.expected[:, PHYSICAL_OFFSET])
         same_size = size == view.expected[:, SIZE]
         same_tags = tags == view.expected[:, TAGS_CODE]
         status = np.full(len(physical), Status.DANGLING, dtype=np.int8)
-        placed = np.where(same_size, np.where(same_tags, Status.FINE, Status.TAGS_CODE), Status.SIZE)
-        status[same_place] = placed[same_place]
+        placed = np.where(same_size, np.where(same_tags, Status.FINE, Status.WRONG_TAGS_CODE), Status.WRONG_SIZE)
+        status[same_offset] = placed[same_offset]
         used = int(np.flatnonzero(~is_zero)[-1]) + 1 if not is_zero.all() else 0
         zero_status = np.full(len(physical), Status.ZERO, dtype=np.int8)
         if view.is_last_file:
@@ -176,32 +176,32 @@ class UnitClassifier:
         if len(self._expected.rows):
             zero_status[front] = Status.PRE_BLANK
         status[is_zero] = zero_status[is_zero]
-        self._classify_front(view, status, front, is_zero, is_filler)
-        # Fillers stand at the places of lost messages.
-        is_lost_place = ~view.has_record & ~front & (view.offsets < self._expected.end)
-        status[is_lost_place & is_filler] = Status.FINE
+        self._classify_front(view, status, front, is_zero, is_pre_blank)
+        # Pre-blanks have the queue offsets of lost messages.
+        is_lost_offset = ~view.has_record & ~front & (view.offsets < self._expected.end)
+        status[is_lost_offset & is_pre_blank] = Status.FINE
         status[~view.has_record & are_lost_units(view.actual, self._facts.end)] = Status.FINE
         messages = np.flatnonzero(view.has_record & (status == Status.FINE))
         first_message = 0 if self._past_front else int(messages[0]) if len(messages) else len(status)
-        status[view.has_record & is_filler] = Status.MISSING
-        status[:first_message][(view.has_record & is_filler)[:first_message]] = Status.MINIMUM
+        status[view.has_record & is_pre_blank] = Status.MISSING
+        status[:first_message][(view.has_record & is_pre_blank)[:first_message]] = Status.BEFORE_QUEUE_BEGIN
         rest = np.flatnonzero((status == Status.DANGLING) & ~is_zero)
         if len(rest):
             self._classify_rest(view, status, rest, front, is_after)
         self._past_front = self._past_front or bool((view.has_record & (status == Status.FINE)).any())
         return status
 
-    def _classify_front(self, view: FileView, status: Statuses, front: Mask, is_zero: Mask, is_filler: Mask) -> None:
-        """Classify units before the first message of the log: fillers, then messages whose records were deleted."""
+    def _classify_front(self, view: FileView, status: Statuses, front: Mask, is_zero: Mask, is_pre_blank: Mask) -> None:
+        """Classify units before the first message of the log: pre_blanks, then messages whose records were deleted."""
         physical, size = view.actual[:, PHYSICAL_OFFSET], view.actual[:, SIZE]
-        old = front & ~is_zero & ~is_filler & self._facts.is_old(physical, size)
+        old = front & ~is_zero & ~is_pre_blank & self._facts.is_old(physical, size)
         at = np.flatnonzero(old)
         if len(at):
             status[at] = Status.FINE  # in any order: what a cut in memory left counts again after newer units
-        fillers = np.flatnonzero(front & is_filler)
+        pre_blanks = np.flatnonzero(front & is_pre_blank)
         first_old = int(at[0]) if len(at) else len(status)
-        in_place = (fillers < first_old) & (not self._past_front)
-        status[fillers] = np.where(in_place, Status.FINE, Status.PRE_BLANK)
+        in_place = (pre_blanks < first_old) & (not self._past_front)
+        status[pre_blanks] = np.where(in_place, Status.FINE, Status.PRE_BLANK)
         self._past_front = self._past_front or bool(len(at))
 
     def _classify_rest(self, view: FileView, status: Statuses, rest: Longs, front: Mask, is_after: Mask) -> None:
@@ -209,15 +209,15 @@ class UnitClassifier:
         rows = view.actual[rest]
         physical = rows[:, PHYSICAL_OFFSET]
         free = ~view.has_record[rest]
-        statuses = np.where(is_after[rest], Status.BEHIND_END, Status.DANGLING)
+        statuses = np.where(is_after[rest], Status.AFTER_LAST_UNIT, Status.DANGLING)
         is_beyond = (is_after | (front & (len(self._expected.rows) == 0)))[rest] & (physical >= self._facts.end)
         statuses[is_beyond] = Status.BEYOND
         if self._facts.is_cut:
-            statuses[is_beyond & (rest < self._end_of_units(view))] = Status.CUT
-        is_filler_size = rows[:, SIZE] == PRE_BLANK_SIZE
-        alike = (physical == 0) * 1 + is_filler_size + (rows[:, TAGS_CODE] == 0)
+            statuses[is_beyond & (rest < self._end_of_units(view))] = Status.LEFT_BY_RECOVERY
+        is_pre_blank_size = rows[:, SIZE] == PRE_BLANK_SIZE
+        alike = (physical == 0) * 1 + is_pre_blank_size + (rows[:, TAGS_CODE] == 0)
         statuses[front[rest] & (alike >= 2)] = Status.PRE_BLANK
-        statuses[free & self._facts.is_lost(physical) & ~is_filler_size] = Status.LOST
+        statuses[free & self._facts.is_lost(physical) & ~is_pre_blank_size] = Status.MESSAGE_LOST
         queue_offsets_of = self._expected.queue_offsets_of(physical)
         has_record = queue_offsets_of >= 0
         statuses[has_record] = Status.DISPLACED

@@ -28,13 +28,20 @@ from rmq_formats.storage.store_files import open_store
 from rmq_formats.storage.store_lock import store_lock
 from rmq_offline.rebuild.job import check_rebuild, rebuild_store
 from rmq_offline.rebuild.options import RebuildOptions
-from rmq_offline.tasks.origin import LeftoverPolicy
+from rmq_offline.tasks.origin import InterruptedRunPolicy
 from rmq_offline.tasks.publish import publish
 from rmq_offline.tasks.runner import ProcessRunner, Runner
 from rmq_offline.tasks.unknown_files import refuse_unknown_files
 from rmq_offline.write import objects
 from rmq_offline.write.job import WriteJob, begin_job, check_target, end_killed_write
-from rmq_offline.write.log_end import is_empty, log_end, log_file_bytes, log_segments, queue_ends, usual_file_bytes
+from rmq_offline.write.log_end import (
+    is_empty,
+    list_log_segments,
+    log_end,
+    queue_ends,
+    require_log_file_bytes,
+    usual_file_bytes,
+)
 from rmq_offline.write.log_writer import AppendPosition, LogWriter
 from rmq_offline.write.piece import WrittenTask
 from rmq_offline.write.topics import TOPICS, add_topics, queue_counts, read_topics, with_topics
@@ -64,7 +71,7 @@ class WriteOptions:
     crc_way: int = rows.CRC_AS_GIVEN
     keep_offsets: bool = False
     dispatch: RebuildOptions | None = None
-    leftover: LeftoverPolicy = LeftoverPolicy.REFUSE
+    leftover: InterruptedRunPolicy = InterruptedRunPolicy.REFUSE
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +106,11 @@ def begin_write(options: WriteOptions) -> LogWrite:
     else:
         objects.end_killed_object_write(store.root, ProcessRunner(), options.leftover)
     refuse_write(options.root, overwrite=options.overwrite)
-    segments = log_segments(options.root)
+    segments = list_log_segments(options.root)
     if options.overwrite:
-        file_bytes = log_file_bytes([], options.commitlog_file_bytes or usual_file_bytes(segments))
+        file_bytes = require_log_file_bytes([], options.commitlog_file_bytes or usual_file_bytes(segments))
     else:
-        file_bytes = log_file_bytes(segments, options.commitlog_file_bytes)
+        file_bytes = require_log_file_bytes(segments, options.commitlog_file_bytes)
     if not RECORD_FIXED_BYTES_V1 + BLANK_BYTES <= file_bytes <= _MAX_FILE_BYTES:
         raise OptionError(f"CommitLog file size {file_bytes}: must be 100 to {_MAX_FILE_BYTES} bytes")
     if options.dispatch is not None:
@@ -183,8 +190,10 @@ def _commit_objects(write: LogWrite, job: objects.ObjectJob, tasks: Sequence[Wri
         job.abort()
 
 
-def end_killed(root: str, runner: Runner, leftover: LeftoverPolicy = LeftoverPolicy.REFUSE) -> bool:
-    """Complete a write that was killed during its publication; False if nothing is published. Raises StoreError."""
+def finish_killed_write(
+    root: str, runner: Runner, leftover: InterruptedRunPolicy = InterruptedRunPolicy.REFUSE
+) -> bool:
+    """Complete a write that was killed during its publication; False if there was none. Raises StoreError."""
     store = open_store(root)
     if store.storage.is_local:
         return end_killed_write(store.root, leftover)
@@ -196,9 +205,9 @@ def _write_new_log(write: LogWrite, tasks: Sequence[WrittenTask], directory: Pat
     options, file_bytes = write.options, write.file_bytes
     directory.mkdir()
     workers = len(os.sched_getaffinity(0))
-    old = log_segments(options.root)
+    old = list_log_segments(options.root)
     segments = [] if options.overwrite else old
-    log_file_bytes(segments, file_bytes)
+    require_log_file_bytes(segments, file_bytes)
     end = log_end(options.root, segments, file_bytes)
     segments = [segment for segment in segments if segment.start_offset < end.physical_offset]  # else made ahead, empty
     if segments:

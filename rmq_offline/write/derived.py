@@ -33,7 +33,7 @@ from rmq_offline.rebuild import tasks
 from rmq_offline.rebuild.options import RebuildOptions
 from rmq_offline.rebuild.tasks import IndexTask, ScanResult
 from rmq_offline.tasks import spill
-from rmq_offline.tasks.origin import LeftoverPolicy
+from rmq_offline.tasks.origin import InterruptedRunPolicy
 from rmq_offline.tasks.runner import ProcessRunner
 from rmq_offline.tasks.unknown_files import refuse_unknown_files
 from rmq_offline.tasks.work_area import LocalArea
@@ -52,7 +52,7 @@ class DerivedWrite:
     options: RebuildOptions
     overwrite: bool
     job: WriteJob
-    leftover: LeftoverPolicy = LeftoverPolicy.REFUSE
+    leftover: InterruptedRunPolicy = InterruptedRunPolicy.REFUSE
 
     @property
     def directory(self) -> str:
@@ -61,7 +61,7 @@ class DerivedWrite:
 
 
 def begin_derived(
-    root: str, options: RebuildOptions, *, overwrite: bool, leftover: LeftoverPolicy = LeftoverPolicy.REFUSE
+    root: str, options: RebuildOptions, *, overwrite: bool, leftover: InterruptedRunPolicy = InterruptedRunPolicy.REFUSE
 ) -> DerivedWrite:
     """Begin a write: check all that can be checked, and create its work directory.
 

@@ -16,11 +16,10 @@ from typing import Final
 import pyarrow as pa
 
 from rmq_formats.arrow.encode import EncodeOptions
-from rmq_formats.codecs import paths
 from rmq_formats.errors import StoreError, os_errors_as_store_errors
 from rmq_formats.storage.segments import WRITE_DIRECTORY
-from rmq_formats.storage.store_lock import store_lock
-from rmq_offline.tasks.origin import LeftoverPolicy
+from rmq_formats.storage.store_lock import refuse_locked_store, store_lock
+from rmq_offline.tasks.origin import InterruptedRunPolicy
 from rmq_offline.tasks.publish import WRITTEN, clear_work, finish_publishing, is_publishing, write_fsynced
 from rmq_offline.write.piece import WrittenTask, write_pieces
 
@@ -81,12 +80,10 @@ def check_target(root: str) -> None:
     """Refuse a local target that is no directory. Raises StoreError, StoreLockedError for a running broker."""
     if Path(root).exists() and not Path(root).is_dir():
         raise StoreError(f"{root}: is no directory")
-    if Path(paths.lock_file(root)).exists():
-        with store_lock(root):
-            pass
+    refuse_locked_store(root)
 
 
-def begin_job(root: str, leftover: LeftoverPolicy = LeftoverPolicy.REFUSE) -> WriteJob:
+def begin_job(root: str, leftover: InterruptedRunPolicy = InterruptedRunPolicy.REFUSE) -> WriteJob:
     """Create the directory of a write, after ending what other writes have begun.
 
     Raises:
@@ -103,7 +100,7 @@ def begin_job(root: str, leftover: LeftoverPolicy = LeftoverPolicy.REFUSE) -> Wr
     return job
 
 
-def end_killed_write(root: str, leftover: LeftoverPolicy = LeftoverPolicy.REFUSE) -> bool:
+def end_killed_write(root: str, leftover: InterruptedRunPolicy = InterruptedRunPolicy.REFUSE) -> bool:
     """Complete the publication of a killed write; False if there is none. Raises as ``begin_job``."""
     work = Path(root) / WRITE_DIRECTORY
     if not is_publishing(work):

@@ -15,7 +15,7 @@ from rmq_formats.kernels import dispatch as kernel
 from rmq_formats.kernels import units as unit_kernel
 from rmq_formats.read.log_end import cut_segments, find_leftovers
 from rmq_formats.scan.dispatch import Dispatcher
-from rmq_formats.scan.splits import Split, frozen_end, plan_splits, split_frames, torn_bytes
+from rmq_formats.scan.splits import Split, last_record_end, plan_splits, split_frames, torn_bytes
 from rmq_formats.storage import layout_refusals
 from rmq_formats.storage.queue_files import walk_queues
 from rmq_formats.storage.segments import OpenRange, Segment, Storage, list_segments, open_storage
@@ -27,7 +27,7 @@ _BLOCK_UNITS: Final = 4096  # units at a queue's end that are read at once
 QueueEnds = dict[tuple[str, int], int]
 
 
-def log_segments(root: str) -> list[Segment]:
+def list_log_segments(root: str) -> list[Segment]:
     """List the CommitLog's files of a store, if any, up to the log's end."""
     store = open_store(root)
     segments = list_segments(store.storage, paths.commitlog_dir(store.root))
@@ -37,7 +37,7 @@ def log_segments(root: str) -> list[Segment]:
 def is_empty(root: str) -> bool:
     """Return whether a store's log has no files, or only files of zeros, as preallocated ones."""
     storage, _ = open_storage(root)
-    for segment in log_segments(root):
+    for segment in list_log_segments(root):
         with storage.open(segment.path) as file:
             if file.data_end():
                 return False
@@ -50,7 +50,7 @@ def usual_file_bytes(segments: list[Segment]) -> int | None:
     return max(sizes, key=lambda size: (sizes[size], size), default=None)  # of two files the shorter one was cut
 
 
-def log_file_bytes(segments: list[Segment], file_bytes: int | None) -> int:
+def require_log_file_bytes(segments: list[Segment], file_bytes: int | None) -> int:
     """Determine the size of a log's present or future files. Raises StoreSizeError for files of other sizes."""
     for segment in segments:
         if not segment.size_bytes:
@@ -68,7 +68,7 @@ def log_end(root: str, segments: list[Segment], file_bytes: int) -> AppendPositi
     if not segments:
         return AppendPosition(0, 0)
     storage, _ = open_storage(root)
-    end = frozen_end(storage, segments)
+    end = last_record_end(storage, segments)
     torn = torn_bytes(storage, segments, end)
     if torn:
         raise StoreError(

@@ -28,7 +28,7 @@ from rmq_formats.storage.segments import PUBLISHING, WRITE_DIRECTORY
 from rmq_offline.rebuild.job import rebuild_store
 from rmq_offline.rebuild.options import RebuildOptions
 from rmq_offline.tasks.object_work_area import MANIFEST, ObjectArea, check_name
-from rmq_offline.tasks.origin import LeftoverPolicy, add_seal, check_origin
+from rmq_offline.tasks.origin import InterruptedRunPolicy, add_seal, check_origin
 from rmq_offline.tasks.runner import Runner
 from rmq_offline.tasks.store_sizes import StoreSizes
 from rmq_offline.tasks.work_files import write_text
@@ -168,7 +168,9 @@ def _copy_all(area: ObjectArea, note: Mapping[str, Any]) -> None:
     area.delete(area.path(PUBLISHING))
 
 
-def end_killed_object_write(root: str, runner: Runner, leftover: LeftoverPolicy = LeftoverPolicy.REFUSE) -> bool:
+def end_killed_object_write(
+    root: str, runner: Runner, leftover: InterruptedRunPolicy = InterruptedRunPolicy.REFUSE
+) -> bool:
     """Complete a write that was killed during its publication; False if there is none.
 
     Raises:
@@ -184,7 +186,7 @@ def end_killed_object_write(root: str, runner: Runner, leftover: LeftoverPolicy 
     return dispatch_objects(root, runner, leftover) or is_publishing
 
 
-def dispatch_objects(root: str, runner: Runner, leftover: LeftoverPolicy = LeftoverPolicy.REFUSE) -> bool:
+def dispatch_objects(root: str, runner: Runner, leftover: InterruptedRunPolicy = InterruptedRunPolicy.REFUSE) -> bool:
     """Rebuild queues and Index of a killed write, and delete its files; False if the write had not got that far.
 
     The rebuild takes the store's lease itself.
@@ -226,13 +228,13 @@ def _check_log_file(name: object) -> None:
 
 
 def _read_note(
-    area: ObjectArea, name: str, check: Callable[[Mapping[str, Any]], object], leftover: LeftoverPolicy
+    area: ObjectArea, name: str, check: Callable[[Mapping[str, Any]], object], leftover: InterruptedRunPolicy
 ) -> dict[str, Any]:
     path = area.path(name)
-    if leftover is LeftoverPolicy.START_ANEW:
+    if leftover is InterruptedRunPolicy.START_ANEW:
         raise StoreError(
-            f"{path}: of an interrupted write, which may have all that there is of the log. Give --resume to complete "
-            f"it, or move {area.target}/{WRITE_DIRECTORY} away"
+            f"{path}: an interrupted write, which may hold the only copy of the log. Give --resume to complete it, or "
+            f"move {area.target}/{WRITE_DIRECTORY} out of the store"
         )
     try:
         note = json.loads(area.read_text(name))
@@ -240,6 +242,9 @@ def _read_note(
             raise TypeError("it is no object")
         check(note)
     except (ValueError, TypeError, KeyError, RecursionError, msgspec.ValidationError) as error:
-        raise StoreError(f"{path}: does not say what was being published ({error})") from error
+        raise StoreError(
+            f"{path}: not a valid publication record ({error}). Move {area.target}/{WRITE_DIRECTORY} out of the store, "
+            "but keep it: it may hold the only copy of some files."
+        ) from error
     check_origin(note, area.target, path, "an interrupted write", leftover)
     return note

@@ -279,7 +279,7 @@ def closed_gap() -> LogWriter:
             "rmq offsets {store} -c {conf}",
         ),
         (closed_gap, "Orders/0: no record has the queue offsets 50 to 51", "rmq verify {store} -c {conf}"),
-        (recovered_log, "29 records of an earlier life are behind it", "rmq dump {store} --unqueued -c {conf}"),
+        (recovered_log, "a recovery left 29 records after it", "rmq dump {store} --unqueued -c {conf}"),
     ],
 )
 def test_what_only_looks_wrong_is_explained_and_no_fault(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq_cli.message_id import described
+from rmq_cli.message_id import describe_message_id
 from rmq_formats.codecs.hosts import Host
 from rmq_formats.codecs.message_id import UniqueId, encode_message_id, is_offset_id
 from tests.cli.conftest import Rmq
@@ -21,7 +21,7 @@ def test_ids_of_the_original_are_distinguished_and_decoded(name: str, golden: Ca
     for line in (golden(name) / "expected" / "messages.jsonl").read_text("utf-8").splitlines():
         message = json.loads(line)
         host = Host.parse(message["store_host"])
-        place = described(encode_message_id(host, message["physical_offset"]), 0)
+        place = describe_message_id(encode_message_id(host, message["physical_offset"]), 0)
         assert (place["store_host"], place["physical_offset"]) == (str(host), message["physical_offset"])
         unique = message["properties"].get("UNIQ_KEY", "")
         if len(unique) not in {32, 56}:

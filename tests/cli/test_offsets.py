@@ -279,14 +279,15 @@ def test_a_link_out_of_the_store_is_not_written_through(rmq: Rmq, store: Path, t
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["set", "--group", "g", "--topic", "Orders"], "--offset: goes with set"),
-        (["reset", "--group", "g"], "--time: goes with reset"),
-        (["--offset", "3"], "--offset: goes with set"),
+        (["set", "--group", "g", "--topic", "Orders"], "--offset: required by set"),
+        (["reset", "--group", "g"], "--time: required by reset"),
+        (["--offset", "3"], "--offset: required by set"),
         (["set", "--offset", "3", "--topic", "Orders"], "set: give --group or --delay-level"),
         (["set", "--offset", "3", "--group", "g"], "set: give --topic, too"),
         (["clamp", "--group", "nobody"], "no committed offset of that group"),
-        (["--apply"], "--apply: goes with set, reset or clamp"),
-        (["--delay-level", "1", "--group", "g"], "--delay-level: is of no group"),
+        (["--apply"], "--apply: needs set, reset or clamp"),
+        (["--delay-level", "1", "--group", "g"], "--delay-level: cannot be combined with"),
+        (["--delay-level", "1", "--queue", "0"], "--delay-level: cannot be combined with"),
     ],
 )
 def test_what_does_not_go_together_is_refused(rmq: Rmq, store: Path, arguments: list[str], said: str) -> None:

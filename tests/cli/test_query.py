@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from rmq_formats import Store
 from rmq_formats.codecs.compression import Compression, compress
+from rmq_formats.codecs.layout import FLAG_TRANSACTION_COMMIT, FLAG_TRANSACTION_PREPARED, FLAG_TRANSACTION_ROLLBACK
 from rmq_formats.codecs.properties import encode_properties
 from tests.cli.conftest import Rmq, one_line
 from tests.support.stores.record_strategies import plain_message
@@ -163,6 +165,19 @@ def test_properties_cannot_steer_a_terminal_and_odd_fields_are_shown(rmq: Rmq, t
     assert "\r" not in shown
     for part in ("[bold]", "[/bold]", "3 times", "commit", "flag"):
         assert part in shown
+
+
+def test_only_a_commit_or_a_rollback_names_its_half_message(rmq: Rmq, tmp_path: Path) -> None:
+    messages = [
+        plain_message("T", properties_bytes=b"WAIT\x01true\x02", sys_flag=flag, prepared_transaction_offset=7)
+        for flag in (FLAG_TRANSACTION_PREPARED, FLAG_TRANSACTION_COMMIT, FLAG_TRANSACTION_ROLLBACK)
+    ]
+    write_commitlog(tmp_path, messages, 4096)
+    shown = [rmq("query", tmp_path, "--msg-id", message.msg_id).stdout for message in Store(tmp_path).messages()]
+    lines = [next(line for line in text.splitlines() if "transaction" in line) for text in shown]
+    assert [line.split(maxsplit=1)[1].strip() for line in lines] == [
+        "prepared", "commit, half message at 7", "rollback, half message at 7",
+    ]  # fmt: skip
 
 
 def test_several_messages_are_counted(rmq: Rmq, golden: Golden) -> None:

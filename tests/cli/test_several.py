@@ -41,4 +41,4 @@ def test_several_stores_are_verified_and_rebuilt(
     assert tree(tmp_path / "new" / "b" / "consumequeue") == tree(tmp_path / "b" / "store" / "consumequeue")
     code, out, said = rmq(capsys, "verify", "c*/store", *more)
     assert (code, out, len(said.splitlines())) == (2, "", 1)
-    assert "broker c" in said
+    assert "Broker c" in said

@@ -26,9 +26,9 @@ def test_a_unit_is_the_bytes_of_java() -> None:
 
 def test_the_filler_is_a_unit_that_stands_for_no_message() -> None:
     assert PRE_BLANK.hex() == "0000000000000000" + "7fffffff" + "0000000000000000"
-    assert Unit.decode(PRE_BLANK).is_placeholder
+    assert Unit.decode(PRE_BLANK).names_no_record
     assert Unit.decode(PRE_BLANK).is_written
-    assert not Unit(0, 100, 0).is_placeholder
+    assert not Unit(0, 100, 0).names_no_record
 
 
 def test_the_first_unit_that_is_not_written_ends_a_queue() -> None:

@@ -10,7 +10,7 @@ import pytest
 from rmq_formats.codecs.consumequeue import delay_levels_ms
 from rmq_formats.codecs.record import StoredMessage
 from rmq_formats.read.queue_choice import file_queues
-from rmq_formats.read.queue_databases import opened_queues
+from rmq_formats.read.queue_databases import open_queues
 from rmq_formats.storage.store_files import open_store
 from rmq_formats.store import Store
 from rmq_offline.tasks.runner import ProcessRunner
@@ -114,7 +114,7 @@ def ends(store: Path) -> dict[tuple[str, int], int]:
     files = open_store(str(store))
     if files.layouts.queue_database is None:
         return {(queue.files.topic, queue.files.queue_id): queue.max_offset() for queue in file_queues(files)}
-    with opened_queues(files.storage, files.layouts.queue_database) as database:
+    with open_queues(files.storage, files.layouts.queue_database) as database:
         bounds = {queue: database.bound(*queue) for queue in database.all_queues()}
     return {queue: bound.queue_offset + 1 for queue, bound in bounds.items() if bound is not None}
 

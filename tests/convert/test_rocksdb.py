@@ -14,7 +14,7 @@ from rmq_formats.codecs.rocksdb_queue import unit_key
 from rmq_formats.read import broker_config
 from rmq_formats.read.config_documents import GROUPS, KINDS, OFFSETS, TOPICS, Kind, stored_document, table_of
 from rmq_formats.read.queue_choice import open_queue
-from rmq_formats.read.queue_databases import opened_queues
+from rmq_formats.read.queue_databases import open_queues
 from rmq_formats.read.queues import ConsumeQueue
 from rmq_formats.storage.segments import LocalStorage
 from rmq_formats.storage.store_files import open_store
@@ -201,7 +201,7 @@ def test_rocksdb_has_units_and_ends_of_queue_files(rmq: Rmq, untouched: Untouche
     with untouched(store):
         convert_with_warnings(rmq, store, tmp_path / "new")
     assert faults(tmp_path / "new") <= {"commitlog.queue_offset.repeated"}
-    with opened_queues(LocalStorage(), str(tmp_path / "new" / "consumequeue")) as database:
+    with open_queues(LocalStorage(), str(tmp_path / "new" / "consumequeue")) as database:
         for topic, end in (("Idle", 8), ("Busy", 201), ("Orders", 5), ("Gaps", 7)):
             bound = database.bound(topic, 0)
             assert bound is not None
@@ -228,7 +228,7 @@ def test_expired_queues_keep_their_ends_in_files(rmq: Rmq, tmp_path: Path, has_u
         for place in range(8):
             database.delete(unit_key("Idle", 0, place))
         database.close()
-    with opened_queues(LocalStorage(), str(tmp_path / "new" / "consumequeue")) as opened:
+    with open_queues(LocalStorage(), str(tmp_path / "new" / "consumequeue")) as opened:
         assert (opened.first_offset("Idle", 0) is not None) == has_units
     convert(rmq, tmp_path / "new", "classic", tmp_path / "files")
     queue = open_queue(ConsumeQueue, open_store(str(tmp_path / "files")), "Idle", 0)

@@ -20,7 +20,7 @@ from rmq_formats.codecs.record import StoredMessage, decode_record
 from rmq_formats.codecs.record_frame import DamageCode, body_crc
 from rmq_formats.codecs.topics_json import StoredTopicConfig, topic_configs
 from rmq_formats.scan import derived_images
-from rmq_formats.storage.rocksdb import opened_rocksdb
+from rmq_formats.storage.rocksdb import open_rocksdb
 from rmq_formats.storage.segments import LocalStorage
 from tests.docs.page_dumps import BLOCK, DECODERS, DOCS, DUMPS, PAGES, Dump, Golden, property_fields, says
 from tests.support.oracles.consumequeue import dispatch_tags_code
@@ -49,7 +49,7 @@ def golden_bytes(golden: Golden, store: str, path: str) -> bytes:
     place = golden(store) / "store" / path
     if not place.is_dir():
         return place.read_bytes()
-    with opened_rocksdb(LocalStorage(), str(place), str(golden(store) / "store")) as database:
+    with open_rocksdb(LocalStorage(), str(place), str(golden(store) / "store")) as database:
         return b"".join(key + value for family in database.families for key, value in database.pairs(family))
 
 

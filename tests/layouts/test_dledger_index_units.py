@@ -43,16 +43,16 @@ def units(directory: Path) -> Iterator[EntryUnits]:
 @pytest.mark.parametrize("first", [0, 1, PER_FILE - 1, PER_FILE, 2 * PER_FILE - 3])
 def test_units_are_those_of_their_entries(first: int, units: EntryUnits) -> None:
     count = 2 * PER_FILE - first
-    assert units.take(first, count).tolist() == [unit_values(index) for index in range(first, 2 * PER_FILE)]
+    assert units.read_units(first, count).tolist() == [unit_values(index) for index in range(first, 2 * PER_FILE)]
     at, end = units.find(first)
     assert units.block[at:end].view(INDEX_UNIT_DTYPE)[0].tolist() == unit_values(first)
 
 
 def test_where_there_is_no_unit_there_are_zeros(units: EntryUnits) -> None:
     none = (0, 0, 0, 0, 0)
-    assert units.take(-3, 4).tolist() == [none] * 3 + [unit_values(0)]
+    assert units.read_units(-3, 4).tolist() == [none] * 3 + [unit_values(0)]
     begin = 3 * PER_FILE
-    found = units.take(2 * PER_FILE - 1, PER_FILE + 13).tolist()
+    found = units.read_units(2 * PER_FILE - 1, PER_FILE + 13).tolist()
     assert found[0] == unit_values(2 * PER_FILE - 1)
     assert found[1 : PER_FILE + 1] == [none] * PER_FILE
     assert found[PER_FILE + 1 : -2] == [unit_values(index) for index in range(begin, begin + 10)]
@@ -60,7 +60,7 @@ def test_where_there_is_no_unit_there_are_zeros(units: EntryUnits) -> None:
     assert found[-2][2:] == found[-1][2:] == (0, 0, 0)
     for index in (begin + 11, MAX_LONG, -MAX_LONG - 1):
         assert units.find(index) == (0, 0)
-        assert units.take(index, 2).tolist() == [none] * 2
+        assert units.read_units(index, 2).tolist() == [none] * 2
 
 
 def test_an_index_that_cannot_be_read_is_an_error(directory: Path, units: EntryUnits) -> None:
@@ -68,4 +68,4 @@ def test_an_index_that_cannot_be_read_is_an_error(directory: Path, units: EntryU
     path = directory / paths.segment_name(PER_FILE * INDEX_UNIT_BYTES)
     path.unlink()
     with pytest.raises(StoreError, match=path.name):
-        units.take(PER_FILE - 1, 2)
+        units.read_units(PER_FILE - 1, 2)

@@ -95,6 +95,14 @@ def test_copied_files_are_refused_by_content(
         assert "by its content" in line
 
 
+def test_a_commitlog_directory_without_files_beside_dledger_is_refused(rmq: Rmq, golden_copy: Golden) -> None:
+    directory = golden_copy("dledger") / "commitlog"
+    directory.mkdir(exist_ok=True)
+    assert not list(directory.iterdir())
+    for command in ("inspect", "dump"):
+        assert f"{directory}: no CommitLog files" in refusal(rmq, command, directory)
+
+
 def test_the_index_of_a_dledger_log_is_dumped(rmq: Rmq, golden: Golden, untouched: Untouched, tmp_path: Path) -> None:
     store = golden("dledger_mixed") / "store"
     path = store / "dledger-n0" / "index" / f"{0:020d}"

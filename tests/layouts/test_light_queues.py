@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rmq_formats.codecs.properties import encode_properties
-from rmq_formats.storage.rocksdb import opened_rocksdb
+from rmq_formats.storage.rocksdb import open_rocksdb
 from rmq_formats.storage.segments import LocalStorage
 from rmq_offline.rebuild.tasks import RebuildOptions
 from rmq_offline.tasks.store_sizes import StoreSizes
@@ -131,7 +131,7 @@ def test_light_queues_that_stand_stay_when_the_topic_of_their_messages_is_delete
 
 def database_pairs(store: Path) -> dict[str, bytes]:
     """Keys, as text, and values of the database of a store's queues."""
-    with opened_rocksdb(LocalStorage(), str(store / "consumequeue"), str(store)) as database:
+    with open_rocksdb(LocalStorage(), str(store / "consumequeue"), str(store)) as database:
         return {f"{family} {key!r}": value for family in database.families for key, value in database.pairs(family)}
 
 

@@ -204,7 +204,7 @@ def test_a_store_with_one_layout_costs_no_look_into_its_queues(golden: Golden, m
         raise AssertionError("the queues were walked")
 
     monkeypatch.setattr(queue_choice, "walk_queues", refuse)
-    monkeypatch.setattr(queue_choice, "opened_queues", refuse)
+    monkeypatch.setattr(queue_choice, "open_queues", refuse)
     assert choice(golden("rocksdb") / "store").database == str(golden("rocksdb") / "store" / "consumequeue")
     for name in ("lmq", "bcq", "mixed_551"):
         assert choice(golden(name) / "store", wants_light=True) == QueueChoice()

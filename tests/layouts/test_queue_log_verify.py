@@ -230,4 +230,4 @@ def test_the_command_takes_the_tier(golden_copy: Golden, rmq: Rmq) -> None:
     assert report["finding_counts"].keys() >= {"queue_log.record", "queue_log.unit.lost"}
     result = rmq("verify", store, "--json", "--workers", 1)
     assert result.exit_code == 0, result.output
-    assert "--tier would tell" in result.stdout
+    assert "tiered storage needs --tier" in result.stdout

@@ -16,7 +16,7 @@ from rmq_formats.errors import FormatError, OptionError, StoreError, StoreNotFou
 from rmq_formats.read.plan import plan_read
 from rmq_formats.read.query import AccessPath, QueueBounds
 from rmq_formats.read.task import read_task
-from rmq_formats.spark.options.read import commitlog_options, stream_only
+from rmq_formats.spark.options.read import commitlog_options, refuse_batch_options
 from rmq_formats.storage.queue_logs import LogKind, Logs
 from rmq_formats.storage.store_files import open_store
 from rmq_offline.spark.commitlog_source import CommitLogSource
@@ -333,7 +333,7 @@ def test_options_that_cannot_be_are_refused(options: dict[str, str], words: str)
 
 def test_streams_follow_the_log_alone() -> None:
     with pytest.raises(OptionError, match="leave out log and tier"):
-        stream_only(commitlog_options({"path": "/store", "tier": "/tier"}))
+        refuse_batch_options(commitlog_options({"path": "/store", "tier": "/tier"}))
 
 
 def test_query_looks_into_the_tier(golden_copy: Golden, golden: Golden, rmq: Rmq) -> None:

@@ -13,7 +13,7 @@ from rmq_formats.errors import FormatError, StoreLayoutError
 from rmq_formats.read import broker_config
 from rmq_formats.read.config_documents import KINDS, stored_document
 from rmq_formats.read.lag import group_queues
-from rmq_formats.storage.rocksdb import Pairs, make_rocksdb, opened_rocksdb
+from rmq_formats.storage.rocksdb import Pairs, make_rocksdb, open_rocksdb
 from rmq_formats.storage.segments import LocalStorage
 from rmq_formats.storage.store_files import open_store
 from rmq_lakehouse.broker_state.sources import GroupsSource, TopicsSource
@@ -129,7 +129,7 @@ def in_one_database(store: Path) -> None:
     families = {codec.FORBIDDEN_FAMILY_V1: encoded([]), "default": encoded([])}
     for kind in KINDS:
         path = store / "config" / kind.database
-        with opened_rocksdb(LocalStorage(), str(path), str(store)) as database:
+        with open_rocksdb(LocalStorage(), str(path), str(store)) as database:
             rows, version = codec.FAMILIES_OF_ALL[kind.database]
             families[rows] = encoded(list(database.pairs("default")))
             families[version] = encoded(list(database.pairs(codec.VERSION_FAMILY_V1)))

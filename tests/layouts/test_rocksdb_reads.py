@@ -12,7 +12,7 @@ from rmq_formats.errors import FormatError, StoreError
 from rmq_formats.read.lag import plan_lag, read_lag
 from rmq_formats.read.plan import plan_read
 from rmq_formats.read.query import AccessPath, Query, QueueBounds
-from rmq_formats.read.queue_choice import choose_queues, opened_units
+from rmq_formats.read.queue_choice import choose_queues, open_units
 from rmq_formats.read.queue_databases import QUEUE_DATABASES
 from rmq_formats.storage.store_files import open_store
 from rmq_formats.storage.store_layouts import StoreLayout
@@ -157,7 +157,7 @@ def test_a_group_at_a_gap_waits_for_the_message_after_it(golden_copy: Golden) ->
         for offset in range(gap + 1):
             del units[codec.unit_key(topic, queue_id, offset)]
     files = open_store(str(store))
-    with opened_units(files, choose_queues(files)) as queues:
+    with open_units(files, choose_queues(files)) as queues:
         queue = queues.units_of(topic, queue_id)
         message = queue.first_message(gap, gap + 2)
         assert message.queue_offset == gap + 1
@@ -190,4 +190,6 @@ def test_a_database_that_has_lost_its_file_current_is_not_shown_as_one_without_q
 
 def test_each_layout_with_a_database_of_queues_is_read() -> None:
     assert {layout for layout in StoreLayout if layout.rules.queue_signs} == QUEUE_DATABASES.keys()
-    assert all(layout.rules.unwritten for layout in QUEUE_DATABASES)  # the reason not to read files in its place
+    assert all(
+        layout.rules.offline_write_refusal for layout in QUEUE_DATABASES
+    )  # the reason not to read files in its place

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rmq_formats.errors import StoreError, StoreLayoutError, StoreLockedError
-from rmq_formats.storage.rocksdb import opened_rocksdb
+from rmq_formats.storage.rocksdb import open_rocksdb
 from rmq_formats.storage.segments import LocalStorage
 from rmq_offline.rebuild import queue_database
 from rmq_offline.verify.findings import Severity
@@ -29,7 +29,7 @@ SIZES = ("--consumequeue-file-bytes", 2000, "--index-slots", 500, "--index-entri
 
 def pairs(store: Path) -> set[str]:
     """What the database of a store has, as ``RocksDump.java`` prints it."""
-    with opened_rocksdb(LocalStorage(), str(store / "consumequeue"), str(store)) as database:
+    with open_rocksdb(LocalStorage(), str(store / "consumequeue"), str(store)) as database:
         return {
             f"{family}\t{key.hex()}\t{value.hex()}"
             for family in database.families

@@ -14,7 +14,7 @@ from rmq_formats.spark.options import schemas
 from rmq_offline.spark.consumequeue_source import ConsumeQueueSource
 from rmq_offline.tasks.runner import ProcessRunner
 from rmq_offline.write.commitlog import WriteOptions, begin_write
-from rmq_offline.write.log_end import log_segments, queue_ends
+from rmq_offline.write.log_end import list_log_segments, queue_ends
 from tests.cli.conftest import Rmq
 from tests.conftest import LAYOUT_STORES
 from tests.layouts.conftest import Untouched, refusal
@@ -81,7 +81,7 @@ def test_records_tell_an_append_what_directories_do_not(name: str, words: str, g
     for path in (golden(name) / "store" / "commitlog").iterdir():
         os.link(path, tmp_path / "commitlog" / path.name)
     with pytest.raises(StoreLayoutError, match=words):
-        queue_ends(str(tmp_path), log_segments(str(tmp_path)), 1 << 40, 1)
+        queue_ends(str(tmp_path), list_log_segments(str(tmp_path)), 1 << 40, 1)
 
 
 @pytest.mark.parametrize("name", [name for name in CLOSED if name != "bcq"])

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rmq_formats.errors import OptionError
-from rmq_formats.read.queue_choice import check_queues
+from rmq_formats.read.queue_choice import refuse_absent_queues
 from rmq_formats.spark.commitlog.batch import plans_of
 from rmq_formats.spark.options.read import commitlog_options
 from tests.support.stores.store_with_queues import write_config, write_log, write_queue
@@ -24,7 +24,7 @@ def make_store(path: Path) -> str:
 def test_a_queue_that_config_or_files_have_is_there(tmp_path: Path) -> None:
     store = make_store(tmp_path)
     write_config(tmp_path, "Clicks")
-    check_queues({store: [("Orders", 0), ("Clicks", 15), ("%LMQ%any", 0)]}, fails=True)
+    refuse_absent_queues({store: [("Orders", 0), ("Clicks", 15), ("%LMQ%any", 0)]}, fails=True)
 
 
 @pytest.mark.parametrize("queue", [("Orders", 1), ("Clicks", 16), ("Nothing", 0)])
@@ -32,7 +32,7 @@ def test_a_queue_that_neither_has_is_refused(tmp_path: Path, queue: tuple[str, i
     store = make_store(tmp_path)
     write_config(tmp_path, "Clicks")
     with pytest.raises(OptionError) as refused:
-        check_queues({store: [("Orders", 0), queue]}, fails=True)
+        refuse_absent_queues({store: [("Orders", 0), queue]}, fails=True)
     assert str(refused.value) == (
         f"{store}: offsets are given for queue {queue[1]} of {queue[0]!r}, which is not there. "
         "Leave it out, or give failOnDataLoss=false"
@@ -41,15 +41,15 @@ def test_a_queue_that_neither_has_is_refused(tmp_path: Path, queue: tuple[str, i
 
 def test_a_store_that_tells_no_queues_refuses_none(tmp_path: Path) -> None:
     write_log(tmp_path, range(3))
-    check_queues({str(tmp_path): [("Orders", 9)]}, fails=True)
+    refuse_absent_queues({str(tmp_path): [("Orders", 9)]}, fails=True)
 
 
 def test_of_several_stores_one_has_to_have_the_queue(tmp_path: Path) -> None:
     first, second = make_store(tmp_path / "a"), make_store(tmp_path / "b")
     write_config(tmp_path / "b", "Clicks")
-    check_queues({first: [("Clicks", 3)], second: [("Clicks", 3)]}, fails=True)
+    refuse_absent_queues({first: [("Clicks", 3)], second: [("Clicks", 3)]}, fails=True)
     with pytest.raises(OptionError, match="queue 3 of 'Clicks'"):
-        check_queues({first: [("Clicks", 3)], second: []}, fails=True)
+        refuse_absent_queues({first: [("Clicks", 3)], second: []}, fails=True)
 
 
 def test_a_batch_fails_or_warns(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from rmq_formats import Store
+from rmq_formats.codecs.rocksdb_queue import OFFSETS_FAMILY, UNITS_FAMILY
 from rmq_formats.read.log_end import Leftovers, find_leftovers
+from rmq_formats.storage.rocksdb import make_rocksdb
 from rmq_formats.storage.store_files import open_store
 from rmq_offline.rebuild.job import rebuild_store
 from rmq_offline.rebuild.options import RebuildOptions
@@ -14,7 +16,7 @@ from rmq_offline.tasks.runner import ProcessRunner
 from rmq_offline.tasks.store_sizes import StoreSizes
 from rmq_offline.verify.job import verify_store
 from rmq_offline.verify.phases.plan import VerifyOptions
-from rmq_offline.write.log_end import log_end, log_segments
+from rmq_offline.write.log_end import list_log_segments, log_end
 from tests.support.stores.rebuilt_stores import snapshot
 from tests.support.stores.store_lives import FIRST_MS, LOG_FILE_BYTES, LogWriter, recovered_log, save_checkpoint
 from tests.support.stores.verified_stores import codes, flip_at, only
@@ -40,7 +42,16 @@ def test_a_log_ends_where_its_queues_end_and_its_leftovers_begin(tmp_path: Path,
     assert (report.messages, codes(report)) == (60, {"index.missing": 60})
     finding = only(report, "commitlog.leftover")
     assert (finding.physical_offset, finding.size) == (log.end, found.size_bytes)
-    assert f"the log ends at {log.end}, 29 records of an earlier life are behind it" in finding.detail
+    assert f"the log ends at {log.end}; a recovery left 29 records after it" in finding.detail
+
+
+def test_a_log_ends_where_its_queues_end_beside_a_database_without_units(tmp_path: Path, log: LogWriter) -> None:
+    root = log.save(tmp_path / "store")
+    make_rocksdb(root / "consumequeue_rocksdb", {UNITS_FAMILY: iter(()), OFFSETS_FAMILY: iter(())})
+    assert open_store(str(root)).layouts.queue_database is not None
+    found = leftovers(root)
+    assert found is not None
+    assert found.log_end == log.end
 
 
 def test_readers_end_at_the_logs_end(tmp_path: Path, log: LogWriter) -> None:
@@ -65,7 +76,7 @@ def test_a_repair_has_nothing_to_do_and_a_rebuild_keeps_the_units(tmp_path: Path
 
 def test_a_write_goes_on_at_the_logs_end(tmp_path: Path, log: LogWriter) -> None:
     root = log.save(tmp_path / "store")
-    assert log_end(str(root), log_segments(str(root)), LOG_FILE_BYTES).physical_offset == log.end
+    assert log_end(str(root), list_log_segments(str(root)), LOG_FILE_BYTES).physical_offset == log.end
 
 
 def test_damage_before_records_that_queues_name_is_no_end(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rmq_formats.read.queue_choice import StoreQueues, choose_queues, opened_units
+from rmq_formats.read.queue_choice import StoreQueues, choose_queues, open_units
 from rmq_formats.read.queue_units import QueueUnits
 from rmq_formats.storage.store_files import open_store
 from rmq_offline.spark.consumequeue_source import ConsumeQueueSource
@@ -33,7 +33,7 @@ def each_queue(store: Path, queues: StoreQueues) -> Iterator[tuple[QueueUnits, n
 def test_both_ends_and_each_message_are_those_of_all_units(name: str, golden: Golden) -> None:
     files = open_store(str(golden(name) / "store"))
     count = 0
-    with opened_units(files, choose_queues(files, wants_light=True)) as queues:
+    with open_units(files, choose_queues(files, wants_light=True)) as queues:
         for queue, units in each_queue(golden(name) / "store", queues):
             begins, ends, places = units.T
             last = queue.last_unit()
@@ -61,6 +61,6 @@ def test_both_ends_and_each_message_are_those_of_all_units(name: str, golden: Go
 def test_a_queue_that_is_not_there_has_no_units(golden: Golden) -> None:
     for name in ("mixed_551", "bcq"):
         files = open_store(str(golden(name) / "store"))
-        with opened_units(files, choose_queues(files)) as queues:
+        with open_units(files, choose_queues(files)) as queues:
             assert queues.units_of("Orders", 4000) is None
             assert queues.units_of("../config", 0) is None

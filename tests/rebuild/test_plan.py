@@ -12,14 +12,15 @@ import numpy as np
 import pytest
 
 from rmq_formats.codecs.consumequeue import Unit, delay_levels_ms
-from rmq_formats.errors import NotAcceptedError, OptionError
+from rmq_formats.errors import NotAcceptedError, OptionError, StoreLockedError
 from rmq_formats.storage.segments import LocalStorage, list_segments
 from rmq_formats.storage.store_lock import store_lock
+from rmq_offline.rebuild import job
 from rmq_offline.rebuild.changes import QueueChange, compare_views
 from rmq_offline.rebuild.job import rebuild_store
 from rmq_offline.rebuild.options import RebuildOptions
 from rmq_offline.rebuild.publication import PublishOptions, parse_publish_options
-from rmq_offline.rebuild.queue_views import QueueIdentity, QueueView, RecordHeads, Units, opened_tree, view
+from rmq_offline.rebuild.queue_views import QueueIdentity, QueueView, RecordHeads, Units, open_tree, view
 from rmq_offline.rebuild.report import RebuildReport
 from rmq_offline.tasks.quarantine import FormerFiles
 from rmq_offline.tasks.runner import ProcessRunner
@@ -139,6 +140,15 @@ def test_a_locked_store_is_refused_by_a_plan(store: Path) -> None:
     assert (done.returncode, "a running broker has locked this store" in done.stderr) == (2, True)
 
 
+def test_a_plan_that_meets_a_lock_late_leaves_no_work_directory(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job, "refuse_locked_store", lambda _root: None)  # a broker that starts after the check
+    with store_lock(str(store)), pytest.raises(StoreLockedError):
+        planned(store, SMALL, tmp_path)
+    assert not list(tmp_path.glob("*rmq-rebuild-*"))
+
+
 def test_options_that_exclude_each_other_are_refused() -> None:
     with pytest.raises(OptionError, match="--plan and --out"):
         parse_publish_options(Namespace(plan=True, accept=None, work=None, out="/out"))
@@ -171,7 +181,7 @@ def viewed(store: Path, topic: str, units: dict[int, bytes], file_bytes: int = 4
         path.write_bytes(data.ljust(file_bytes, b"\0"))
     segments = list_segments(LocalStorage(), str(store / "commitlog"))
     heads = RecordHeads(segments, segments[-1].start_offset + 100, is_local=True)
-    with opened_tree(str(store)) as queues:
+    with open_tree(str(store)) as queues:
         return view(QueueIdentity(topic, 0), queues.units(QueueIdentity(topic, 0)), heads)
 
 
@@ -261,7 +271,7 @@ def test_other_layouts_are_compared_as_well(golden: Callable[[str], Path], name:
     options = RebuildOptions(True, False, sizes)
     report = planned(store, options)
     assert report.to_dict()["changes"]["queues"] == []
-    with opened_tree(str(store)) as queues:
+    with open_tree(str(store)) as queues:
         topics = {queue.topic for queue in queues.names} - {topic}
     taken = planned(store, replace(options, live_topics=frozenset(topics))).to_dict()["changes"]
     assert topic in {change["topic"] for change in taken["queues"]}

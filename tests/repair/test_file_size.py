@@ -9,7 +9,7 @@ import pytest
 
 from rmq_formats.errors import StoreSizeError
 from rmq_offline.repair.job import repair_store
-from rmq_offline.repair.plan import log_file_bytes
+from rmq_offline.repair.plan import infer_log_file_bytes
 from rmq_offline.tasks.runner import ProcessRunner
 from rmq_offline.verify.phases.plan import VerifyOptions
 from tests.repair.test_damage import log_files, repair
@@ -29,7 +29,7 @@ def measured_size(root: Path, starts: Iterable[int], size: int, **other_sizes: i
         path = root / "commitlog" / f"{start:020d}"
         path.touch()
         os.truncate(path, other_sizes.get(f"at_{number}", size))
-    return log_file_bytes(str(root), VerifyOptions())
+    return infer_log_file_bytes(str(root), VerifyOptions())
 
 
 @pytest.mark.parametrize("distance", _STRAYS)

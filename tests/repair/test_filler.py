@@ -26,13 +26,13 @@ from tests.support.oracles.consumequeue import goes_to_consumequeue
 from tests.support.oracles.index import index_keys
 
 
-def build_range(size: int, fill: Fill, *, position: int = 0, held: int | None = None) -> LogRange:
+def build_range(size: int, fill: Fill, *, position: int = 0, existing_bytes: int | None = None) -> LogRange:
     return LogRange(
         "commitlog/00000000000000010000",
         10_000,
         10_000 + position,
         size,
-        size if held is None else held,
+        size if existing_bytes is None else existing_bytes,
         "code",
         "detail",
         fill,
@@ -82,9 +82,9 @@ def test_a_range_of_many_mib_becomes_fillers_one_after_the_other() -> None:
 @pytest.mark.parametrize("position", [0, 500])
 @pytest.mark.parametrize("room", [BLANK_BYTES, 100, WHOLE_BYTES + BLANK_BYTES, 3000])
 def test_an_end_sends_a_reader_to_the_next_file(position: int, room: int) -> None:
-    end = build_range(room, Fill.END, position=position, held=room // 2)
+    end = build_range(room, Fill.END, position=position, existing_bytes=room // 2)
     image = b"".join(end.image())
-    assert len(image) >= end.held
+    assert len(image) >= end.existing_bytes
     read = list(walk(image.ljust(room, b"\0"), end.physical_offset))
     assert isinstance(read[-1], Blank)
     # A file's first record says when the file was written; a BLANK does not.

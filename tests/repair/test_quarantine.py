@@ -22,7 +22,7 @@ def stop_before(store: Path, name: str) -> None:
         repair(store)
 
 
-@pytest.mark.parametrize("killed_at", ["change", "_overwrite"])
+@pytest.mark.parametrize("killed_at", ["apply_plan", "_overwrite"])
 def test_a_plan_deleted_as_advised_costs_no_quarantined_file(store: Path, killed_at: str) -> None:
     foreign(store)
     junk(store)
@@ -68,7 +68,7 @@ def test_a_resumed_repair_reports_an_invalid_manifest_before_any_change(store: P
     flip(store)
     repair(store)
     junk(store)
-    stop_before(store, "change")
+    stop_before(store, "apply_plan")
     (store / "quarantine" / "0001" / "manifest.json").write_text("{")
     before = tree(store / "commitlog")
     for apply in (False, True):
@@ -88,7 +88,7 @@ def test_a_directory_without_a_note_is_left_alone(store: Path) -> None:
 
 def test_bytes_that_a_broker_wrote_after_the_planned_size_are_not_truncated(store: Path) -> None:
     long(store)
-    stop_before(store, "change")
+    stop_before(store, "apply_plan")
     with log_files(store)[2].open("ab") as file:
         file.write(b"more since then")
     with pytest.raises(StoreError, match="was changed"):
@@ -100,7 +100,7 @@ def test_a_config_file_that_was_written_since_is_not_replaced_by_its_bak(store: 
     topics = store / "config" / "topics.json"
     shutil.copy(topics, f"{topics}.bak")
     topics.write_text("{")
-    stop_before(store, "change")
+    stop_before(store, "apply_plan")
     topics.write_text('{"topicConfigTable":{"New":{}}}')
     with pytest.raises(StoreError, match=re.escape(f"{topics}: was changed since a repair began")):
         repair(store)

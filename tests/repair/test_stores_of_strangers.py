@@ -18,7 +18,7 @@ from rmq_offline.repair import journal
 from rmq_offline.repair.job import repair_store
 from rmq_offline.replay.checkpoint import ReplayCheckpoint
 from rmq_offline.tasks import origin
-from rmq_offline.tasks.origin import LeftoverPolicy
+from rmq_offline.tasks.origin import InterruptedRunPolicy
 from rmq_offline.tasks.runner import ProcessRunner
 from rmq_offline.write.derived import begin_derived, commit_derived
 from tests.support.processes.dying_processes import run_and_die
@@ -28,19 +28,19 @@ from tests.support.stores.store_files import tree
 from tests.support.stores.verified_stores import FILE_BYTES, REBUILT, SIZES, patch, sound_store
 from tests.support.stores.written_stores import rows, write
 
-Action = Callable[[Path, LeftoverPolicy], Any]
-WORDS = [LeftoverPolicy.REFUSE, LeftoverPolicy.RESUME]
+Action = Callable[[Path, InterruptedRunPolicy], Any]
+WORDS = [InterruptedRunPolicy.REFUSE, InterruptedRunPolicy.RESUME]
 
 
-def rebuild(store: Path, leftover: LeftoverPolicy) -> None:
+def rebuild(store: Path, leftover: InterruptedRunPolicy) -> None:
     rebuild_store(str(store), None, REBUILT, ProcessRunner(1), leftover=leftover)
 
 
-def repair(store: Path, leftover: LeftoverPolicy, *, apply: bool = True) -> None:
+def repair(store: Path, leftover: InterruptedRunPolicy, *, apply: bool = True) -> None:
     repair_store(str(store), SIZES, ProcessRunner(1), apply=apply, leftover=leftover)
 
 
-def append(store: Path, leftover: LeftoverPolicy) -> None:
+def append(store: Path, leftover: InterruptedRunPolicy) -> None:
     write(store, [[rows(topic=["New"], body=[b"x"])]], file_bytes=FILE_BYTES, dispatch=REBUILT, leftover=leftover)
 
 
@@ -207,7 +207,7 @@ def test_a_log_file_with_another_name_elsewhere_is_not_written_into(store: Path,
     os.link(path, tmp_path / "home" / "backup")
     before = inventory(tmp_path / "home")
     with suppress(StoreError):
-        ACTIONS[action](store, LeftoverPolicy.RESUME)
+        ACTIONS[action](store, InterruptedRunPolicy.RESUME)
     assert inventory(tmp_path / "home") == before
 
 
@@ -218,27 +218,27 @@ def test_a_note_that_nobody_signed_needs_a_word(store: Path) -> None:
     value = {"new": {"index": fresh.stat().st_ino}, "retired": []}  # as rmq 0.1.0 left it
     (store / ".rmq-rebuild" / "publish.json").write_text(json.dumps(value))
     before = tree(store / "index")
-    with pytest.raises(StoreError, match=r"an interrupted publication of index does not say who left it"):
-        rebuild(store, LeftoverPolicy.REFUSE)
+    with pytest.raises(StoreError, match=r"an interrupted publication of index has no origin"):
+        rebuild(store, InterruptedRunPolicy.REFUSE)
     assert tree(store / "index") == before
-    rebuild(store, LeftoverPolicy.RESUME)
+    rebuild(store, InterruptedRunPolicy.RESUME)
     assert len(tree(store / "index")) == len(before)
     assert not (store / ".rmq-rebuild").exists()
 
 
 def test_started_anew_a_note_is_set_aside_and_nothing_of_it_done(store: Path) -> None:
     note(".rmq-rebuild", {"../../home": 1})(store)
-    rebuild(store, LeftoverPolicy.START_ANEW)
+    rebuild(store, InterruptedRunPolicy.START_ANEW)
     assert sorted(path.name for path in store.glob(".rmq-rebuild*")) == [".rmq-rebuild.aside-1"]
     assert (store / ".rmq-rebuild.aside-1" / "publish.json").exists()
 
 
 def killed_rebuild(store: Path) -> None:
     """Kill a rebuild when its note is there."""
-    count = run_and_die(lambda: rebuild(Path(shutil.copytree(store, f"{store}-counted")), LeftoverPolicy.REFUSE))
+    count = run_and_die(lambda: rebuild(Path(shutil.copytree(store, f"{store}-counted")), InterruptedRunPolicy.REFUSE))
     assert count is not None
     for at in range(count, 0, -1):
-        run_and_die(lambda: rebuild(store, LeftoverPolicy.REFUSE), at)
+        run_and_die(lambda: rebuild(store, InterruptedRunPolicy.REFUSE), at)
         if (store / ".rmq-rebuild" / "publish.json").exists():
             shutil.rmtree(f"{store}-counted")
             return
@@ -252,7 +252,7 @@ def test_a_note_of_another_place_or_time_needs_a_word(
     killed_rebuild(store)
     copy = Path(shutil.copytree(store, tmp_path / "copy"))
     with pytest.raises(StoreError, match="was written for another directory"):
-        rebuild(copy, LeftoverPolicy.REFUSE)
+        rebuild(copy, InterruptedRunPolicy.REFUSE)
     for name, value, message in (
         ("boot_id", lambda: "another", "before this machine's last start"),
         ("_machine", lambda: "another", "on another machine"),
@@ -263,8 +263,8 @@ def test_a_note_of_another_place_or_time_needs_a_word(
         with monkeypatch.context() as patched:
             patched.setattr(origin, name, value)
             with pytest.raises(StoreError, match=message):
-                rebuild(store, LeftoverPolicy.REFUSE)
-    rebuild(store, LeftoverPolicy.REFUSE)
+                rebuild(store, InterruptedRunPolicy.REFUSE)
+    rebuild(store, InterruptedRunPolicy.REFUSE)
     assert not (store / ".rmq-rebuild").exists()
 
 
@@ -276,7 +276,7 @@ def test_a_changed_note_has_no_seal(store: Path) -> None:
     value["new"]["consumequeue"] = 1
     path.write_text(json.dumps(value))
     with pytest.raises(StoreError, match="has no seal of this user's key"):
-        rebuild(store, LeftoverPolicy.REFUSE)
+        rebuild(store, InterruptedRunPolicy.REFUSE)
 
 
 def test_a_plan_that_nobody_signed_needs_a_word(store: Path) -> None:
@@ -287,31 +287,31 @@ def test_a_plan_that_nobody_signed_needs_a_word(store: Path) -> None:
     path.write_text(json.dumps(value))
     before = tree(store / "commitlog")
     for apply in (False, True):
-        with pytest.raises(StoreError, match=r"plan.json: the plan of an interrupted repair .* does not say who left"):
-            repair(store, LeftoverPolicy.REFUSE, apply=apply)
+        with pytest.raises(StoreError, match=r"plan.json: the plan of an interrupted repair .* has no origin"):
+            repair(store, InterruptedRunPolicy.REFUSE, apply=apply)
     assert tree(store / "commitlog") == before
-    repair(store, LeftoverPolicy.RESUME)
+    repair(store, InterruptedRunPolicy.RESUME)
     assert tree(store / "commitlog") != before
     assert "seal" not in json.loads((store / "quarantine" / "0001" / "manifest.json").read_text())
 
 
 def stop_before_the_change(store: Path) -> None:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(journal, "change", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patched.setattr(journal, "apply_plan", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
-            repair(store, LeftoverPolicy.REFUSE)
+            repair(store, InterruptedRunPolicy.REFUSE)
 
 
 def test_a_plan_set_aside_is_made_again(store: Path) -> None:
     stop_before_the_change(store)
-    repair(store, LeftoverPolicy.START_ANEW)
+    repair(store, InterruptedRunPolicy.START_ANEW)
     assert (store / "quarantine" / "0001" / "plan.json.aside-1").exists()
     assert (store / "quarantine" / "0002" / "manifest.json").exists()
 
 
 def sink(store: Path) -> None:
     begun = begin_derived(
-        str(store), replace(REBUILT, consumequeue=False), overwrite=True, leftover=LeftoverPolicy.RESUME
+        str(store), replace(REBUILT, consumequeue=False), overwrite=True, leftover=InterruptedRunPolicy.RESUME
     )
     commit_derived(begun, [])
 

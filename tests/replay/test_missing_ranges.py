@@ -15,7 +15,7 @@ from tests.replay.small_stores import log_files, make_log, make_replay, run_dry
 from tests.support.stores.store_with_queues import write_queue
 from tests.support.stores.verified_stores import FILE_BYTES
 
-GONE = "are gone: deleted before the replay; --fail-on-data-loss false skips them"
+GONE = "were deleted before the replay; --fail-on-data-loss false skips them"
 SKIP = ("--fail-on-data-loss", "false")
 COLUMNS = ("topic", "queue_id", "size", "record_error", "physical_offset")
 

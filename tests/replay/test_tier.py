@@ -83,7 +83,7 @@ def test_origins_are_places_in_queues_which_a_message_keeps_in_the_tier(expired:
 
 
 def test_what_cannot_be_is_told(expired: Path, tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="--checkpoint is a place in the CommitLog"):
+    with pytest.raises(OptionError, match="--checkpoint and --tier: cannot be combined"):
         replay.check(given(expired, "--tier", str(expired / "tiered"), "--checkpoint", str(tmp_path)))
     with pytest.raises(StoreNotFoundError, match="no tiered storage"):
         places(given(expired, "--tier", str(tmp_path)))

@@ -8,12 +8,12 @@ import pytest
 from rmq_formats.errors import StoreError
 from rmq_offline.tasks.job_steps import run_alone
 from rmq_offline.tasks.object_work_area import ObjectArea
-from rmq_offline.tasks.origin import LeftoverPolicy
+from rmq_offline.tasks.origin import InterruptedRunPolicy
 from rmq_offline.tasks.runner import ProcessRunner
-from rmq_offline.write.commitlog import end_killed
+from rmq_offline.write.commitlog import finish_killed_write
 from tests.scale.conftest import Bucket
 
-WORDS = [LeftoverPolicy.REFUSE, LeftoverPolicy.RESUME]
+WORDS = [InterruptedRunPolicy.REFUSE, InterruptedRunPolicy.RESUME]
 OUT = ["../other/file", "other", "/other", "consumequeue/../../other/file", "config", "", ".", "commitlog/x", "lock"]
 SIZES = {
     "commitlog_file_bytes": 4096, "consumequeue_file_bytes": 400, "consumequeue_ext_file_bytes": 0, "index_slots": 50,
@@ -61,7 +61,9 @@ def test_a_rebuild_follows_no_planted_name(bucket: Bucket) -> None:
         planted(bucket, objects)
         before = bucket.tree("")
         for word in WORDS:
-            with pytest.raises(StoreError, match=r"does not say what was (being published|written)|not say who left"):
+            with pytest.raises(
+                StoreError, match=r"not a valid (publication record|list of written files)|has no origin"
+            ):
                 run_alone(ObjectArea(uri).finish_publishing(word), ProcessRunner(1))
         assert bucket.tree("") == before, name
         ObjectArea(uri).clear([])
@@ -90,13 +92,13 @@ def test_a_write_follows_no_planted_name(bucket: Bucket) -> None:
         planted(bucket, objects)
         before = parts(bucket)
         with pytest.raises(StoreError):
-            end_killed(uri, ProcessRunner(1), LeftoverPolicy.RESUME)
+            finish_killed_write(uri, ProcessRunner(1), InterruptedRunPolicy.RESUME)
         assert parts(bucket) == before, name
         ObjectArea(uri, ".rmq-write").clear([])
     planted(bucket, write_note())
-    for word in (LeftoverPolicy.REFUSE, LeftoverPolicy.START_ANEW):
+    for word in (InterruptedRunPolicy.REFUSE, InterruptedRunPolicy.START_ANEW):
         with pytest.raises(StoreError):
-            end_killed(uri, ProcessRunner(1), word)
+            finish_killed_write(uri, ProcessRunner(1), word)
 
 
 def parts(bucket: Bucket) -> dict[str, bytes]:
@@ -114,13 +116,13 @@ def parts(bucket: Bucket) -> dict[str, bytes]:
 def test_a_note_that_nobody_signed_needs_a_word(bucket: Bucket, objects: dict[str, Any]) -> None:
     uri = planted(bucket, objects)
     before = parts(bucket)
-    with pytest.raises(StoreError, match=r"does not say who left it .* Give --resume"):
-        end_killed(uri, ProcessRunner(1))
+    with pytest.raises(StoreError, match=r"has no origin: .* Give --resume"):
+        finish_killed_write(uri, ProcessRunner(1))
     assert parts(bucket) == before
 
 
 def test_a_rebuild_s_note_started_anew_is_deleted(bucket: Bucket) -> None:
     uri = planted(bucket, rebuild_note(["../other"], []))
-    run_alone(ObjectArea(uri).finish_publishing(LeftoverPolicy.START_ANEW), ProcessRunner(1))
+    run_alone(ObjectArea(uri).finish_publishing(InterruptedRunPolicy.START_ANEW), ProcessRunner(1))
     assert bucket.tree("other")["file"] == bucket.tree("store")["consumequeue/T/0/0"] == b"the only copy"
     assert not ObjectArea(uri).exists("publish.json")

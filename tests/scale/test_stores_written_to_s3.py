@@ -23,7 +23,7 @@ from rmq_offline.tasks.runner import ProcessRunner
 from rmq_offline.verify.findings import Severity
 from rmq_offline.verify.job import verify_store
 from rmq_offline.verify.phases.plan import VerifyOptions
-from rmq_offline.write.commitlog import WriteOptions, begin_write, commit_write, end_killed
+from rmq_offline.write.commitlog import WriteOptions, begin_write, commit_write, finish_killed_write
 from tests.conftest import GOLDEN_SETTINGS
 from tests.lakehouse.small_stores import plain
 from tests.lakehouse.small_stores import write as write_log
@@ -158,7 +158,7 @@ def test_killed_before_any_change_it_is_old_or_new_or_told(bucket: Bucket, tmp_p
         else:
             open_store(uri).require_log()
             assert found == old if at <= noted else {name: found[name] for name in log} == log
-        assert end_killed(uri, ProcessRunner(1)) == (noted < at < len(changes) - 1)
+        assert finish_killed_write(uri, ProcessRunner(1)) == (noted < at < len(changes) - 1)
         assert parts(bucket.tree("store")) == (old if at <= noted else new)
         bucket.files.delete_dir(f"{bucket.name}/store")
 

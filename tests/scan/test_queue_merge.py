@@ -90,13 +90,18 @@ def check_stays(life: Life, start: int = 0) -> MergedQueue:
     return merged
 
 
+def passed_over(merged: MergedQueue) -> int:
+    """Count the records that have no unit, though they are of the topic's present life."""
+    return int(((merged.places < 0) & ~merged.is_former).sum())
+
+
 def test_the_queue_of_a_topic_that_was_made_again_has_its_second_life() -> None:
     life = Life()
     life.store_all(range(40))
     life.delete()
     life.store_all(range(25))
     merged = check_stays(life)
-    assert (merged.is_former.sum(), merged.is_passed_over.sum()) == (40, 0)
+    assert (merged.is_former.sum(), passed_over(merged)) == (40, 0)
     life.delete()
     life.store_all(range(3))
     assert check_stays(life).is_former.sum() == 65
@@ -108,7 +113,7 @@ def test_a_gap_that_was_closed_stays_closed() -> None:
     merged = check_stays(life)
     assert merged.end == 110
     assert not merged.is_former.any()
-    assert not merged.is_passed_over.any()
+    assert not passed_over(merged)
 
 
 def test_records_that_were_never_dispatched_are_passed_over() -> None:
@@ -117,13 +122,13 @@ def test_records_that_were_never_dispatched_are_passed_over() -> None:
     for offset in range(30, 40):
         life.store(offset, is_dispatched=False)
     life.store_all(range(30, 45))
-    assert check_stays(life).is_passed_over.sum() == 10
+    assert passed_over(check_stays(life)) == 10
     life = Life()
     life.store_all(range(30))
     for offset in range(30, 40):
         life.store(offset, is_dispatched=False)
     life.store_all(range(40, 45))
-    assert check_stays(life).is_passed_over.sum() == 10
+    assert passed_over(check_stays(life)) == 10
 
 
 def test_units_whose_records_have_expired_stay() -> None:
@@ -154,7 +159,7 @@ def test_what_is_behind_the_last_unit_is_appended() -> None:
     units = life.standing(0)
     merged = life.merged(units[:-5])
     assert image(merged, 0) == units[:, 1:4].tolist()
-    assert not merged.is_passed_over.any()
+    assert not passed_over(merged)
 
 
 def test_units_of_lost_messages_retain_the_end_and_stay_so_in_the_next_merge() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq_formats.scan.splits import DEFAULT_SPLIT_BYTES, frozen_end, plan_splits
+from rmq_formats.scan.splits import DEFAULT_SPLIT_BYTES, last_record_end, plan_splits
 from rmq_formats.storage.segments import LocalStorage, Segment
 from rmq_formats.storage.store_files import open_store
 from tests.support.stores.rebuilt_stores import message, patch, small_store, stored_messages
@@ -45,11 +45,11 @@ def test_a_growing_log_is_frozen_behind_its_last_sound_record(tmp_path: Path) ->
     store = small_store(tmp_path / "store", 20, 16384)
     records = list(stored_messages(store))
     last = records[-1]
-    assert frozen_end(LocalStorage(), segments_of(store)) == last.physical_offset + last.size
+    assert last_record_end(LocalStorage(), segments_of(store)) == last.physical_offset + last.size
     patch(store, last.physical_offset + 60, bytes(200), 16384)  # the broker is writing it
-    assert frozen_end(LocalStorage(), segments_of(store)) == last.physical_offset
+    assert last_record_end(LocalStorage(), segments_of(store)) == last.physical_offset
     (store / "commitlog" / f"{16384:020d}").write_bytes(bytes(16384))
-    assert frozen_end(LocalStorage(), segments_of(store)) == last.physical_offset
+    assert last_record_end(LocalStorage(), segments_of(store)) == last.physical_offset
 
 
 def test_a_log_that_ends_with_a_full_file_is_frozen_at_its_end(tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_a_log_that_ends_with_a_full_file_is_frozen_at_its_end(tmp_path: Path) -
     write_commitlog(store, [message(number) for number in range(60)], 4096)
     files = sorted((store / "commitlog").iterdir())
     files[-1].write_bytes(bytes(4096))
-    assert frozen_end(LocalStorage(), segments_of(store)) == 4096 * (len(files) - 1)
+    assert last_record_end(LocalStorage(), segments_of(store)) == 4096 * (len(files) - 1)
     for path in files:
         path.write_bytes(bytes(4096))
-    assert frozen_end(LocalStorage(), segments_of(store)) == 0
+    assert last_record_end(LocalStorage(), segments_of(store)) == 0

@@ -16,10 +16,10 @@ from rmq_formats.spark.options.read import (
     INDEX_OPTIONS,
     OptionParser,
     SourceOptions,
-    batch_only,
     commitlog_options,
     consumequeue_options,
     index_options,
+    refuse_stream_options,
 )
 from rmq_formats.spark.options.values import EARLIEST, LATEST
 
@@ -96,14 +96,14 @@ def test_the_words_for_the_two_ends_bound_nothing() -> None:
     options = parse(subscribe="a", startingOffsets="earliest", endingOffsets="latest")
     assert options.query.bounds == {}
     assert options.starting == EARLIEST
-    assert batch_only(options) is options
+    assert refuse_stream_options(options) is options
 
 
 def test_a_batch_cannot_begin_at_the_latest_offset() -> None:
     options = parse(startingOffsets="latest")
     assert options.starting == LATEST
     with pytest.raises(OptionError, match="startingOffsets"):
-        batch_only(options)
+        refuse_stream_options(options)
 
 
 def test_options_of_streams_are_known_and_checked() -> None:

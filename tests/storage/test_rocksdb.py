@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rmq_formats.errors import FormatError, StoreError, StoreLockedError
-from rmq_formats.storage.rocksdb import opened_rocksdb
+from rmq_formats.storage.rocksdb import open_rocksdb
 from rmq_formats.storage.segments import LocalStorage, open_storage
 from tests.support.stores.store_files import tree
 
@@ -30,7 +30,7 @@ DATABASES = {  # of golden stores, with what Java lists of them
 
 def pairs_of(path: Path | str, chunk_pairs: int = 64) -> list[tuple[str, bytes, bytes]]:
     storage, place = open_storage(str(path))
-    with opened_rocksdb(storage, place, place.rpartition("/")[0]) as database:
+    with open_rocksdb(storage, place, place.rpartition("/")[0]) as database:
         return [
             (family, *pair)
             for family in database.families
@@ -65,7 +65,7 @@ def test_a_database_is_read_from_where_it_is_not_local(database: Path, tmp_path:
     from rmq_formats.storage.segments import ArrowStorage
 
     storage = ArrowStorage(f"file://{tmp_path}")
-    with opened_rocksdb(storage, f"file://{database}", f"file://{tmp_path}") as found:
+    with open_rocksdb(storage, f"file://{database}", f"file://{tmp_path}") as found:
         assert len(list(found.pairs("default"))) == 709
 
 
@@ -148,7 +148,7 @@ def test_a_database_that_a_broker_has_open_is_refused(database: Path) -> None:
 
 
 def test_a_lock_is_asked_for_and_not_taken(database: Path) -> None:
-    with opened_rocksdb(LocalStorage(), str(database), str(database.parent)):
+    with open_rocksdb(LocalStorage(), str(database), str(database.parent)):
         descriptor = os.open(database / "LOCK", os.O_RDWR)
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.close(descriptor)
@@ -161,7 +161,7 @@ def test_without_the_library_the_extra_is_named(database: Path, monkeypatch: pyt
 
 
 def test_single_pairs_are_found(database: Path) -> None:
-    with opened_rocksdb(LocalStorage(), str(database), str(database.parent)) as found:
+    with open_rocksdb(LocalStorage(), str(database), str(database.parent)) as found:
         pairs = list(found.pairs("default"))
         assert found.get("default", pairs[5][0]) == pairs[5][1]
         assert found.get("default", pairs[5][0] + b"\0") is None

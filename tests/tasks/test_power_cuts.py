@@ -169,7 +169,7 @@ def test_the_target_is_never_half_published(tmp_path: Path, number: int, exchang
 def test_a_note_that_says_nothing_is_told_in_a_line(tmp_path: Path, text: str) -> None:
     work = a_work(tmp_path)
     (work / "publish.json").write_text(text)
-    with pytest.raises(StoreError, match=r"publish.json: does not say what was being published .* move .*work away"):
+    with pytest.raises(StoreError, match=r"publish.json: not a valid publication record .* Move .*work out of"):
         publish.finish_publishing(work, tmp_path)
     assert texts(tmp_path) == OLD
 

@@ -191,7 +191,7 @@ def test_the_map_holds_any_number_of_files(segments: int) -> None:
 def test_a_page_with_very_many_findings_is_cut_and_says_so() -> None:
     findings = [Finding(finding_kinds.UNIT_DANGLING, str(n), topic=f"T{n}", queue_id=0, count=3) for n in range(900)]
     told = " ".join(checked(render_page(made(findings), WHEN, "")).text)
-    assert "500 listed, which tell 1,500 of 2,700" in told
+    assert "500 listed, covering 1,500 of 2,700" in told
     assert "60 of 900" in told
 
 

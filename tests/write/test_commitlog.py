@@ -399,7 +399,7 @@ def test_offsets_with_a_gap_cannot_be_retained(source: Path, tmp_path: Path) -> 
     with pytest.raises(StoreError, match=r"the record at physical offset \d+ cannot keep it: the log ends at \d+"):
         write(tmp_path / "store", [[first, last]], keep_offsets=True, file_bytes=4096)
     assert not (tmp_path / "store" / "commitlog").exists()
-    with pytest.raises(StoreError, match="physical_offset is null in a row"):
+    with pytest.raises(StoreError, match="column physical_offset: null in a row"):
         write(
             tmp_path / "store",
             [[rows(topic=["T"], body=[b"x"], physical_offset=[None], queue_offset=[0])]],

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from rmq_core.store.consumequeue.ext import ExtReader, MayMatchUnit, QueueExt
 from rmq_core.store.consumequeue.files import FileSequence, OpenFiles
 from rmq_core.store.results import StoredUnit
-from rmq_formats.codecs.consumequeue import PRE_BLANK, UNIT_DTYPE, Unit, is_placeholder, is_pre_blank, is_unwritten
+from rmq_formats.codecs.consumequeue import PRE_BLANK, UNIT_DTYPE, Unit, is_pre_blank, is_unwritten, names_no_record
 from rmq_formats.codecs.layout import EXT_MAX_ADDRESS, UNIT_BYTES
 from rmq_formats.kernels.live_dispatch_tables import TARGET_NEXT, TARGET_RECORD_END, TARGET_ROOM
 
@@ -104,7 +104,7 @@ class ConsumeQueue:
         if len(data) < UNIT_BYTES:
             return None
         unit = Unit.decode(data)
-        if unit.is_placeholder:
+        if unit.names_no_record:
             return None
         return StoredUnit(queue_offset, unit.physical_offset, unit.size, unit.tags_code)
 
@@ -117,7 +117,7 @@ class ConsumeQueue:
             units = np.frombuffer(self.read(queue_offset, _UNITS_AT_ONCE), dtype=UNIT_DTYPE)
             if not len(units):
                 return None
-            messages = np.flatnonzero(~is_placeholder(units))
+            messages = np.flatnonzero(~names_no_record(units))
             if len(messages):
                 return self.unit(queue_offset + int(messages[0]))
             queue_offset += len(units)

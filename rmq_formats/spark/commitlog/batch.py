@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from rmq_formats.spark.options import schemas
-from rmq_formats.spark.options.read import SourceOptions, batch_only, commitlog_options
+from rmq_formats.spark.options.read import SourceOptions, commitlog_options, refuse_stream_options
 from rmq_formats.spark.options.schemas import table_options
 from rmq_formats.storage.store_files import open_store
 
@@ -149,7 +149,7 @@ def _lines(sources: Sequence[Source]) -> list[str]:
     lines = []
     for name, options in sources:
         if name == "rmq_commitlog":
-            read_options = batch_only(commitlog_options(options))
+            read_options = refuse_stream_options(commitlog_options(options))
             lines += [
                 f"{name} {store_plan.store}: {store_plan.plan or store_plan.missing}"
                 for store_plan in plans_of(read_options)

@@ -241,11 +241,11 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def _snapshot_log(self) -> _Log:
         from rmq_formats.read.log_end import readable_segments  # noqa: PLC0415
-        from rmq_formats.scan.splits import frozen_end  # noqa: PLC0415
+        from rmq_formats.scan.splits import last_record_end  # noqa: PLC0415
 
         store = open_store(self._options.path)
         segments = readable_segments(store)
-        return _Log(store.storage, segments, frozen_end(store.storage, segments))
+        return _Log(store.storage, segments, last_record_end(store.storage, segments))
 
     def _begin(self, log: _Log, offset: dict[str, Any]) -> int:
         """Return the physical offset of a stream offset, which may come from a checkpoint."""
@@ -287,4 +287,4 @@ def _starting_conditions(query: Query) -> dict[str, Any]:
 
 
 def _deleted_bytes_message(path: str, first: int, last: int) -> str:
-    return f"{path}: bytes {first} to {last} of the CommitLog are gone: their segment was deleted before it was read"
+    return f"{path}: bytes {first} to {last} of the CommitLog were deleted before the read"

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from rmq_formats.arrow.schema import BROKER_NAME, CLUSTER, Mode
 from rmq_formats.errors import OptionError, StoreNotFoundError
-from rmq_formats.read.queue_choice import check_queues, warn_of_absent
+from rmq_formats.read.queue_choice import refuse_absent_queues, warn_of_absent
 from rmq_formats.read.stores import BrokerStore, find_stores, plan_stores
 from rmq_formats.spark.options.read import SourceOptions
 
@@ -65,7 +65,7 @@ def check_bounded_queues(options: SourceOptions, stores: Sequence[BrokerStore]) 
     Selected queues and topics without offsets that no store has are a warning: messages may come.
     """
     queues = {store.path: options.read_of(store.broker).query.bounds.keys() for store in stores}
-    check_queues(queues, fails=options.fail_on_data_loss)
+    refuse_absent_queues(queues, fails=options.fail_on_data_loss)
     warn_of_absent({store.path: options.read_of(store.broker).query for store in stores})
 
 

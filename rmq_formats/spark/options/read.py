@@ -193,14 +193,14 @@ def index_options(options: Mapping[str, str]) -> SourceOptions:
     return common_options(OptionParser("rmq_index", options, INDEX_OPTIONS))
 
 
-def batch_only(options: SourceOptions) -> SourceOptions:
+def refuse_stream_options(options: SourceOptions) -> SourceOptions:
     """Return the options of a batch. Raises OptionError: ``startingOffsets=latest``, as in Kafka's source."""
     if options.starting == LATEST:
         raise OptionError("option startingOffsets cannot be latest for a batch: there would be nothing to read")
     return options
 
 
-def stream_only(options: SourceOptions) -> SourceOptions:
+def refuse_batch_options(options: SourceOptions) -> SourceOptions:
     """Return the options of a stream. Raises OptionError: an option that only a batch can have."""
     if options.stores is not None or options.names_brokers:
         raise OptionError("a stream reads one store: begin a query for each, with a checkpoint of its own")

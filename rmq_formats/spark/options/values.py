@@ -31,7 +31,7 @@ def offsets(default: int) -> Callable[[str], dict[Queue, int]]:
     def parse(text: str) -> dict[Queue, int]:
         lowered = text.strip().lower()
         if lowered == word or (lowered == other_word and default == EARLIEST):
-            return {}  # startingOffsets=latest is for streams; see batch_only
+            return {}  # startingOffsets=latest is for streams; see refuse_stream_options
         if lowered == other_word:
             raise ValueError("a batch would have nothing to read")
         queue_offsets = {}

@@ -22,7 +22,7 @@ class _Health(NamedTuple):
 def _health(segment: SegmentState, findings: Sequence[Finding]) -> _Health:
     severities = {finding.kind.severity for finding in findings}
     if segment.damage_count:
-        what = "1 damaged stretch" if segment.damage_count == 1 else f"{segment.damage_count:,} damaged stretches"
+        what = "1 damaged range" if segment.damage_count == 1 else f"{segment.damage_count:,} damaged ranges"
         note = f"{what}, {bytes_text(segment.damaged_bytes)}"
         return _Health("error" if Severity.ERROR in severities else "warning", note)
     if Severity.ERROR in severities:

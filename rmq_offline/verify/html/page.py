@@ -76,12 +76,12 @@ def _verdict(report: VerifyReport) -> str:
 
 
 def _summarize(report: VerifyReport) -> str:
-    stretches = sum(segment.damage_count for segment in report.segments)
+    damage_count = sum(segment.damage_count for segment in report.segments)
     damaged_bytes = sum(segment.damaged_bytes for segment in report.segments)
     lost = report.counts.get(finding_kinds.UNIT_LOST, 0)
     clauses = ["Every record of the log can be read"]
-    if stretches:
-        what = "One stretch" if stretches == 1 else f"{stretches:,} stretches"
+    if damage_count:
+        what = "One range" if damage_count == 1 else f"{damage_count:,} ranges"
         clauses = [f"{what} of the log cannot be read ({bytes_text(damaged_bytes)})"]
     if lost:
         clauses.append(f"{counted(lost, 'message')} known to be lost")
@@ -182,7 +182,7 @@ def _findings(report: VerifyReport) -> str:
         return ""
     shown = report.findings[:MAX_ROWS]
     shown_count, total = sum(finding.count for finding in shown), sum(report.counts.values())
-    note = f"{len(shown):,} listed, which tell {shown_count:,} of {total:,} faults and notes"
+    note = f"{len(shown):,} listed, covering {shown_count:,} of {total:,} faults and notes"
     if report.is_clean:
         note = "none of them is a fault"
     compares = any(finding.expected is not None or finding.actual is not None for finding in shown)

@@ -152,7 +152,7 @@ def bound_by_log_end(
         return list(segments), list(ends)
     counts = count_leftovers(store.storage, segments, leftovers)
     path = next(item.path for item in segments if item.start_offset <= leftovers.log_end <= item.end_offset)
-    detail = f"the log ends at {leftovers.log_end}, {counts.messages} records of an earlier life are behind it"
+    detail = f"the log ends at {leftovers.log_end}; a recovery left {counts.messages} records after it"
     if counts.messages > counts.older:
         detail += f", {counts.messages - counts.older} of them not older than its last record"
     findings.add(Finding(finding_kinds.LOG_LEFTOVER, detail, path, leftovers.log_end, leftovers.size_bytes))

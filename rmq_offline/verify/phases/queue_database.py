@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from rmq_formats.errors import FormatError, StoreError, StoreLockedError
 from rmq_formats.kernels.units import PHYSICAL_OFFSET
-from rmq_formats.read.queue_databases import opened_queues
+from rmq_formats.read.queue_databases import open_queues
 from rmq_formats.read.queue_units import QueueDatabase
 from rmq_formats.storage.segments import Storage
 from rmq_formats.storage.store_files import StoreFiles
@@ -44,7 +44,7 @@ def inspect_database(store: StoreFiles, findings: FindingList) -> DatabaseConten
     if path is None:
         return DatabaseContents()
     try:
-        with opened_queues(store.storage, path) as database:
+        with open_queues(store.storage, path) as database:
             reference = DatabaseReference(path, database.checkpoint())
             queues = frozenset(database.queues())
             return DatabaseContents(reference, queues, sample_database_delays(database))
@@ -66,7 +66,7 @@ def reopen_database(
         database = None
         if reference is not None:
             try:
-                database = stack.enter_context(opened_queues(storage, reference.path))
+                database = stack.enter_context(open_queues(storage, reference.path))
             except (FormatError, StoreError) as error:
                 findings.report(finding_kinds.QUEUE_DATABASE, str(error), reference.path)
         yield database

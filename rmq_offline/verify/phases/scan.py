@@ -25,7 +25,7 @@ from rmq_offline.verify.findings import Finding, FindingList
 from rmq_offline.verify.log_facts import Longs
 from rmq_offline.verify.timestamps import Moment, check_boundary, pack_moments, unpack_moments
 
-MAX_MARKS: Final = 200  # damaged stretches of a split that the map shows
+MAX_MARKS: Final = 200  # damaged ranges of a split that the map shows
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,11 @@
 import asyncio
 import time
 from base64 import b64decode
+from typing import Any
 
+import pytest
+
+from rmq_cli.admin import messages
 from rmq_core.client import Message, Producer
 from tests.cli.admin.conftest import BROKER, Cluster
 from tests.client.scenarios import fresh
@@ -121,6 +125,23 @@ def test_messages_are_printed_and_consumed(cluster: Cluster) -> None:
     group = fresh("group")
     cluster.rows("updateSubGroup", "-g", group)
     assert bodies(cluster, *place, "-g", group) == ["a1", "a2", "b1"]
+
+
+def test_queues_after_the_last_message_are_not_requested(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = fresh("Topic")
+    cluster.rows("updateTopic", "-t", topic, "-r", "4", "-w", "4")
+    for queue_id in ("0", "1"):
+        cluster.rows("sendMessage", "-t", topic, "-p", queue_id, "-b", BROKER, "-i", queue_id)
+    requested = []
+    bounds = messages._bounds
+
+    async def record_queue(admin: Any, queue: Any, *times: Any) -> tuple[int, int]:
+        requested.append(queue.queue_id)
+        return await bounds(admin, queue, *times)
+
+    monkeypatch.setattr(messages, "_bounds", record_queue)
+    assert bodies(cluster, "consumeMessage", "-t", topic, "-c", "1") == ["0"]
+    assert requested == [0]
 
 
 def test_errors_are_one_line(cluster: Cluster) -> None:

@@ -91,7 +91,7 @@ def test_policies_are_made_listed_changed_copied_and_deleted(guarded: list[Stand
 @pytest.mark.parametrize(("arguments", "words"), [
     (("createUser", "-u", "admin", "-p", "x"), "The user is existed"),
     (("createUser", "-u", "dora"), "password is empty"),
-    (("updateUser", "-u", "admin"), "say what is to change"), (("deleteUser", "-u", "admin"), "say where"),
+    (("updateUser", "-u", "admin"), "say what is to change"), (("deleteUser", "-u", "admin"), "give -b or -c"),
     (("createAcl", "-s", "User:admin", "-r", "Thing:a", "-a", "Pub", "-d", "Allow"), "The resource is null"),
     (("createAcl", "-s", "User:none", "-r", "*", "-a", "Pub", "-d", "Allow"), "is not exist"),
     (("getAcl", "-s", "admin"), "The subject is null"),

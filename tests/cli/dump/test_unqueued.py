@@ -58,7 +58,7 @@ def test_a_dump_of_the_log_ends_at_the_logs_end_with_a_notice(rmq: Rmq, store: P
     done = rmq("dump", store, "--json", "--no-body")
     assert done.exit_code == 0
     assert len(done.stdout.splitlines()) == 5 + 3 + 20 + 1 + 2
-    assert "records of an earlier life are behind it" in one_line(done.stderr)
+    assert "a recovery left the records after it" in one_line(done.stderr)
 
 
 def test_what_is_no_store_or_has_no_queues_is_refused(rmq: Rmq, store: Path, tmp_path: Path) -> None:

@@ -172,7 +172,7 @@ def _walk_chains(data: bytes, dice: random.Random) -> None:
 
 def _read_unit(data: bytes) -> None:
     unit = consumequeue.Unit.decode(data)
-    unit.is_written, unit.is_placeholder  # noqa: B018
+    unit.is_written, unit.names_no_record  # noqa: B018
     if consumequeue.Unit.decode(unit.encode()) != unit:
         raise ViolationError("a unit is another one after it was encoded again")
 

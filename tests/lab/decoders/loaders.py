@@ -20,7 +20,7 @@ from rmq_formats.codecs.checkpoint import Checkpoint
 from rmq_formats.codecs.layout import index_file_bytes
 from rmq_formats.codecs.timer import TimerUnit, encode_blank
 from rmq_formats.errors import DecodeError, OptionError
-from rmq_offline.repair.journal import pending
+from rmq_offline.repair.journal import read_pending_plan
 from rmq_offline.replay.checkpoint import ReplayCheckpoint
 from tests.lab.decoders.samples import files_under
 from tests.lab.decoders.target import Target
@@ -81,7 +81,7 @@ def targets() -> list[Target]:
         Target("replay.json", [b'{"replay": "r", "next_physical_offset": 4096, "messages": 7}'],
                _through("replay.json", lambda root: ReplayCheckpoint(str(root), "r").load())),
         Target("plan of a repair", [b'{"stretches": [], "sizes": [], "moves": [], "configs": [], "rebuild": true}'],
-               _through("quarantine/1/plan.json", pending)),
+               _through("quarantine/1/plan.json", read_pending_plan)),
     ]  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from rmq_formats.codecs import paths
 from rmq_formats.codecs.consumequeue import UNIT_DTYPE
 from rmq_formats.codecs.layout import BLANK_BYTES
 from rmq_formats.codecs.record_frame import FrameShape, frame_shape
-from rmq_formats.storage.rocksdb import opened_rocksdb
+from rmq_formats.storage.rocksdb import open_rocksdb
 from rmq_formats.storage.segments import LocalStorage
 from rmq_formats.storage.store_files import open_store
 from rmq_offline.repair.job import repair_store
@@ -248,7 +248,7 @@ def _files(root: Path) -> Files:
             if path.is_file() and (database is None or not str(path).startswith(paths.consumequeue_dir(str(root)))):
                 files[str(path.relative_to(root))] = path.read_bytes()
     if database is not None:
-        with opened_rocksdb(LocalStorage(), database, str(root)) as opened:
+        with open_rocksdb(LocalStorage(), database, str(root)) as opened:
             for family in opened.families:
                 files |= {f"rocksdb/{family}/{key!r}": value for key, value in opened.pairs(family)}
     return files

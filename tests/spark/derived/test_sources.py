@@ -23,7 +23,7 @@ def units(store: Path) -> list[tuple[str, int, int, int, int, int, int]]:
         data, base = path.read_bytes(), int(path.name) // UNIT_BYTES
         for number in range(len(data) // UNIT_BYTES):
             unit = Unit.decode(data, number * UNIT_BYTES)
-            if unit.is_written and not unit.is_placeholder:
+            if unit.is_written and not unit.names_no_record:
                 place = (path.parent.parent.name, int(path.parent.name), base + number)
                 found.append((*place, unit.physical_offset, unit.size, unit.tags_code, 1))
     return sorted(found)

@@ -12,7 +12,7 @@ from rmq_formats.arrow.schema import COMMITLOG
 from rmq_formats.codecs.consumequeue import delay_levels_ms
 from rmq_formats.kernels.encode.rows import CRC_AS_GIVEN
 from rmq_offline.rebuild.options import RebuildOptions
-from rmq_offline.tasks.origin import LeftoverPolicy
+from rmq_offline.tasks.origin import InterruptedRunPolicy
 from rmq_offline.tasks.runner import ProcessRunner
 from rmq_offline.tasks.store_sizes import StoreSizes
 from rmq_offline.write.commitlog import WriteOptions, begin_write, commit_write
@@ -32,7 +32,7 @@ def write(
     crc_way: int = CRC_AS_GIVEN,
     keep_offsets: bool = False,
     dispatch: RebuildOptions | None = None,
-    leftover: LeftoverPolicy = LeftoverPolicy.REFUSE,
+    leftover: InterruptedRunPolicy = InterruptedRunPolicy.REFUSE,
 ) -> int:
     """Write batches, a task for each list of them; how many records they are."""
     options = WriteOptions(str(root), overwrite, file_bytes, crc_way, keep_offsets, dispatch, leftover)
