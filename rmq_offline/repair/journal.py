@@ -229,7 +229,7 @@ def _foreign_changes(root: Path, directory: Path, plan: RepairPlan, moves: list[
     for log_range in plan.log_ranges:
         path = root / log_range.path
         is_there = path.is_file() and log_range.path not in moves
-        if log_range.held and log_range.path not in plan.moves and not path.exists():
+        if log_range.existing_bytes and log_range.path not in plan.moves and not path.exists():
             yield f"{path}: was deleted"
         if is_there and not _is_own(root, directory.name, log_range):
             yield f"{path}: was changed at {log_range.physical_offset}"

@@ -320,6 +320,7 @@ class EntryUnits:
             self.close()
             self._file = segment, self._storage.open(segment.path)
         at = position - segment.start_offset
+        self._begin = self._end = 0  # of a read that fails
         got = self._file[1].read_into(at, self.block[: segment.size_bytes - at].data)
         end = got + -got % INDEX_UNIT_BYTES
         self.block[got:end] = 0
