@@ -155,7 +155,7 @@ def test_messages_that_java_wrote_and_the_broker_deleted_are_an_error_or_counted
         assert export(running.namesrv, *limited)[0]["messages"] == 6
     (tmp_path / "store" / "commitlog" / f"{0:020d}").unlink()
     with configured(tmp_path, _CONF) as running:
-        with pytest.raises(ClusterError, match=r"Orders broker-a:0: offsets \d+ to \d+ were deleted before"):
+        with pytest.raises(ClusterError, match=r"Orders broker-a:0: offsets \d+ to \d+ are missing: deleted before"):
             export(running.namesrv)
         report, code = export(running.namesrv, "--fail-on-data-loss", "false")
         assert code == 1

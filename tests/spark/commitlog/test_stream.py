@@ -189,7 +189,7 @@ def test_a_deleted_segment_is_an_error_that_names_what_is_gone(stream: Stream, s
     end = int(files[files.index(held) + 2])  # the file where the stream stands and the next
     for name in files[: files.index(held) + 2]:
         (store / "commitlog" / name).unlink()
-    with pytest.raises(StreamingQueryException, match=rf"bytes \d+ to {end} of the CommitLog are gone"):
+    with pytest.raises(StreamingQueryException, match=rf"bytes \d+ to {end} of the CommitLog were deleted"):
         stream.run()
     assert stream.offsets() == before
     stream.run(failOnDataLoss="false")
