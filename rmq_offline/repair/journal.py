@@ -234,11 +234,8 @@ def _foreign_changes(root: Path, directory: Path, plan: RepairPlan, moves: list[
         if is_there and not _is_own(root, directory.name, log_range):
             yield f"{path}: was changed at {log_range.physical_offset}"
     surplus = {log_range.path: log_range.size for log_range in plan.log_ranges if log_range.fill is Fill.NONE}
-    created = {log_range.path for log_range in plan.log_ranges}
     for name, size_bytes in plan.sizes:
         path = root / name
-        if not path.exists() and name not in plan.moves and name not in created:
-            yield f"{path}: was deleted"
         if name not in moves and path.is_file() and path.stat().st_size > size_bytes + surplus.get(name, 0):
             yield f"{path}: was changed, it has become longer"
     for name in plan.configs:
