@@ -310,7 +310,8 @@ class Broker(Service):
         is_complete = self.store.shutdown()
         if self.address:
             suffix = "" if is_complete else "; the store needs a recovery"
-            log.info("broker on %(address)s has stopped" + suffix, {"address": self.address})
+            # JSON lines have ``complete``, too.
+            log.info("broker on %(address)s has stopped" + suffix, {"address": self.address, "complete": is_complete})
 
     async def _save(self) -> None:
         """Save the periodically saved tables, after running writes."""

@@ -150,8 +150,8 @@ class Timers:
         timer_record = decode_timer_record(record)
         if isinstance(timer_record, str):
             log.error(
-                "the timer message at %(physical_offset)d is skipped: %(reason)s",
-                {"physical_offset": physical_offset, "reason": timer_record},
+                "the timer message at %(physical_offset)d is skipped: %(why)s",
+                {"physical_offset": physical_offset, "why": timer_record},
             )
         elif queue_offset < self._queue_end and self._was_handled(timer_record, queue_offset):
             pass
@@ -234,8 +234,8 @@ class Timers:
         if isinstance(timer_record, TimerRecord):
             return timer_record
         log.error(
-            "the timer message at %(physical_offset)d is not delivered: %(reason)s",
-            {"physical_offset": physical_offset, "reason": timer_record},
+            "the timer message at %(physical_offset)d is not delivered: %(why)s",
+            {"physical_offset": physical_offset, "why": timer_record},
         )
         return None
 
