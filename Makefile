@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUNS := $(VENV)/.runs# what commands and jobs need is there
 STAMP := $(VENV)/.installed# and what tests need
-PYTEST_WORKERS ?= 4 # of two processors: two have a Spark session, and others wait for Java half of their time
+PYTEST_WORKERS ?= 3 # of two processors: two begin with a Spark session, and others wait for Java half of their time
 
 # Commands that tests start load what was compiled before them.
 export PYTHONDONTWRITEBYTECODE =
