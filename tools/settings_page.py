@@ -31,11 +31,11 @@ _ATTRIBUTE: Final = re.compile(r"^        (\w+): (.*(?:\n            .*)*)", re.
 
 def _descriptions(kind: type[Any]) -> dict[str, str]:
     """Return the description of each attribute of a class, and of the classes that it extends."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for each in (ServerLimits, *reversed(kind.__mro__)):
         for name, text in _ATTRIBUTE.findall(each.__doc__ or ""):
-            found[name] = " ".join(text.split())
-    return found
+            texts[name] = " ".join(text.split())
+    return texts
 
 
 def _default(option: Field[Any]) -> str:
@@ -52,9 +52,7 @@ def _rows(kind: type[Any]) -> Iterator[str]:
     keys = {option.name: java_name(option) for option in options}
     descriptions = _descriptions(kind)
     for option in sorted(options, key=lambda option: keys[option.name].lower()):
-        text = re.sub(
-            r"``(\w+)``", lambda found: f"`{keys.get(found[1], found[1])}`", descriptions.get(option.name, "")
-        )
+        text = re.sub(r"``(\w+)``", lambda name: f"`{keys.get(name[1], name[1])}`", descriptions.get(option.name, ""))
         running = "yes" if option.metadata.get("mutable") else ""
         yield f"| `{keys[option.name]}` | {_default(option)} | {running} | {text.replace('``', '`')} |"
 

@@ -77,8 +77,8 @@ class Cluster(Service):
 
     async def start(self) -> None:
         """Start the periodic route updates and heartbeats."""
-        self.run(self._every(self._options.route_poll_interval_s, self.refresh_routes))
-        self.run(self._every(self._options.heartbeat_interval_s, self.send_heartbeats))
+        self.run_every(self._options.route_poll_interval_s, self.refresh_routes)
+        self.run_every(self._options.heartbeat_interval_s, self.send_heartbeats)
 
     async def close(self) -> None:
         """Close all connections."""
@@ -109,6 +109,10 @@ class Cluster(Service):
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a task of the client failed", exc_info=error)
 
+    def run_every(self, interval_s: float, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        """Run work periodically in the background, until the client is closed; a failure is logged."""
+        self.run(self._every(interval_s, work))
+
     async def _every(self, interval_s: float, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
         while True:
             await asyncio.sleep(interval_s)
@@ -116,6 +120,8 @@ class Cluster(Service):
                 await work()
             except RmqError as error:
                 log.warning("%s", error)
+            except Exception:
+                log.exception("periodic work of the client failed")
 
     async def request(
         self,

@@ -37,7 +37,7 @@ LOCK_NAME: Final = ".rmq-rebuild.lock"  # of a directory that is no store
 
 
 @dataclass(frozen=True, slots=True)
-class _OwnLock:
+class _ProcessLock:
     """Lock of this process: its root, its file by device and inode, and whether a broker of this process has it."""
 
     root: str
@@ -46,40 +46,42 @@ class _OwnLock:
     is_broker: bool
 
 
-_own_locks: list[_OwnLock] = []
-_own_locks_guard = threading.Lock()
+_process_locks: list[_ProcessLock] = []
+_process_locks_guard = threading.Lock()
 
 
-def _forget_own_locks() -> None:
+def _forget_process_locks() -> None:
     """Forget the locks of the parent, which a forked process does not have."""
-    global _own_locks_guard  # noqa: PLW0603 # another thread of the parent may have had it
-    _own_locks.clear()
-    _own_locks_guard = threading.Lock()
+    global _process_locks_guard  # noqa: PLW0603 # another thread of the parent may have had it
+    _process_locks.clear()
+    _process_locks_guard = threading.Lock()
 
 
-os.register_at_fork(after_in_child=_forget_own_locks)
+os.register_at_fork(after_in_child=_forget_process_locks)
 
 
-def _own_lock(path: str) -> _OwnLock | None:
+def _find_process_lock(path: str) -> _ProcessLock | None:
     """Return this process's lock of the file at a path; the file may be another one than that of the lock's root."""
     with suppress(OSError):
         status = Path(path).stat()
-        return next((lock for lock in _own_locks if (lock.device, lock.inode) == (status.st_dev, status.st_ino)), None)
+        return next(
+            (lock for lock in _process_locks if (lock.device, lock.inode) == (status.st_dev, status.st_ino)), None
+        )
     return None
 
 
 @contextmanager
-def _recorded(root: str, descriptor: int, *, is_broker: bool) -> Iterator[None]:
+def _record_lock(root: str, descriptor: int, *, is_broker: bool) -> Iterator[None]:
     """Record the lock of an open file, and close the file at the end of the ``with`` block."""
     status = os.fstat(descriptor)
-    lock = _OwnLock(os.path.realpath(root), status.st_dev, status.st_ino, is_broker)
-    _own_locks.append(lock)
+    lock = _ProcessLock(os.path.realpath(root), status.st_dev, status.st_ino, is_broker)
+    _process_locks.append(lock)
     try:
         yield
     finally:
-        with _own_locks_guard:
+        with _process_locks_guard:
             os.close(descriptor)
-            _own_locks[:] = [other for other in _own_locks if other is not lock]
+            _process_locks[:] = [other for other in _process_locks if other is not lock]
 
 
 @contextmanager
@@ -100,8 +102,8 @@ def store_lock(root: str, *, is_broker: bool = False, log_directory: str | None 
     """
     path = Path(paths.lock_file(root))
     with ExitStack() as stack:
-        with _own_locks_guard:
-            _refuse_own_lock(root, str(path))
+        with _process_locks_guard:
+            _refuse_second_lock(root, str(path))
             was_there = os.path.lexists(path)
             try:
                 descriptor = open_file(root, path.name, os.O_RDWR | os.O_CREAT, may_be_linked=True)
@@ -114,7 +116,7 @@ def store_lock(root: str, *, is_broker: bool = False, log_directory: str | None 
             except OSError:
                 os.close(descriptor)
                 raise StoreLockedError(f"{root}: a running broker has locked this store; stop it first") from None
-            stack.enter_context(_recorded(root, descriptor, is_broker=is_broker))
+            stack.enter_context(_record_lock(root, descriptor, is_broker=is_broker))
         try:
             refuse_open_log(root, log_directory)
         except StoreLockedError:
@@ -131,9 +133,9 @@ def refuse_locked_store(root: str) -> None:
             pass
 
 
-def _refuse_own_lock(root: str, path: str) -> None:
+def _refuse_second_lock(root: str, path: str) -> None:
     """Refuse a second lock of a root, or of the same file. Raises StoreLockedError."""
-    if _own_lock(path) is not None or any(lock.root == os.path.realpath(root) for lock in _own_locks):
+    if _find_process_lock(path) is not None or any(lock.root == os.path.realpath(root) for lock in _process_locks):
         raise StoreLockedError(f"{root}: this process has the store open already. Close it first.")
 
 
@@ -150,10 +152,10 @@ def directory_lock(root: str) -> Iterator[None]:
     """
     path = Path(root) / LOCK_NAME
     with ExitStack() as stack:
-        with _own_locks_guard:
+        with _process_locks_guard:
             try:
                 Path(root).mkdir(parents=True, exist_ok=True)
-                if _own_lock(str(path)) is not None:
+                if _find_process_lock(str(path)) is not None:
                     raise BlockingIOError
                 descriptor = _open_locked(path)
             except BlockingIOError:
@@ -162,7 +164,7 @@ def directory_lock(root: str) -> Iterator[None]:
                 raise StoreError(f"{root}: cannot be written (Not a directory)") from None
             except OSError as error:
                 raise StoreError(f"{root}: cannot be written ({error.strerror})") from error
-            stack.enter_context(_recorded(root, descriptor, is_broker=False))
+            stack.enter_context(_record_lock(root, descriptor, is_broker=False))
         stack.callback(path.unlink, missing_ok=True)
         yield
 
@@ -271,10 +273,10 @@ def is_locked_by_broker(root: str) -> bool:
 
 def _lock_bytes(path: str) -> int | None:
     """Return the size of the lock that another process, or a broker of this one, has on a file; None without a lock."""
-    with _own_locks_guard:
-        own_lock = _own_lock(path)
-        if own_lock is not None:
-            return _BROKER_LOCK_BYTES if own_lock.is_broker else None
+    with _process_locks_guard:
+        process_lock = _find_process_lock(path)
+        if process_lock is not None:
+            return _BROKER_LOCK_BYTES if process_lock.is_broker else None
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe would block
         except OSError:

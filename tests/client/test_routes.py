@@ -8,6 +8,7 @@ from rmq_core.client.cluster import Cluster
 from rmq_core.client.options import ClientOptions
 from rmq_core.client.routes import Route
 from rmq_core.remoting.bodies.routes import TopicRouteData
+from rmq_formats.errors import ClusterError
 from tests.client.conftest import FakeCluster
 
 
@@ -50,3 +51,21 @@ async def test_a_route_is_cached_and_fetched_again_after_each_interval(
         async with asyncio.timeout(60):
             while fetched.count("U") < 3:
                 await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize("error", [ClusterError("no answer"), ZeroDivisionError()])
+async def test_periodic_work_goes_on_after_an_error(error: Exception) -> None:
+    runs = 0
+    is_repeated = asyncio.Event()
+
+    async def work() -> None:
+        nonlocal runs
+        runs += 1
+        if runs == 1:
+            raise error
+        is_repeated.set()
+
+    async with Cluster("127.0.0.1:1", ClientOptions()) as cluster:
+        cluster.run_every(0.001, work)
+        async with asyncio.timeout(60):
+            await is_repeated.wait()

@@ -100,7 +100,7 @@ class PullConsumer(GroupClient):
         else:
             self._cluster.run(self._cluster.send_heartbeats())
         if self.options.auto_commit:
-            self._cluster.run(self._commit_loop())
+            self._cluster.run_every(self.options.persist_interval_s, self._persist)
 
     async def close(self) -> None:
         """Commit if that is automatic, leave the group, and close all connections."""
@@ -345,13 +345,8 @@ class PullConsumer(GroupClient):
         """Return the group's committed offset of a queue; raises as ``offsets.committed``."""
         return await self.offsets.committed(queue, self.group)
 
-    async def _commit_loop(self) -> None:
-        while True:
-            await asyncio.sleep(self.options.persist_interval_s)
-            try:
-                await self._consumed.persist(list(self._assigned))
-            except Exception as error:
-                log.warning("cannot commit the offsets of %s: %s", self.group, error)
+    async def _persist(self) -> None:
+        await self._consumed.persist(list(self._assigned))
 
     def _assigned_queue(self, queue: MessageQueue) -> PulledQueue:
         try:

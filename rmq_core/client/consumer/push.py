@@ -166,9 +166,9 @@ class PushConsumer(GroupClient):
             await self._tracing.start()
         self._consuming.start()
         self._cluster.run(self._rebalancer.run())
-        self._cluster.run(self._persist_loop())
+        self._cluster.run_every(self.options.persist_interval_s, self._persist)
         if self._locks is not None:
-            self._cluster.run(self._lock_loop(self._locks))
+            self._cluster.run_every(self.options.lock_interval_s, self._renew_locks)
 
     async def close(self) -> None:
         """Leave the group, after running listener calls; persist offsets, so that other members get the queues."""
@@ -177,7 +177,7 @@ class PushConsumer(GroupClient):
         for work in self._rebalancer.pull_loops.values():
             work.stop_pulling()
         if self._locks is not None:
-            self._cluster.run(self._lock_loop(self._locks))  # renews locks while the last calls run
+            self._cluster.run_every(self.options.lock_interval_s, self._renew_locks)  # while the last calls run
         await self._consuming.close()
         await self._rebalancer.close()
         if self._tracing is not None:
@@ -215,21 +215,12 @@ class PushConsumer(GroupClient):
         await self._cluster.send_heartbeats()
         self._rebalancer.rebalance_soon()
 
-    async def _persist_loop(self) -> None:
-        while True:
-            await asyncio.sleep(self.options.persist_interval_s)
-            try:
-                await self._offsets.persist(list(self._rebalancer.pull_loops))
-            except Exception as error:
-                log.warning("cannot commit the offsets of %s: %s", self.group, error)
+    async def _persist(self) -> None:
+        await self._offsets.persist(list(self._rebalancer.pull_loops))
 
-    async def _lock_loop(self, locks: ConsumerQueueLocks) -> None:
-        while True:
-            await asyncio.sleep(self.options.lock_interval_s)
-            try:
-                await locks.lock(list(self._rebalancer.pull_loops))
-            except Exception:
-                log.exception("cannot renew the locks of %s", self.group)
+    async def _renew_locks(self) -> None:
+        if self._locks is not None:
+            await self._locks.lock(list(self._rebalancer.pull_loops))
 
     # Requests from brokers.
 
